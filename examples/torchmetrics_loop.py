@@ -1,7 +1,7 @@
 """Calibration errors in an evaluation loop, batch by batch, with a state of constant size (torchmetrics).
 
 The same objects go into Lightning (``self.log("val_ece", self.ece)``), a ``MetricCollection``, or an Ignite
-engine (``hcal.integrations.torchmetrics.attach``); under DDP their states are summed.
+engine (docs/howto/evaluators.md); under DDP their states are summed.
 
 Run: python examples/torchmetrics_loop.py
 """

@@ -115,7 +115,7 @@ def measure(data: Path, name: str, objective: str, start: str, seed: int, epochs
     """Return the rows of one task, objective, start and seed: one a selector."""
     import hcal
     from hcal.calibrators.h import train_candidates
-    from hcal.maps import PAPER_MAPS
+    from hcal.maps.trainable import PAPER_MAPS
     from hcal.solvers.training import SELECTORS, AdamSettings
 
     task = load_task(name, data)

@@ -74,7 +74,7 @@ def binned_training() -> Demonstration:
     """2: DIAG's map trained on the binned error itself, as in the paper's appendix."""
     import torch
 
-    from hcal.maps import build_trainable
+    from hcal.maps.trainable import build_trainable
     from studies.central import new_objective
 
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)

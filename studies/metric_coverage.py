@@ -73,7 +73,7 @@ def true_hce_squared(s: Sample, p: np.ndarray, window: int = 200) -> float:
     flat = s.data.probs.ravel()
     place = stable_order(flat)
     d = (flat - p.ravel())[place]
-    sums = sum_windows(d, place // s.k, s.n, window, False)
+    sums = sum_windows(d, place // s.k, s.n, window)
     remove_same_rows(sums, d, place, s.k, window)
     return sums.products / sums.pairs
 
@@ -142,7 +142,7 @@ def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -
         for n, interval in intervals(s, found, 0.95, n_resamples=n_resamples, random_state=i).items():
             rows.setdefault(n, []).append((found[n], interval.low, interval.high))
         rows.setdefault("dece values", []).append(METRICS["dece"].function(s))
-        h = h_error(s, events="pooled", se=False)
+        h = h_error(s, events="pooled")
         rows.setdefault("hce_squared", []).append((h.squared, true_hce_squared(s, p), h.value > h.noise))
         test = calibration_test(s, method="skce", n_resamples=99, random_state=i)
         rows.setdefault("skce test", []).append(test.p_value <= 0.05)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.extras import load_extra
-from hcal.io import read_arrays
+from hcal.io.pickles import read_pickle
 from hcal.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
@@ -80,7 +80,7 @@ def load_task(name: str, data: Path) -> Task:
         with np.load(path) as held:
             parts = {key: held[key] for key in held.files}
     elif name in PAPER_TASKS:
-        parts = read_arrays(paper_file(name))
+        parts = read_pickle(paper_file(name).read_bytes())
     else:
         raise ValueError(f"{name!r} is neither a file of {data} nor one of the paper's tasks")
     task = _checked(name, parts)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from hcal.reporting import Content
+    from hcal.reporting.content import Content
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

@@ -82,7 +82,7 @@ def test_a_read_only_install_and_home() -> None:
         for path in (*place.rglob("*"), place):
             path.chmod(0o555 if path.is_dir() else 0o444)
         code = (
-            "import numpy as np, hcal; from hcal.objective import loss_and_grad; import hcal.maps._numba;"
+            "import numpy as np, hcal; from hcal.objective.engines import loss_and_grad; import hcal.maps._numba;"
             "print(hcal.__file__, loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2)[0])"
         )
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}

@@ -37,9 +37,9 @@ BAD_SCORES: dict[str, tuple[Any, str]] = {
     "three dimensions": (np.zeros((40, 4, 2)), r"shape \(N, K\).*hcal.integrations.dense"),
     "no dimension": (np.float64(1.0), r"shape \(N, K\)"),
     "ragged": ([[1.0, 2.0], [1.0]], "logits is not a rectangular array"),
-    "text": (np.full((40, 4), "a"), "logits must be numeric"),
-    "objects": (np.full((40, 4), None), "logits must be numeric"),
-    "complex": (np.ones((40, 4), complex), "logits must be real"),
+    "text": (np.full((40, 4), "a"), "logits must hold real numbers"),
+    "objects": (np.full((40, 4), None), "logits must hold real numbers"),
+    "complex": (np.ones((40, 4), complex), "logits must hold real numbers"),
 }
 
 
@@ -153,7 +153,7 @@ def test_probability_zero_keeps_the_order_and_stays_finite() -> None:
 
 
 def test_the_kind_of_input_is_never_guessed() -> None:
-    with pytest.raises(ValueError, match="input must be one of 'logits', 'probs', 'log_probs', got 'scores'"):
+    with pytest.raises(ValueError, match="'input' .*'logits' or 'probs' or 'log_probs', got 'scores'"):
         hcal.make_calibrator("ts", input="scores").fit(LOGITS, Y)
 
 
@@ -197,7 +197,7 @@ def test_integers_in_any_clothes_are_labels(labels: Any) -> None:
         (np.where(np.arange(40) == 3, -1, 1), "finite and non-negative; row 3 is -1"),
         (np.where(np.arange(40) == 3, np.nan, 1), "finite and non-negative; row 3 is nan"),
         (np.zeros(40), "zero everywhere"),
-        (np.full(40, "a"), "sample_weight must be numeric"),
+        (np.full(40, "a"), "sample_weight must hold real numbers"),
     ],
 )
 def test_bad_weights_are_refused(weight: Any, message: str) -> None:
@@ -260,16 +260,6 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
     assert two.predict_proba(pl.Series(LOGITS[:, 0])).columns == ["other", "cat"]
 
 
-def test_a_tensor_without_values_is_refused_by_name() -> None:
-    torch = pytest.importorskip("torch")
-    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
-    for tensor in (torch.zeros(2, 4, device="meta"), torch.eye(4).to_sparse()):
-        with pytest.raises(ValueError, match=r"logits is a tensor \(.*\) without values to read"):
-            calibrator.predict_proba(tensor)
-        with pytest.raises(ValueError, match=r"probs is a tensor \(.*\) without values to read"):
-            hcal.evaluate(tensor, Y[: len(tensor)])
-
-
 def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
     from hcal.calibrators._scaling import Temperature
     from hcal.calibrators.base import Calibrator, Fitted
@@ -307,8 +297,6 @@ def test_masked_entries_are_refused_by_name_and_place() -> None:
         inputs.check_labels(_masked(y, (1,)), 2, 2)
     with pytest.raises(ValueError, match=r"^sample_weight has masked entries, first at row 0"):
         inputs.check_weight(_masked([1.0, 2.0], (0,)), 2)
-    with pytest.raises(ValueError, match=r"^probs has masked entries, first at row 1"):
-        inputs.check_probs([np.ma.masked_array([0.2, 0.8]), _masked([0.6, 0.4], (1,))])
 
 
 def test_a_masked_array_without_masked_entries_is_an_array() -> None:

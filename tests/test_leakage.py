@@ -105,7 +105,7 @@ def test_many_rows_are_sampled_and_the_share_is_still_estimated(monkeypatch: pyt
 
 def test_tampered_fingerprints_are_refused_in_one_line() -> None:
     kept = fingerprint(np.random.default_rng(5).normal(size=(20, 3)))
-    assert check_fingerprint(kept).keys() == kept.keys()
+    check_fingerprint(kept)
     for name, value in (
         ("rows", np.array(-1)),
         ("rows", np.array(3)),

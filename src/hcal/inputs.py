@@ -23,24 +23,11 @@ INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
 class Origin:
     """Where an array came from, so that the answer can go back in the same form."""
 
-    library: Literal["numpy", "torch", "pandas", "polars"]
+    library: str  # numpy, torch, pandas or polars
     dtype: Any
     device: Any = None
     index: Any = None
     columns: Any = None
-
-
-def _tensor_values(x: Any, what: str) -> NDArray[Any]:
-    """Return what a tensor holds; a sparse one, or one of the device "meta", has no array to give."""
-    x = x.detach()
-    if str(x.dtype) in ("torch.float16", "torch.bfloat16"):
-        x = x.float()
-    try:
-        return np.asarray(x.cpu().numpy())
-    except (NotImplementedError, RuntimeError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        where = f"({x.layout}, {x.device})"
-        raise ValueError(f"{what} is a tensor {where} without values to read: {reason}") from None
 
 
 def is_on_accelerator(x: Any) -> bool:
@@ -64,17 +51,14 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     """
     library = type(x).__module__.partition(".")[0]
     if library == "torch":
-        return _tensor_values(x, what), Origin("torch", x.dtype, device=x.device)
-    if library == "pandas":
-        columns = getattr(x, "columns", None)
-        return x.to_numpy(), Origin("pandas", None, index=x.index, columns=columns)
-    if library == "polars":
-        return x.to_numpy(), Origin("polars", None, columns=getattr(x, "columns", None))
-    # numpy drops the mask on conversion, also of rows in a list, and the hidden values would count
-    for place, part in enumerate(x if isinstance(x, list | tuple) else (x,)):
-        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
-            where = _first(np.ma.getmaskarray(part)) if part is x else f"row {place}"
-            raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
+        values = x.detach().cpu()
+        half = str(x.dtype) in ("torch.float16", "torch.bfloat16")
+        return (values.float() if half else values).numpy(), Origin("torch", x.dtype, device=x.device)
+    if library == "pandas" or library == "polars":
+        return x.to_numpy(), Origin(library, None, index=getattr(x, "index", None), columns=getattr(x, "columns", None))
+    if np.ma.is_masked(x):  # numpy drops the mask on conversion, and the hidden values would count
+        where = _first(np.ma.getmaskarray(x))
+        raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -115,10 +99,8 @@ def restore(array: FloatArray, origin: Origin, names: Any = None) -> Any:
 def _as_float(array: NDArray[Any], what: str) -> FloatArray:
     if array.dtype in (np.float32, np.float64):
         return array
-    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
-        raise ValueError(f"{what} must be numeric, got dtype {array.dtype}")
-    if np.issubdtype(array.dtype, np.complexfloating):
-        raise ValueError(f"{what} must be real, got dtype {array.dtype}")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{what} must hold real numbers, got dtype {array.dtype}")
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
@@ -199,7 +181,8 @@ def _distributions(x: FloatArray, what: str) -> FloatArray:
 
     A row is judged by itself: it gets the same bits alone and among others.
     """
-    sums, lowest = _row_sums(x), float(x.min())
+    with np.errstate(all="ignore"):
+        sums, lowest = x.sum(axis=1, dtype=np.float64), float(x.min())
     tolerance = 1e-3 if x.dtype == np.float32 else 1e-4
     off = np.abs(sums - 1)
     if not (lowest >= 0 and off.max() <= tolerance):
@@ -215,16 +198,6 @@ def _distributions(x: FloatArray, what: str) -> FloatArray:
         )
     divisors = np.where(off > np.finfo(x.dtype).eps, sums, 1.0).astype(x.dtype)
     return x if (divisors == 1).all() else x / divisors[:, None]
-
-
-def _row_sums(x: FloatArray, *, exponential: bool = False) -> FloatArray:
-    """Return the sums of rows, or of their exponentials, in float64; a block at a time stays in the cache."""
-    sums = np.empty(len(x))
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for rows in row_blocks(x.shape, 1 << 16):
-            block = np.exp(x[rows]) if exponential else x[rows]
-            np.sum(block, axis=1, dtype=np.float64, out=sums[rows])
-    return sums
 
 
 def check_kind(input: InputKind) -> None:
@@ -347,7 +320,8 @@ def _refuse_probs(x: FloatArray) -> None:
 
 
 def _check_log_probs(x: FloatArray) -> None:
-    sums = _row_sums(x, exponential=True)
+    blocks = row_blocks(x.shape, 1 << 16)  # they stay in the cache
+    sums = np.concatenate([np.exp(x[rows]).sum(axis=1, dtype=np.float64) for rows in blocks])
     off = np.abs(sums - 1) > 1e-3
     if off.any():
         row = int(np.argmax(off))
@@ -393,7 +367,11 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     outside = (integers < 0) | (integers >= n_classes)
     if outside.any():
         row = int(np.argmax(outside))
-        raise ValueError(f"y must lie in 0..{n_classes - 1}; row {row} is {integers[row]}")
+        found = integers[row]
+        hint = f": if that marks rows without a label, leave them out (--ignore-index {found})"
+        raise ValueError(
+            f"y must lie in 0..{n_classes - 1}; row {row} is {found}{hint if found in (-1, -100, 255) else ''}"
+        )
     return integers
 
 
@@ -410,8 +388,8 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     weight = _as_float(to_numpy(sample_weight, "sample_weight")[0], "sample_weight").astype(np.float64)
     if weight.shape != (n_rows,):
         raise ValueError(f"sample_weight must have shape ({n_rows},), got {weight.shape}")
-    if not np.isfinite(weight).all() or (weight < 0).any():
-        bad = ~(np.isfinite(weight) & (weight >= 0))
+    bad = ~(np.isfinite(weight) & (weight >= 0))
+    if bad.any():
         raise ValueError(f"sample_weight must be finite and non-negative; {_first(bad)} is {weight[bad][0]}")
     if weight.sum() == 0:
         raise ValueError("sample_weight is zero everywhere")

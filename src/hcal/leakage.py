@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from hcal import inputs
+from hcal.numerics import row_blocks, softmax
 
 #: From this share of the judged rows on, a certificate is refused.
 REFUSED_FROM: Final = 0.05
@@ -85,20 +86,11 @@ def fingerprint(x: NDArray[Any]) -> Fingerprint:
     >>> overlap(fingerprint(x), x[:50].astype(np.float32) + 1).share
     1.0
     """
-    rows, classes = x.shape
-    angle = _GOLDEN * np.arange(classes)
-    weights = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1)
-    logs, step = np.empty((rows, 2)), max(1, 2**21 // classes)
-    for start in range(0, rows, step):
-        logs[start : start + step] = _log_scores(x[start : start + step]) @ weights
-    logs *= np.sqrt(2 / classes)
+    logs = _projected(x, np.arange(len(x)), lambda z: z * np.sqrt(2 / x.shape[1]))
     kept, below = _choose(_stripes(logs[:, 0]))
-    roots = np.empty((len(kept), 2))
-    for start in range(0, len(kept), step):
-        p = np.exp(_log_scores(x[kept[start : start + step]]))
-        roots[start : start + step] = np.sqrt(p / p.sum(axis=1, keepdims=True)) @ weights
+    roots = _projected(x, kept, lambda z: np.sqrt(softmax(z)))
     projections = np.concatenate([logs[kept], roots], axis=1).astype(np.float32)
-    return {"rows": np.array(rows), "kept_below": np.array(below), "projections": projections}
+    return {"rows": np.array(len(x)), "kept_below": np.array(below), "projections": projections}
 
 
 def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fingerprint | None:
@@ -123,26 +115,23 @@ def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fi
     }
 
 
-def check_fingerprint(stored: Mapping[str, Any]) -> Fingerprint:
-    """Return the fingerprint of a file as a dictionary of arrays, or raise ValueError with what is wrong.
+def check_fingerprint(stored: Mapping[str, Any]) -> None:
+    """Raise a ValueError where that is not the fingerprint of any rows.
 
     >>> check_fingerprint({"rows": np.array(2), "kept_below": np.array(2.0)})
     Traceback (most recent call last):
     ...
-    ValueError: the fingerprint of the fitted rows must hold kept_below, projections, rows
+    ValueError: the fingerprint of the fitted rows must hold rows, a positive integer; kept_below, from 0 to 1; ...
     """
-    what = "the fingerprint of the fitted rows"
-    if sorted(stored) != ["kept_below", "projections", "rows"]:
-        raise ValueError(f"{what} must hold kept_below, projections, rows")
-    rows, below, projections = (np.asarray(stored[name]) for name in ("rows", "kept_below", "projections"))
-    if rows.shape or rows.dtype.kind not in "iu" or rows < 1:
-        raise ValueError(f"{what}: rows must be one positive integer")
-    if below.shape or below.dtype.kind != "f" or not 0 <= below <= 1:
-        raise ValueError(f"{what}: kept_below must be one number in 0..1")
-    shaped = projections.dtype == np.float32 and projections.shape[1:] == (4,)
-    if not shaped or len(projections) > min(int(rows), KEPT_ROWS) or not np.isfinite(projections).all():
-        raise ValueError(f"{what}: projections must be (M, 4) finite float32 numbers, M at most {KEPT_ROWS}")
-    return {"rows": rows, "kept_below": below, "projections": projections}
+    rows, below, projections = (np.asarray(stored.get(name)) for name in ("rows", "kept_below", "projections"))
+    good = len(stored) == 3 and rows.shape == below.shape == () and rows.dtype.kind in "iu" and below.dtype.kind == "f"
+    good = good and bool(rows >= 1 and 0 <= below <= 1) and projections.dtype == np.float32
+    good = good and projections.shape[1:] == (4,) and len(projections) <= min(int(rows), KEPT_ROWS)
+    if not good or not np.isfinite(projections).all():
+        raise ValueError(
+            "the fingerprint of the fitted rows must hold rows, a positive integer; kept_below, from 0 to 1; and "
+            f"projections, at most {KEPT_ROWS} rows of 4 finite float32 numbers"
+        )
 
 
 def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
@@ -230,9 +219,14 @@ def model_fingerprint(calibrator: Any) -> str:
 # -- how rows are compared ------------------------------------------------------------------------
 
 
-def _log_scores(x: NDArray[Any]) -> Matrix:
-    x = np.asarray(x, dtype=np.float64)
-    return np.asarray(np.maximum(x - x.max(axis=1, keepdims=True), _LOWEST))
+def _projected(x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Matrix], Matrix]) -> Matrix:
+    """Return two projections (M, 2) of what a function makes of the log-scores of the kept rows."""
+    angle = _GOLDEN * np.arange(x.shape[1])
+    weights, out = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1), np.empty((len(kept), 2))
+    for rows in row_blocks((len(kept), x.shape[1]), 2**18):
+        block = x[kept[rows]].astype(np.float64)
+        out[rows] = function(np.maximum(block - block.max(axis=1, keepdims=True), _LOWEST)) @ weights
+    return out
 
 
 def _stripes(u: NDArray[Any]) -> Matrix:

@@ -67,8 +67,6 @@ def test_softbin_minimises_what_it_says() -> None:
     beta = 1 / cal.info_["temperature"]
     errors = [soft_binned_error(top_probability(z, beta * f), hit, w) for f in np.linspace(0.4, 2.5, 200)]
     assert cal.info_["error"] <= min(errors) + 1e-6
-    with pytest.raises(ValueError, match="tau"):
-        fit("softbin", z, y, tau=0.0)
 
 
 @pytest.mark.parametrize("name", ["vs", "beta"])
@@ -108,8 +106,6 @@ def test_grids_and_refusals_of_the_matrix_methods() -> None:
     z, y = synthetic(60)
     with pytest.raises(ValueError, match="folds=1"):
         fit("ms", z, y, folds=1)
-    with pytest.raises(ValueError, match="features must be"):
-        fit("ms", z, y, features="ranks")
     wide = np.random.default_rng(0).normal(size=(2000, 1200)).astype(np.float32)
     with pytest.raises(ValueError, match=r"the limit for ten minutes .* use 'sms'"):
         fit("dir", wide, np.zeros(2000, dtype=int))
@@ -132,8 +128,6 @@ def test_gp_averages_over_draws_that_its_map_holds() -> None:
     assert cal.map_.draws.shape == (50, 4)
     mean = fit("gp", z, y, samples=0)
     assert np.abs(mean.predict_proba(z) - cal.predict_proba(z)).max() < 0.1
-    with pytest.raises(ValueError, match=r"samples in \[0, 10000\]"):
-        fit("gp", z, y, samples=10**6)
 
 
 def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
@@ -242,12 +236,6 @@ def test_rows_at_the_distance_of_the_last_neighbour_share_its_place() -> None:
 
 def test_lece_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = synthetic(60)
-    for params, message in (
-        ({"fraction": 0.0}, r"fraction must lie in \(0, 1\]"),
-        ({"threshold": 1.5}, r"threshold must lie in \[0, 1\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            fit("lece", z, y, **params)
     monkeypatch.setattr(lece, "_MAX_WORK", 1000.0)
     with pytest.raises(ValueError, match="compares all pairs of rows: 60 rows of 4 classes"):
         fit("ts_lece", z, y)

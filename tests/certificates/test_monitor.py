@@ -140,9 +140,9 @@ def test_an_alarm_names_rows_and_size_and_ends() -> None:
 
 def test_files_are_remembered_and_refused_a_second_time() -> None:
     rng = np.random.default_rng(0)
-    monitor = hcal.Monitor()
-    for day, off in ((1, 0.0), (2, 0.0), (3, 0.1)):
-        monitor.update(*_binary(rng, 500, off), name=f"{day}.csv", digest=str(day), date=f"2026-01-0{day}")
+    monitor, batches = hcal.Monitor(), [_binary(rng, 500, off) for off in (0.0, 0.0, 0.1)]
+    for day, batch in enumerate(batches, 1):
+        monitor.update(*batch, name=f"{day}.csv", digest=str(day), date=f"2026-01-0{day}")
     back = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
     assert [f["name"] for f in back.files] == ["1.csv", "2.csv", "3.csv"]
     with pytest.raises(ValueError, match=r"again\\x1b.csv was added before, as 2.csv \(2026-01-02\)"):
@@ -150,6 +150,8 @@ def test_files_are_remembered_and_refused_a_second_time() -> None:
     assert back.n == 1500
     since = back.windows(since="2026-01-03")
     assert (since["before"]["rows"], since["recent"]["rows"]) == (1000, 500)
+    assert since["recent"]["stated"] == pytest.approx(batches[2][0].mean())  # of P(positive), as in "before"
+    assert since["before"]["observed"] == pytest.approx(np.mean([y for _, y in batches[:2]]))
     assert since["recent"]["gap"] > since["before"]["gap"]
 
 

@@ -15,12 +15,12 @@ from hcal.cli.demo import train_digits
 
 
 def test_the_network_is_real_over_confident_and_repeatable() -> None:
-    digits = train_digits(0)
+    digits = train_digits()
     probs = hcal.softmax(digits["logits_test"])
     accuracy = hcal.metrics.accuracy(probs, digits["y_test"])
     assert 0.75 < accuracy < 0.9
     assert probs.max(axis=1).mean() - accuracy > 0.05
-    np.testing.assert_array_equal(train_digits(0)["logits_test"], digits["logits_test"])
+    np.testing.assert_array_equal(train_digits()["logits_test"], digits["logits_test"])
 
 
 def test_demo_writes_files_that_the_other_commands_read(tmp_path: Path) -> None:

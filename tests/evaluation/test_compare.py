@@ -158,7 +158,8 @@ def test_processes_give_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
     alone, together = (hcal.compare(*task, methods=methods, n_jobs=n, resamples=20) for n in (1, 2))
     assert [r.label for r in together] == [r.label for r in alone]
     assert [dict(r.scores) for r in together] == [dict(r.scores) for r in alone]
-    assert together.errors == alone.errors == {"bad": "ValueError: bins must be a positive integer, got 0"}
+    said = "ValueError: parameter 'bins' of 'hb' must be an integer of at least 1, got 0"
+    assert together.errors == alone.errors == {"bad": said}
 
 
 def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ...]) -> None:

@@ -78,9 +78,9 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
         _deep(header[part], rng)
     text = json.dumps(header)
     held = {k: np.ascontiguousarray(v).reshape(np.shape(v)) for k, v in arrays.items()}
-    real = {k: v for k, v in held.items() if k != "_empty"}
-    seal = digest(text, real) if rng.random() < 0.9 else "0" * 64
-    return part, bytes(to_bytes(held or {"_empty": np.zeros(1)}, metadata={"hcal": text, "sha256": seal}))
+    held.pop("sha256", None)
+    seal = digest(text, held) if rng.random() < 0.9 else np.zeros(32, np.uint8)
+    return part, bytes(to_bytes(held | {"sha256": seal}, metadata={"hcal": text}))
 
 
 def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:

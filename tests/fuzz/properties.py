@@ -210,7 +210,7 @@ def check_reliability(case: Case, rng: np.random.Generator) -> None:
         full = curve.weight > 0
         for part in (curve.predicted[full], curve.observed[full]):
             assert ((part >= -1e-12) & (part <= 1 + 1e-9)).all(), "outside [0, 1]"
-    assert diagram.to_dict()["n"] == len(case.y)
+    assert diagram.n == len(case.y)
 
 
 def check_compare(case: Case) -> None:

@@ -93,21 +93,6 @@ def test_torchmetrics_dense_ignored_binary_and_wrong_input() -> None:
         binary.update(torch.tensor([[3.0, 1.0]]), torch.tensor([1]))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # Ignite's own import
-def test_ignite_keeps_it_by_epoch() -> None:
-    pytest.importorskip("ignite")
-    from ignite.engine import Engine
-
-    from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore, attach
-
-    engine = Engine(lambda _, rows: (torch.from_numpy(P[rows]), torch.from_numpy(Y[rows])))
-    attach(CalibrationScore(4), engine, "ece")
-    attach(CalibrationMetrics(4, ["nll", "brier"]), engine, "hcal")
-    state = engine.run(np.array_split(np.arange(600), 5), max_epochs=2)
-    assert state.metrics["ece"] == pytest.approx(hcal.metrics.ece_ew(P, Y), rel=1e-9)
-    assert state.metrics["hcal/nll"] == pytest.approx(hcal.metrics.nll(P, Y), rel=1e-9)
-
-
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, of workers and loggers
 def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
     lightning = pytest.importorskip("lightning", reason="`make test-evaluators` installs it")

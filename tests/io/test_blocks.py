@@ -13,7 +13,7 @@ import pytest
 import hcal
 from command_line import run
 from hcal.integrations import dense
-from hcal.io import Request, UnlabelledError, batches, read, read_piece
+from hcal.io import Request, batches, read, read_piece
 
 N, K = 1234, 5
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
@@ -113,7 +113,7 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     table.loc[::7, "target"] = None
     for part, name in ((table.iloc[:400], "a"), (table.iloc[400:], "b")):
         part.to_parquet(tmp_path / f"{name}.parquet", row_group_size=100)
-    with pytest.raises(UnlabelledError, match="--unlabelled drop"):
+    with pytest.raises(ValueError, match="--unlabelled drop"):
         list(batches(tmp_path, REQUEST, rows=50))
     request = Request(scores="logits_*", label="target", unlabelled="drop")
     source = batches(tmp_path, request, rows=50)
@@ -185,5 +185,5 @@ def test_dense_files_are_evaluated(tmp_path: Path) -> None:
         assert found["rows"] == 15 * 64
         assert found["before"]["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(flat), y))
     refused = run("evaluate", file, "--metrics", "nll")
-    assert "y must lie in 0..2; row 0 is -100: if that marks rows or pixels" in refused.stderr
+    assert "y must lie in 0..2; row 0 is -100: if that marks rows without a label" in refused.stderr
     assert "--ignore-index -100" in refused.stderr

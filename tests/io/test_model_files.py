@@ -29,7 +29,7 @@ def changed(model: Path, path: Path, **changes: Any) -> Path:
     """Change the header and make the checksum anew, as one who means harm would."""
     header, arrays = read_model(model)
     text = json.dumps({k: v for k, v in (header | changes).items() if v is not ...})
-    save_file(arrays, path, metadata={"hcal": text, "sha256": model_file.digest(text, arrays)})
+    save_file(arrays | {"sha256": model_file.digest(text, arrays)}, path, metadata={"hcal": text})
     return path
 
 

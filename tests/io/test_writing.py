@@ -140,7 +140,7 @@ def test_sigterm_while_writing_leaves_nothing_and_is_143(tmp_path: Path) -> None
     """A bare SIGTERM left the temporary file."""
     code = (
         "import sys, time\n"
-        "from hcal.io import atomic_path, ended_by_sigterm\n"
+        "from hcal.io.atomic import atomic_path, ended_by_sigterm\n"
         "with ended_by_sigterm(), atomic_path(sys.argv[1]) as t:\n"
         "    t.write_text('half'); print('writing', flush=True); time.sleep(60)\n"
     )

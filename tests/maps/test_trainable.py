@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hcal.maps import PAPER_MAPS, trainable
+from hcal.maps import trainable
 from hcal.maps.paper import MixtureMap, TableMap, table_scores
-from hcal.maps.trainable import EnsembleLinear, MonotonicNet, PiecewiseLinear, build_trainable
+from hcal.maps.trainable import PAPER_MAPS, EnsembleLinear, MonotonicNet, PiecewiseLinear, build_trainable
 from hcal.numerics import log_softmax, softmax
 
 SMALL = ("piecewise-1", "piecewise-7", "monotonic-5", "ensemble-4")

@@ -145,7 +145,6 @@ def test_bad_parameters_are_named() -> None:
         ("skce", {"bandwidth": -1}, "bandwidth must be positive"),
         ("dkde_ce", {"bandwidth": 0}, "bandwidth must be positive"),
         ("kde_ece", {"bandwidth": 0.5}, "bandwidth must be at most 0.2"),
-        ("tcwece", {"threshold": 1.0}, "threshold must lie in"),
         ("hce", {"window": 1}, "window must be an integer of at least 2"),
         ("hce", {"events": "all"}, "events must be"),
     ):
@@ -160,13 +159,12 @@ def test_bins_and_order_are_parameters() -> None:
     assert metrics.ece_ew(p, y, bins=1) == pytest.approx(abs(p.max(1).mean() - (p.argmax(1) == y).mean()))
     assert metrics.ece_ew(p, y, order=2) == metrics.ece_r2(p, y)
     assert metrics.cwece_a(p, y, bins=14) * 4 == pytest.approx(metrics.cwece_s(p, y))
-    assert metrics.tcwece(p, y, threshold=0.0) != metrics.tcwece(p, y)
 
 
 def test_windows_of_other_kinds() -> None:
     # The degenerate case of the objective: windows of one event give Brier / K; two events bracket it.
     p, y = draw(100, 3, 12)
-    assert metrics.hce(p, y, events="atomic") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
+    assert metrics.hce(p, y, events="pooled") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
     # Of two classes one counts: averaging it with its mirror image would halve the variance on paper alone.
     p, y = draw(300, 2, 5)
     one, mirror = metrics.h_error(p, y), metrics.h_error(1 - p, 1 - y)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 import hcal
 from hcal.numerics import softmax
-from hcal.objective import definition, engines, loss_and_grad
+from hcal.objective import definition, engines
 from hcal.objective.definition import ObjectiveSettings, kmeans_ranges, one_family, sliding_means, window_weights
-from hcal.objective.engines import evaluate_loss
-from hcal.objective.events import Events, Family, family_of, row_index
+from hcal.objective.engines import evaluate_loss, loss_and_grad
+from hcal.objective.events import Events, Family, family_of
 from hcal.objective.loss import check_tensors, families_loss
 from hcal.objective.published import PublishedLoss
+from hcal.xp import namespace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":  # read when the kernels are first imported, which nothing else does without a GPU
@@ -366,22 +367,15 @@ def test_on_a_device_one_answer_is_read_back(monkeypatch):
     assert read == [4, 4, 4]
 
 
-def test_the_old_name_of_the_pooled_family_stays_readable():
-    p, y = problem()
-    assert loss_and_grad(p, y, events="atomic")[0] == loss_and_grad(p, y)[0]
-
-
 class SecondGuess(Family):
     """A family of a stranger's: the event that the second most probable class is the label."""
 
     def gather(self, probs, y):
-        second = probs.argsort(1)[:, -2]
-        return Events(probs[row_index(probs), second][None], (second == y)[None], second)
+        second = probs.argsort(1)[:, -2:-1]
+        return Events(namespace(probs).take_along(probs, second).T, (second == y[:, None]).T, second)
 
     def scatter(self, gradient, probs, events):
-        out = 0 * probs
-        out[row_index(probs), events.index] = gradient[0]
-        return out
+        return namespace(probs).put_along(0 * probs, events.index, gradient.T)
 
 
 def test_a_new_family_is_one_class():

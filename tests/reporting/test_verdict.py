@@ -11,9 +11,10 @@ import hcal
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.certificates.sentences import points
-from hcal.reporting import measure_report, verdict_of
+from hcal.reporting import measure_report
 from hcal.reporting.charts import percent
 from hcal.reporting.page import render
+from hcal.reporting.verdict import verdict_of
 from helpers import measured_report as measured
 from helpers import synthetic
 

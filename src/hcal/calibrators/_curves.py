@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal import xp
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import NotNegative, parameters
 from hcal.maps.base import ProbabilityMap, array, map_type, option
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
 from hcal.xp import Array, namespace
@@ -166,11 +166,8 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
     >>> float(default_floor(None, 50, 2)), float(default_floor(None, 1e-200, 4))
     (0.01, 0.25)
     """
-    if floor is None:
-        return np.array(1.0 / (max(n_rows, 1.0) * n_classes))  # weights may sum to less than a row
-    if not (np.isfinite(floor) and floor >= 0):
-        raise ValueError(f"floor must be finite and at least 0, got {floor!r}")
-    return np.array(float(floor))
+    # weights may sum to less than a row
+    return np.array(1.0 / (max(n_rows, 1.0) * n_classes) if floor is None else float(floor))
 
 
 def pool_equal(p: Float64, hit: NDArray[Any], weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
@@ -193,7 +190,7 @@ class CurvePerClass(Calibrator):
     map_types = (Curves,)
     shape: ClassVar[Shape]
 
-    floor: float | None = None
+    floor: NotNegative | None = None
 
     @abstractmethod
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:

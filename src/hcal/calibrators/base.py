@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs, leakage
 from hcal.calibrators import prior
-from hcal.calibrators.parameters import TakesScores, refuse_types
+from hcal.calibrators.parameters import TakesScores, check_params
 from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
@@ -28,6 +28,8 @@ from hcal.numerics import Float64, FloatArray, IntArray, softmax
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy"] | None
+#: Scores, labels, weights and groups.
+_Rows = tuple[FloatArray, IntArray, Float64 | None, IntArray | None]
 
 #: From so many scores on a fit predicts its own rows by the compiled kernel; below, loading it would take longer.
 _MANY_SCORES = 1_000_000
@@ -100,8 +102,6 @@ class Calibrator(TakesScores, ABC):
     grouped: ClassVar[bool] = False
     #: Whether probabilities below all that the calibration set shows are raised to a floor.
     floored: ClassVar[bool] = True
-    #: Ranges of the numeric parameters that a model file may hold.
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     map_: Map
     prediction_: Prediction
@@ -138,7 +138,7 @@ class Calibrator(TakesScores, ABC):
             whose columns are named as the labels needs none.
         """
         self._forget()
-        refuse_types(self)
+        check_params(type(self), self.get_params())
         x, origin = inputs.check_logits(logits, input=self.input)
         names = names_of_fit(classes, y, origin.columns, x.shape[1])
         labels = inputs.check_labels(encode(y, names), *x.shape)
@@ -158,11 +158,10 @@ class Calibrator(TakesScores, ABC):
         self._remember(fitted, x.shape[1], names, floor=floor)
         self.fitted_on_ = fitted_on
         try:
-            before, after = (
-                softmax(x),
-                self.prediction_.in_blocks(to_kind(x, self.input), kernel=x.size > _MANY_SCORES),
-            )
-            self.scores_ = {"before": score_probs(before, labels, weight), "after": score_probs(after, labels, weight)}
+            given = np.exp(x) if self.input == "probs" else x  # what becomes x again
+            after = self.prediction_.in_blocks(given, kernel=x.size > _MANY_SCORES)
+            both = {"before": softmax(x), "after": after}
+            self.scores_ = {when: score_probs(probs, labels, weight) for when, probs in both.items()}
         except BaseException:
             self._forget()
             raise
@@ -344,14 +343,7 @@ def named(fitted: Fitted, names: tuple[ClassName, ...] | None) -> Fitted:
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
 
 
-def to_kind(logits: FloatArray, kind: str) -> FloatArray:
-    """Return logits (N, K) as scores of a kind that :func:`hcal.inputs.to_logits` takes back."""
-    return np.exp(logits) if kind == "probs" else logits
-
-
-def by_content(
-    x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None
-) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
+def by_content(x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> _Rows:
     """Return the rows that have weight, in an order that depends on what they say and not on how they came.
 
     Rows are sorted by how far the label, and then the other classes, lie below the top score. A constant added to
@@ -362,9 +354,7 @@ def by_content(
     (array([0, 1, 0]), array([0, 1, 0]))
     """
     if weight is not None and not weight.all():
-        kept = weight > 0
-        x, y, weight = x[kept], y[kept], weight[kept]
-        groups = None if groups is None else groups[kept]
+        x, y, weight, groups = _taken(weight > 0, x, y, weight, groups)
     top = x.max(axis=1)
     gaps = (top - x[np.arange(len(y)), y], top - x.min(axis=1), top - x.mean(axis=1))
     unit = float(np.median(gaps[1])) * 2.0**-30 or 1.0  # rounding moves a gap by far less than this grid
@@ -377,8 +367,11 @@ def by_content(
         rows = order[tied]
         scores = np.rint((top[rows, None] - x[rows][:, np.argsort(rank)]) / unit)
         order[tied] = rows[np.lexsort((*scores.T, rank[y[rows]], *(key[rows] for key in keys)))]
-    weight, groups = None if weight is None else weight[order], None if groups is None else groups[order]
-    return x[order], y[order], weight, groups
+    return _taken(order, x, y, weight, groups)
+
+
+def _taken(index: NDArray[Any], x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> _Rows:
+    return x[index], y[index], None if weight is None else weight[index], None if groups is None else groups[index]
 
 
 def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
@@ -396,9 +389,7 @@ def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
     return ranks
 
 
-def as_copies(
-    x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None
-) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
+def as_copies(x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None) -> _Rows:
     """Return rows of whole weights as that many copies: they are dealt into folds one by one, a weight is not.
 
     >>> as_copies(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([1, 0]), np.array([2.0, 1.0]), None)[1]
@@ -406,5 +397,4 @@ def as_copies(
     """
     if weight.sum() > _MOST_COPIES or (weight != np.rint(weight)).any():
         return x, y, weight, groups
-    count = weight.astype(np.int64)
-    return x.repeat(count, axis=0), y.repeat(count), None, None if groups is None else groups.repeat(count)
+    return _taken(np.repeat(np.arange(len(y)), weight.astype(np.int64)), x, y, None, groups)

@@ -25,7 +25,7 @@ _Rows = dict[str, NDArray[Any]]
 SAMPLE_ROWS = 300_000
 #: Scores (rows × classes) of a sample at most: 160 MB of float64, of which a fit needs several times.
 SAMPLE_SCORES = 20_000_000
-_TOP = np.iinfo(np.uint64).max
+_TOP = np.uint64(np.iinfo(np.uint64).max)
 
 
 def fit_batches(
@@ -33,7 +33,6 @@ def fit_batches(
     batches: Batches | Iterable[RowPiece] | Callable[[], Iterable[RowPiece]],
     *,
     sample_rows: int = SAMPLE_ROWS,
-    n_rows: int | None = None,
     run: Runner | None = None,
     classes: Any = None,
 ) -> Method:
@@ -53,8 +52,6 @@ def fit_batches(
         Or of functions that read batches where the work is done.
     sample_rows : int
         Rows of the sample; with more than 66 classes fewer, so that it holds at most 20 million scores.
-    n_rows : int, optional
-        How many rows there are, if you know: less is then sent from where they are read.
     run : callable, optional
         (function, pieces) ↦ the function's result for every piece: where the blocks are read. By default here.
     classes : sequence of K str or int, optional
@@ -76,17 +73,15 @@ def fit_batches(
     """
     if sample_rows < 1:
         raise ValueError(f"sample_rows must be at least 1, got {sample_rows}")
-    known = getattr(batches, "n_rows", None) if n_rows is None else n_rows
-    sample = _Sample(sample_rows, known)
     pieces: Iterable[RowPiece] = batches() if callable(batches) else batches
-    if run is None:
-        for piece in pieces:
-            sample.add(_draw(calibrator.input, sample.limit, piece))
-    else:
-        pieces = batches.pieces() if isinstance(batches, Batches) else pieces
-        for drawn in run(partial(_draw, calibrator.input, sample.limit), pieces):
-            sample.add(drawn)
-    rows = sample.result()
+    if run is not None and isinstance(batches, Batches):
+        pieces = batches.pieces()
+    sample, draw = _Sample(sample_rows), partial(_draw, calibrator.input, sample_rows)
+    for seen, drawn in map(draw, pieces) if run is None else run(draw, pieces):
+        sample.add(seen, drawn)
+    rows = sample.rows()
+    if rows is None:
+        raise ValueError("there are no rows to fit on")
     names = getattr(batches, "classes", None) if classes is None else classes
     n_classes = rows["scores"].shape[1] if rows["scores"].ndim == 2 else 2
     names = None if names is None else check_classes(names, n_classes)
@@ -95,22 +90,18 @@ def fit_batches(
     calibrator.class_names_ = names
     used = len(rows["y"])
     words = f"all {used:,} rows" if used == sample.seen else f"a sample of {used:,} of {sample.seen:,} rows"
-    facts = {"rows": sample.seen, "rows_used": used, "words": f"fitted on {words}"}
-    calibrator.info_["batches"] = facts
+    calibrator.info_["batches"] = {"rows": sample.seen, "rows_used": used, "words": f"fitted on {words}"}
     return calibrator
 
 
 class _Sample:
     """The rows of the smallest hashes among those seen so far."""
 
-    def __init__(self, most: int, n_rows: int | None) -> None:
-        self.most, self.seen = most, 0
-        self.limit = _TOP if n_rows is None else _limit(most, n_rows)
+    def __init__(self, most: int) -> None:
+        self.most, self.seen, self._limit = most, 0, _TOP
         self._parts: list[_Rows] = []
-        self._pending = 0
 
-    def add(self, drawn: tuple[int, _Rows | None]) -> None:
-        seen, rows = drawn
+    def add(self, seen: int, rows: _Rows | None) -> None:
         self.seen += seen
         if rows is None:
             return
@@ -121,50 +112,39 @@ class _Sample:
             )
         if rows["scores"].ndim == 2:
             self.most = min(self.most, max(1, SAMPLE_SCORES // rows["scores"].shape[1]))
-        self._parts.append(rows)
-        self._pending += len(rows["y"])
-        if self._pending > self.most // 4 + 1000:  # copying the sample for every block would cost
-            self._thin()
+        near = np.flatnonzero(rows["hash"] <= self._limit)
+        self._parts.append({name: column[near] for name, column in rows.items()})
+        if (
+            sum(len(part["y"]) for part in self._parts[1:]) > self.most // 4 + 1000
+        ):  # copying for every block would cost
+            self.rows()
 
-    def _thin(self) -> None:
+    def rows(self) -> _Rows | None:
+        """Return the sample, None before the first rows."""
+        if not self._parts:
+            return None
         whole = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
         order = np.argsort(whole["hash"], kind="stable")[: self.most]
         if len(order) == self.most:
-            self.limit = min(self.limit, int(whole["hash"][order[-1]]))
-        self._parts, self._pending = [{name: column[order] for name, column in whole.items()}], 0
-
-    def result(self) -> _Rows:
-        if not self._parts:
-            raise ValueError("there are no rows to fit on")
-        self._thin()
+            self._limit = whole["hash"][order[-1]]
+        self._parts = [{name: column[order] for name, column in whole.items()}]
         return self._parts[0]
-
-
-def _limit(most: int, n_rows: int) -> int:
-    """Return the hash below which ``most`` of so many rows lie, but for a chance below 1e-8."""
-    share = (most + 6 * most**0.5 + 20) / max(n_rows, 1)
-    return _TOP if share >= 1 else int(share * _TOP)
 
 
 def _form(rows: _Rows) -> str:
     return ", ".join(f"{name} {'×'.join(map(str, ['N', *rows[name].shape[1:]]))}" for name in sorted(rows))
 
 
-def _draw(input: inputs.InputKind, limit: int, piece: RowPiece) -> tuple[int, _Rows | None]:
-    """Return how many rows a piece has, and those whose hashes do not pass the limit."""
-    seen, parts = 0, []
+def _draw(input: inputs.InputKind, most: int, piece: RowPiece) -> tuple[int, _Rows | None]:
+    """Return how many rows a piece has, and a sample of them."""
+    sample = _Sample(most)
     for batch in _open(piece):
         _check(batch, input)
         number = np.arange(batch.start, batch.start + len(batch), dtype=np.uint64)
-        hashes = _mix(number + np.uint64(0x9E3779B97F4A7C15))
-        columns = {"hash": hashes, "scores": batch.scores, "y": batch.y}
+        columns = {"hash": _mix(number + np.uint64(0x9E3779B97F4A7C15)), "scores": batch.scores, "y": batch.y}
         columns |= {"weight": batch.weight, "groups": batch.groups}
-        near = np.flatnonzero(hashes <= np.uint64(limit))
-        parts.append({name: np.asarray(col)[near] for name, col in columns.items() if col is not None})
-        seen += len(batch)
-    if not parts:
-        return seen, None
-    return seen, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        sample.add(len(batch), {name: np.asarray(col) for name, col in columns.items() if col is not None})
+    return sample.seen, sample.rows()
 
 
 def _open(piece: RowPiece) -> Iterator[Batch]:

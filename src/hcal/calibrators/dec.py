@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from hcal.calibrators._log_odds import expit
 from hcal.calibrators._scaling import on_grid
 from hcal.calibrators.base import Calibrator, Fitted, class_ranks
 from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Between, Seed, parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.nll import unit_weight
@@ -87,16 +88,14 @@ class DecisionCalibration(Calibrator):
     grouped = True
     map_types = (CriticSteps,)
 
-    critics: int | None = None
-    max_critics: int = 100
-    floor: float | None = None
-    random_state: int = 0
+    critics: Annotated[int, Between(0)] | None = None
+    max_critics: Annotated[int, Between(0)] = 100
+    floor: Annotated[float, Between(0, 0.5)] | None = None
+    random_state: Seed = 0
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         total = float(len(y)) if weight is None else float(weight.sum())
         floor = default_floor(self.floor, total, x.shape[1])
-        if floor > 0.5:
-            raise ValueError(f"floor must be at most 0.5, got {self.floor!r}")
         held = deal_folds(x, 5, groups) == 0
         # Classes by what their rows say, not by their numbers: the random starts belong to places.
         ranks = class_ranks(x, y, weight)

@@ -10,7 +10,7 @@ import numpy as np
 from hcal.calibrators._scaling import thinned_ranks, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Count, Seed, parameters
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import MonotoneNet, cells_over
@@ -100,17 +100,15 @@ class DiagonalOrderPreserving(Calibrator):
     grouped = True
     map_types = (MonotoneTable,)
 
-    hidden: tuple[int, ...] = (2, 10)
+    hidden: tuple[Count, ...] = (2, 10)
     early_stopping: bool = True
-    folds: int = 5
-    random_state: int = 1357
-    max_iterations: int = 2000
+    folds: Count = 5
+    random_state: Seed = 1357
+    max_iterations: Count = 2000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
-        if self.folds < 1:
-            raise ValueError(f"folds must be at least 1, got {self.folds}")
+        if not self.hidden:
+            raise ValueError("hidden must hold at least one size, got none")
         every = -(-x.size // _MOST_EVENTS)
         members = None if groups is None else groups[::every]
         ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.calibrators._scaling import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Positive, parameters
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import logit_scale, solve_increasing, top_probability
@@ -38,12 +38,12 @@ class ExpectationConsistency(OneTemperature):
     name = "ec"
     title = "Expectation consistency"
 
-    bracket: tuple[float, float] = (0.01, 10.0)
+    bracket: tuple[Positive, Positive] = (0.01, 10.0)
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         low, high = self.bracket
-        if not 0 < low < high:
-            raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")
+        if low >= high:
+            raise ValueError(f"bracket must be two increasing temperatures, got {self.bracket}")
         scale, share = logit_scale(x) or 1.0, unit_weight(weight, len(y))
         low, high = low * min(1.0, scale), high * max(1.0, scale)
         accuracy = float(share @ top_hits(x, y))

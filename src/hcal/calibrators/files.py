@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any
 
 from hcal import leakage
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.multilabel import MultilabelCalibrator
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.calibrators.parameters import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
 from hcal.io.class_names import check_classes
@@ -17,10 +18,13 @@ from hcal.maps.base import build_map
 #: The most classes a file may speak of.
 MOST_CLASSES = 10_000_000
 #: Calibrators that are made of others: they have ``members_``, ``facts()`` and ``restore(members, facts)``.
-_COMPOSITES = {
-    "multilabel": "hcal.calibrators.multilabel:MultilabelCalibrator",
-    "multiple_choice": "hcal.calibrators.multiple_choice:MultipleChoiceCalibrator",
-}
+_COMPOSITES: dict[str, type[Any]] = {each.name: each for each in (MultilabelCalibrator, MultipleChoiceCalibrator)}
+#: What a header holds of a calibrator, and of one that is made of others.
+_KINDS: dict[str, Any] = {
+    "name": str, "params": dict, "map": dict, "preserves": str | None, "n_classes": int, "classes": list | None,
+    "converged": bool, "info": dict, "scores": dict,
+}  # fmt: skip
+_KINDS_OF_COMPOSITES: dict[str, Any] = {"name": str, "params": dict, "members": dict, "facts": dict}
 #: What stands before the names of arrays: of the map, of the rows of the fit, of the input and the output.
 _MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
 
@@ -141,13 +145,10 @@ def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     """Return a calibrator that is made of others, every member checked as a model of its own."""
-    for name, kind in (("name", str), ("params", dict), ("members", dict), ("facts", dict)):
-        if type(header[name]) is not kind:
-            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind.__name__}")
+    _check_kinds(header, _KINDS_OF_COMPOSITES)
     if header["name"] not in _COMPOSITES:
         raise ValueError(f"it holds {header['name'][:60]!r}, declared is one of {', '.join(_COMPOSITES)}")
-    module, _, name = _COMPOSITES[header["name"]].partition(":")
-    method = getattr(importlib.import_module(module), name)
+    method = _COMPOSITES[header["name"]]
     members = {}
     for key, each in header["members"].items():
         if type(each) is not dict:
@@ -159,21 +160,15 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     return method(**check_params(method, header["params"])).restore(members, header["facts"])
 
 
-def _check_header(header: dict[str, Any]) -> None:
-    kinds: dict[str, tuple[type, ...]] = {
-        "name": (str,),
-        "params": (dict,),
-        "map": (dict,),
-        "preserves": (str, type(None)),
-        "n_classes": (int,),
-        "classes": (list, type(None)),
-        "converged": (bool,),
-        "info": (dict,),
-        "scores": (dict,),
-    }
+def _check_kinds(header: dict[str, Any], kinds: dict[str, Any]) -> None:
     for name, kind in kinds.items():
-        if type(header[name]) not in kind:
-            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind[0].__name__}")
+        value = header[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise ValueError(f"{name!r} is {type(value).__name__}, declared is {getattr(kind, '__name__', kind)}")
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    _check_kinds(header, _KINDS)
     if header["preserves"] not in ("order", "accuracy", None):
         raise ValueError(f"'preserves' is {header['preserves'][:40]!r}, declared is 'order', 'accuracy' or null")
     if not 2 <= header["n_classes"] <= MOST_CLASSES:

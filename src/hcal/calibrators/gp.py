@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
 from hcal.calibrators._scaling import thinned_ranks, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Between, Count, Seed, parameters
 from hcal.calibrators.spline import mean_of_ties
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
 from hcal.solvers.families import Cells
 from hcal.solvers.nll import unit_weight
-from hcal.solvers.optimise import lbfgs
+from hcal.solvers.optimise import Loss, lbfgs
 from hcal.xp import Array, namespace
+
+#: Gradients in shift (T,), spread (T,) and divergence ↦ gradient in θ.
+Pull = Callable[[Float64, Float64, float], Float64]
 
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
@@ -98,28 +100,22 @@ class GaussianProcessCalibration(Calibrator):
     name = "gp"
     title = "Gaussian-process calibration"
     weighted = True
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"samples": (0, 10_000)}
     map_types = (LatentProcess,)
 
-    inducing: int = 10
-    samples: int = 100
-    random_state: int = 0
-    max_iterations: int = 2000
+    inducing: Count = 10
+    samples: Annotated[int, Between(0, 10_000)] = 100
+    random_state: Seed = 0
+    max_iterations: Count = 2000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        least, most = self.limits["samples"]
-        if self.inducing < 1 or not least <= self.samples <= most:
-            raise ValueError(
-                f"inducing must be at least 1 and samples in [{least}, {most}], got {self.inducing}, {self.samples}"
-            )
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if weight is None else float(weight.sum())
         ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS, usual=10)  # ℓ starts at 10
         low, high = float(ranked.min()), float(ranked.max())
         cells = Cells(low, (high - low) / _CELLS or 1.0, _CELLS)
         share = unit_weight(kept, len(ranked))
-        elbo = _Elbo(ranked, own, share, total, cells, self.inducing)
         start = start_parameters(line_centres(ranked, share, self.inducing))
+        elbo = _negative_elbo(ranked, own, share, total, cells, self.inducing)
         solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9)
         m, s, z, (length, variance, noise) = _unpack(solved.theta, self.inducing)
         inverse = np.asarray(np.linalg.inv(_lower(z, length, variance, noise)[1]), dtype=np.float64)
@@ -145,19 +141,6 @@ def start_parameters(inducing: Float64) -> Float64:
     return np.concatenate([np.zeros(m), positive[:m], inducing, positive[m:]])
 
 
-@dataclass(frozen=True)
-class _Tabulated:
-    """The process under packed parameters θ = (m, s, Z, ℓ, σ², noise; positives by softplus), at points t.
-
-    ``shift`` is the mean of f less x, ``spread`` its variance, ``divergence`` KL(q ‖ N(0, I)).
-    """
-
-    shift: Float64
-    spread: Float64
-    divergence: float
-    pull: Callable[[Float64, Float64, float], Float64]
-
-
 def _unpack(theta: Float64, m: int) -> tuple[Float64, Float64, Float64, Float64]:
     positive = np.logaddexp(0, theta)
     return theta[:m], positive[m : 2 * m] + _ABOVE_ZERO, theta[2 * m : 3 * m], positive[3 * m :] + _LEAST
@@ -170,8 +153,12 @@ def _lower(z: Float64, length: float, variance: float, noise: float) -> tuple[Fl
     return kzz, np.asarray(lower, dtype=np.float64)
 
 
-def tabulate(theta: Float64, m: int, t: Float64) -> _Tabulated:
-    """Evaluate the process at t; ``pull`` maps gradients in shift, spread and divergence to one in θ."""
+def tabulate(theta: Float64, m: int, t: Float64) -> tuple[Float64, Float64, float, Pull]:
+    """Return the process under θ = (m, s, Z, ℓ, σ², noise; positives by softplus) at points t.
+
+    That is the mean of f less x, its variance, the divergence KL(q ‖ N(0, I)), and what pulls gradients in these
+    three back to one in θ.
+    """
     from scipy.linalg import solve_triangular
 
     mean, s, z, (length, variance, noise) = _unpack(theta, m)
@@ -198,7 +185,7 @@ def tabulate(theta: Float64, m: int, t: Float64) -> _Tabulated:
         out[raw] *= -np.expm1(-np.logaddexp(0, theta[raw]))  # the derivative of softplus
         return out
 
-    return _Tabulated(a.T @ mean, spread, divergence, pull)
+    return a.T @ mean, spread, divergence, pull
 
 
 def _cholesky_back(lower: Float64, d_lower: Float64) -> Float64:
@@ -234,36 +221,29 @@ def event_terms(mean: Float64, variance: Float64, y: IntArray, weight: Float64) 
     return value, w * d_mean, w * curve
 
 
-class _Elbo:
-    """−ELBO/N over the rows, with the process tabulated at the edges of cells and interpolated linearly."""
+def _negative_elbo(x: Float64, y: IntArray, weight: Float64, rows: float, cells: Cells, m: int) -> Loss:
+    """Return −ELBO/N over the rows, with the process tabulated at the edges of cells and interpolated linearly."""
+    points, at = cells.edges, cells.index(x)
+    part = np.clip((x - cells.low) / cells.width - at, 0, 1)
 
-    def __init__(self, x: Float64, y: IntArray, weight: Float64, rows: float, cells: Cells, m: int) -> None:
-        self._x, self._y, self._weight, self._rows, self._m = x, y, weight, rows, m
-        self._points = cells.edges
-        self._at = cells.index(x)
-        self._part = np.clip((x - cells.low) / cells.width - self._at, 0, 1)
-
-    def __call__(self, theta: Float64) -> tuple[float, Float64]:
+    def loss(theta: Float64) -> tuple[float, Float64]:
         try:
-            at = tabulate(theta, self._m, self._points)
+            shift, spread, divergence, pull = tabulate(theta, m, points)
         except np.linalg.LinAlgError:  # a step too far: the line search comes back
             return 1e10, np.zeros_like(theta)
-        value, pulled = at.divergence / self._rows, np.zeros((2, len(self._points)))
-        for rows in row_blocks(self._x.shape, _CACHED_EVENTS):
-            value -= self._add_block(rows, at, pulled)
-        return value, at.pull(-pulled[0], -pulled[1], 1 / self._rows)
+        value, pulled = divergence / rows, np.zeros((2, len(points)))
+        for block in row_blocks(x.shape, _CACHED_EVENTS):
+            left, along = at[block], part[block]
+            mean, variance = (v[left] + along * (v[left + 1] - v[left]) for v in (shift, spread))
+            gain, *gradients = event_terms(x[block] + mean, variance, y[block], weight[block])
+            value -= gain
+            for out, gradient in zip(pulled, gradients, strict=True):
+                upper = (gradient * along).ravel()
+                out += np.bincount(left.ravel(), weights=gradient.ravel() - upper, minlength=len(out))
+                out += np.bincount(left.ravel() + 1, weights=upper, minlength=len(out))
+        return value, pull(-pulled[0], -pulled[1], 1 / rows)
 
-    def _add_block(self, rows: slice, at: _Tabulated, pulled: Float64) -> float:
-        """Return the terms of some rows and add their gradients in the tables to ``pulled``."""
-        left, part = self._at[rows], self._part[rows]
-        shift, spread = (v[left] + part * (v[left + 1] - v[left]) for v in (at.shift, at.spread))
-        value, *gradients = event_terms(self._x[rows] + shift, spread, self._y[rows], self._weight[rows])
-        cell = left.ravel()
-        for out, gradient in zip(pulled, gradients, strict=True):
-            upper = (gradient * part).ravel()
-            out += np.bincount(cell, weights=gradient.ravel() - upper, minlength=len(out))
-            out += np.bincount(cell + 1, weights=upper, minlength=len(out))
-        return value
+    return loss
 
 
 def line_centres(x: Float64, weight: Float64, m: int, iterations: int = 100) -> Float64:

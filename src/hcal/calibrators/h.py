@@ -6,12 +6,12 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted
-from hcal.calibrators.parameters import SEEDS, parameters
+from hcal.calibrators.parameters import Between, Count, Seed, parameters
 from hcal.extras import load_extra
 from hcal.maps.paper import MixtureMap, Reference, TableMap
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
@@ -82,25 +82,20 @@ class HCalibrator(Calibrator):
         "class_wise": {"select": "class_wise"},
         "score": {"select": "score"},
     }
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"random_state": SEEDS, "epochs": (1, 10**6)}
 
     select: Select = "top_label"
     maps: str | tuple[str, ...] = "all"
-    epochs: int = 2000
+    epochs: Annotated[int, Between(1, 10**6)] = 2000
     device: str | None = None
-    batch_size: int | None = None
-    random_state: int = 0
+    batch_size: Count | None = None
+    random_state: Seed = 0
     verbose: bool = False
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         load_extra("training 'h'", "torch", "torch")
         from hcal.maps.trainable import PAPER_MAPS
-        from hcal.solvers.training import SELECTORS, AdamSettings
+        from hcal.solvers.training import AdamSettings
 
-        if self.select not in list(SELECTORS):
-            raise ValueError(f"select must be one of {', '.join(map(repr, SELECTORS))}, got {self.select!r}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if weight is not None:
             if not np.array_equal(weight, np.rint(weight)):
                 raise ValueError("'h' takes sample_weight of integers only: windows are runs of rows")
@@ -165,7 +160,7 @@ def train_candidates(
         Logits.
     y : array of shape (N,)
     names : sequence of str
-        Of :data:`hcal.maps.PAPER_MAPS`, or other sizes.
+        Of :data:`hcal.maps.trainable.PAPER_MAPS`, or other sizes.
     select : sequence of {"top_label", "class_wise", "score"}
     settings : AdamSettings, optional
     objective : callable, optional

@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.calibrators._scaling import EPS
-from hcal.calibrators.parameters import parameters, whole_number
+from hcal.calibrators.parameters import Count, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 
@@ -35,10 +35,10 @@ class HistogramBinning(CurvePerClass):
     weighted = True
     shape = "step"
 
-    bins: int = 10
+    bins: Count = 10
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
-        edges = np.linspace(0, 1, whole_number("bins", self.bins, 1) + 1)
+        edges = np.linspace(0, 1, self.bins + 1)
 
         def learner(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
             p, mass, hits = pool_equal(p, hit, weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from scipy.special import logit
 
@@ -9,7 +11,7 @@ from hcal.calibrators._curves import MOST, default_floor, floor_field, normalise
 from hcal.calibrators._log_odds import expit, log_odds
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters, whole_number
+from hcal.calibrators.parameters import Between, NotNegative, Seed, parameters
 from hcal.maps.base import ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.xp import Array, namespace
@@ -63,17 +65,16 @@ class IMaxBinning(Calibrator):
     title = "I-Max binning"
     map_types = (SharedBins,)
 
-    bins: int = 15
-    random_state: int = 755619
-    floor: float | None = None
+    bins: Annotated[int, Between(2)] = 15
+    random_state: Seed = 755619
+    floor: NotNegative | None = None
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        bins = whole_number("bins", self.bins, 2)
         odds = log_odds(x)
         positives = np.sort(odds[np.arange(len(y)), y])
         # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
         odds = np.sort(odds, axis=None)
-        edges = maximise_information(odds, seed_centres(odds, bins, self.random_state))
+        edges = maximise_information(odds, seed_centres(odds, self.bins, self.random_state))
         values = label_frequencies(odds, positives, edges)
         found = SharedBins(edges=edges, values=values, floor=default_floor(self.floor, *x.shape))
         return Fitted(found, info={"edges": edges.tolist()})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from hcal.calibrators._curves import MOST
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Between, parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 from hcal.xp import Array, namespace
@@ -128,9 +128,9 @@ class LocallyEqualErrors(Calibrator):
     grouped = True
     map_types = (NeighbourErrors,)
 
-    fraction: float | None = None
-    threshold: float | None = None
-    folds: int = 10
+    fraction: Annotated[float, Between(0, 1, above=True)] | None = None
+    threshold: Annotated[float, Between(0, 1)] | None = None
+    folds: Annotated[int, Between(2)] = 10
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         return self._learn(x, y, 1.0, groups)
@@ -157,12 +157,6 @@ class LocallyEqualErrors(Calibrator):
 
     def _choose(self, x: Float64, y: IntArray, groups: IntArray | None) -> dict[str, Any]:
         """Return the grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction!r}")
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must lie in [0, 1], got {self.threshold!r}")
-        if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, got {self.folds}")
         fractions = FRACTIONS if self.fraction is None else (float(self.fraction),)
         thresholds = THRESHOLDS if self.threshold is None else (float(self.threshold),)
         folds = fold_sides(deal_folds(x, self.folds, groups))

@@ -10,7 +10,7 @@ import numpy as np
 from hcal.calibrators._scaling import clipped_log_probs, on_grid, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Count, NotNegative, parameters
 from hcal.calibrators.sms import matrix_strength
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type, option
 from hcal.numerics import Float64, IntArray
@@ -56,15 +56,13 @@ class FoldMatrices(Calibrator):
     grouped = True
     map_types = (FoldedMatrices,)
 
-    penalty: Pair | None = None
-    folds: int = 5
+    penalty: tuple[NotNegative, NotNegative] | None = None
+    folds: Count = 5
 
     def _fit_matrices(
         self, features: str, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
     ) -> Fitted:
         """Choose (λ, μ) by held-out NLL and return the models of the folds, whose probabilities are averaged."""
-        if self.folds < 1:
-            raise ValueError(f"folds must be at least 1, got {self.folds}")
         if self.folds == 1 and self.penalty is None and len(x) > 1:
             raise ValueError("folds=1 leaves nothing to choose the penalty on: pass penalty=(lambda, mu)")
         k = x.shape[1]
@@ -161,6 +159,4 @@ class MatrixScaling(FoldMatrices):
     features: Literal["logits", "probs"] = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        if self.features not in ("logits", "probs"):
-            raise ValueError(f"features must be 'logits' or 'probs', got {self.features!r}")
         return self._fit_matrices(self.features, x, y, weight, groups)

@@ -52,7 +52,6 @@ class MultilabelCalibrator(Estimator):
     """
 
     name: ClassVar[str] = "multilabel"
-    limits: ClassVar[dict[str, tuple[float, float]]] = {}
     members_: dict[str, Calibrator]
     own_weight_: Float64
     label_names_: tuple[str, ...]

@@ -8,7 +8,7 @@ of options; where enough questions have the same number, any method of hcal can 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from hcal.inputs import InputKind, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
 from hcal.metrics.scores import Scores, score_probs
-from hcal.numerics import Float64, FloatArray, IntArray, log_softmax_options, pad_options, softmax
+from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
 #: The member that every number of options without a calibrator of its own falls back to.
@@ -69,7 +69,6 @@ class MultipleChoiceCalibrator(Estimator):
     title: ClassVar[str] = "Multiple choice"
     #: Options that are not there are −inf, so that no other kind is needed.
     input: ClassVar[InputKind] = "logits"
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"min_questions": (0, 2**53)}
 
     members_: dict[str, Calibrator]
     scores_: dict[str, Scores]
@@ -90,9 +89,9 @@ class MultipleChoiceCalibrator(Estimator):
         mask : array of bool of shape (N, K), optional
             True where an option exists. Without it, NaN and −inf mark options that do not exist.
         """
-        padded, exists, _ = _pad(scores, mask)
-        labels = _check_answers(y, exists)
-        groups = list(_groups(padded, exists, labels))
+        known, _ = _pad(scores, mask)
+        labels = _check_answers(y, np.isfinite(known))
+        groups = list(_groups(known, labels))
         if not groups:
             raise ValueError("no question has 2 or more options: there is nothing to learn from")
         n = sum(len(own) for _, own in groups)
@@ -106,39 +105,32 @@ class MultipleChoiceCalibrator(Estimator):
         info = {
             "temperature": 1 / solved.beta,
             "questions_by_options": {str(z.shape[1]): len(own) for z, own in groups},
-            "class_frequencies": (np.bincount(labels, minlength=exists.shape[1]) / len(labels)).tolist(),
+            "class_frequencies": (np.bincount(labels, minlength=known.shape[1]) / len(labels)).tolist(),
         }
         fitted = Fitted(Temperature(beta=np.array(solved.beta)), solved.converged, solved.message, info)
         common = TemperatureScaling()
-        common._remember(fitted, exists.shape[1], None)
-        known = np.where(exists, padded, -np.inf)
+        common._remember(fitted, known.shape[1], None)
         common.fitted_on_ = leakage.fingerprint(self.rows(known))
-        self._take_over({_COMMON: common} | self._fit_counts(groups))
+        enough = [(z, own) for z, own in groups if len(own) >= self.min_questions and self.method != "ts"]
+        counts = {str(z.shape[1]): make_calibrator(self.method).fit(z, own) for z, own in enough}
+        self._take_over({_COMMON: common, **counts})
         self.scores_ = common.scores_ = {
             "before": score_probs(self.uncalibrated(known), labels),
             "after": score_probs(self.predict_proba(known), labels),
         }
         return self
 
-    def _fit_counts(self, groups: list[tuple[Float64, IntArray]]) -> dict[str, Calibrator]:
-        """Return a calibrator for every number of options with enough questions."""
-        if self.method == "ts":
-            return {}
-        enough = [(z, own) for z, own in groups if len(own) >= self.min_questions]
-        return {str(z.shape[1]): make_calibrator(self.method).fit(z, own) for z, own in enough}
-
     def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
         """Return the softmax (N, K) over each question's own options, which the calibrator starts from."""
-        padded, exists, _ = _pad(scores, mask)
-        return np.exp(log_softmax_options(np.where(exists, padded, -np.inf)))
+        return np.exp(log_softmax_options(_pad(scores, mask)[0]))
 
     def rows(self, scores: Any, mask: Any = None) -> Float64:
         """Return what names a question: its scores less the best of them, 0 where there is no option.
 
         The constant of a question means nothing, and neither does how far the array is padded.
         """
-        padded, exists, _ = _pad(scores, mask)
-        known = np.where(exists, padded, -np.inf)
+        known, _ = _pad(scores, mask)
+        exists = np.isfinite(known)
         rows = np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
         used = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
         width = max(used, self.n_classes_) if hasattr(self, "members_") else used
@@ -151,12 +143,13 @@ class MultipleChoiceCalibrator(Estimator):
         -------
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
-        padded, exists, counts = _pad(scores, mask)
-        probs = np.zeros_like(padded)
-        number = exists.sum(axis=1)
-        for k in np.unique(number):
-            there = exists & (number == k)[:, None]
-            probs[there] = self._predict(padded[there].reshape(-1, k)).reshape(-1)
+        known, counts = _pad(scores, mask)
+        probs = self.members_[_COMMON].prediction_(known)
+        exists = np.isfinite(known)
+        for k, member in self.by_count_.items():
+            there = exists & (exists.sum(axis=1) == k)[:, None]
+            if there.any():
+                probs[there] = member.predict_proba(known[there].reshape(-1, k)).ravel()
         return probs if counts is None else [p[:c] for p, c in zip(probs, counts, strict=True)]
 
     def predict(self, scores: Any, mask: Any = None) -> IntArray:
@@ -211,16 +204,9 @@ class MultipleChoiceCalibrator(Estimator):
         self.scores_ = common.scores_
         return self
 
-    def _predict(self, compact: Float64) -> FloatArray:
-        calibrator = self.members_.get(str(compact.shape[1]))
-        if calibrator is None:
-            return softmax(compact / self.temperature_)
-        probs: FloatArray = calibrator.predict_proba(compact)
-        return probs
 
-
-def _pad(scores: Any, mask: Any) -> tuple[Float64, Mask, list[int] | None]:
-    """Return scores (N, K), which options exist, and the lengths of a ragged input (None for an array)."""
+def _pad(scores: Any, mask: Any) -> tuple[Float64, list[int] | None]:
+    """Return scores (N, K), −inf where there is no option, and the lengths of a ragged input (None for an array)."""
     counts = None
     if isinstance(scores, list | tuple):
         parts = [to_numpy(s, "scores")[0] for s in scores]
@@ -242,7 +228,7 @@ def _pad(scores: Any, mask: Any) -> tuple[Float64, Mask, list[int] | None]:
         raise ValueError("scores contain +inf")
     if not exists.any(axis=1).all():
         raise ValueError(f"question {int(np.argmin(exists.any(axis=1)))} has no options")
-    return padded, exists, counts
+    return np.where(exists, padded, -np.inf), counts
 
 
 def _check_answers(y: Any, exists: Mask) -> IntArray:
@@ -257,10 +243,11 @@ def _check_answers(y: Any, exists: Mask) -> IntArray:
     return labels.astype(np.int64)
 
 
-def _groups(padded: Float64, exists: Mask, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:
+def _groups(known: Float64, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:
     """Yield (scores, answers) of the questions with the same number of options, at least 2."""
+    exists = np.isfinite(known)
     number = exists.sum(axis=1)
     place = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1  # where the answer goes when options move left
     for k in np.unique(number[number > 1]):
         rows = number == k
-        yield padded[exists & rows[:, None]].reshape(-1, k), place[rows].astype(np.int64)
+        yield known[exists & rows[:, None]].reshape(-1, k), place[rows].astype(np.int64)

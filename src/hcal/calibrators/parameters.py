@@ -5,36 +5,42 @@ from __future__ import annotations
 import inspect
 import math
 import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Real
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from hcal.inputs import InputKind
 
-if TYPE_CHECKING:
-    from hcal.calibrators.base import Calibrator
-
 _T = TypeVar("_T")
-#: What a seed may be.
-SEEDS = (0, 2**32 - 1)
-_LONGEST = 1000
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False)
+@dataclass(frozen=True)
+class Between:
+    """The range of a number, as an annotation: ``Annotated[int, Between(1)]``; ``above``: ``low`` is outside."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high and not (self.above and value == self.low)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'above' if self.above else 'of at least'} {self.low:g}"
+        return f"in {'(' if self.above else '['}{self.low:g}, {self.high:g}]"
+
+
+Count = Annotated[int, Between(1)]
+Seed = Annotated[int, Between(0, 2**32 - 1)]
+Positive = Annotated[float, Between(0, above=True)]
+NotNegative = Annotated[float, Between(0)]
+
+
+@typing.dataclass_transform(kw_only_default=True, eq_default=False)
 def parameters(cls: type[_T]) -> type[_T]:
     """Write the constructor of a method from its annotated fields, all keyword-only (scikit-learn's rule).
 
@@ -45,7 +51,8 @@ def parameters(cls: type[_T]) -> type[_T]:
     3
     """
     out = dataclass(kw_only=True, eq=False, repr=False)(cls)
-    hints = get_type_hints(cls)  # each name is looked up where it was written, also of an inherited field
+    # each name is looked up where it was written, also of an inherited field
+    hints = typing.get_type_hints(cls, include_extras=True)
     out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
     return out
 
@@ -109,113 +116,61 @@ class TakesScores(Estimator):
     input: InputKind = "logits"
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """Return a parameter that counts something, or say what it must be.
-
-    >>> whole_number("bins", 15, 1)
-    15
-    """
-    if not isinstance(value, Real) or not float(value).is_integer() or value < least:
-        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise ValueError(f"{name} must be {kind}, got {value!r}")
-    return int(float(value))
-
-
-def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters read from JSON as the constructor takes them; name the first that is not one.
+def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters, given or read from JSON, as the constructor takes them; name the first that is not one.
 
     >>> from hcal.calibrators import get_calibrator
     >>> check_params(get_calibrator("ec"), {"bracket": [0.1, 2.0]})
     {'bracket': (0.1, 2.0)}
-    >>> check_params(get_calibrator("ec"), {"bracket": "wide"})
+    >>> check_params(get_calibrator("ms"), {"folds": 0})
     Traceback (most recent call last):
     ...
-    ValueError: parameter 'bracket' of 'ec' cannot be 'wide'
+    ValueError: parameter 'folds' of 'ms' must be an integer of at least 1, got 0
     """
-    hints = _hints(method)
-    valid = [name for name in inspect.signature(method.__init__).parameters if name != "self"]
+    try:
+        hints = typing.get_type_hints(method.__init__, include_extras=True)
+    except (AttributeError, NameError, TypeError):  # of others: a name that only type checkers import
+        hints = {}
     found: dict[str, Any] = {}
     for name, value in params.items():
-        if name not in valid:
+        if name not in inspect.signature(method).parameters:
             raise ValueError(f"{method.name!r} has no parameter {name!r}")
-        seedless = value is None and name in ("seed", "random_state")
-        if not (seedless or (_accepts(hints.get(name, Any), value) and _in_range(method, name, value))):
-            raise ValueError(f"parameter {name!r} of {method.name!r} cannot be {value!r}")
-        found[name] = _as_tuple(hints.get(name, Any), value)
+        hint = hints.get(name, Any)
+        if not _accepts(hint, value.item() if isinstance(value, np.generic) else value):
+            raise ValueError(f"parameter {name!r} of {method.name!r} must be {_in_words(hint)}, got {value!r}")
+        found[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
     return found
 
 
-def refuse_types(calibrator: Calibrator) -> None:
-    """Name the first parameter that is not of its annotated type; of values the methods speak themselves.
-
-    >>> from hcal.calibrators import make_calibrator
-    >>> refuse_types(make_calibrator("ms", folds="five"))
-    Traceback (most recent call last):
-    ...
-    ValueError: parameter 'folds' of 'ms' must be int, got 'five'
-    """
-    for name, value in calibrator.get_params(deep=False).items():
-        hint = _hints(type(calibrator)).get(name, Any)
-        plain = value.item() if isinstance(value, np.generic) else value
-        takes_number = get_origin(hint) is not tuple and {int, float} & {hint, *get_args(hint)}
-        # whether a number or a named choice is a good one is the method's to say
-        if (isinstance(plain, Real) and takes_number) or "Literal[" in str(hint):
-            continue
-        if not _accepts(hint, plain):
-            wanted = hint.__name__ if isinstance(hint, type) else str(hint)
-            raise ValueError(f"parameter {name!r} of {calibrator.name!r} must be {wanted}, got {value!r}")
-
-
-def _hints(method: type[Calibrator]) -> dict[str, Any]:
-    try:
-        return get_type_hints(method.__init__)
-    except (AttributeError, NameError, TypeError):  # of others: a name that only type checkers import
-        return {}
-
-
-def _in_range(method: type[Calibrator], name: str, value: Any) -> bool:
-    limits = {"seed": SEEDS, "random_state": SEEDS, **method.limits}
-    if name not in limits or not isinstance(value, int | float):
-        return True
-    low, high = limits[name]
-    return low <= value <= high
-
-
 def _accepts(hint: Any, value: Any) -> bool:
-    """Return whether a plain value is of the annotated type; what is not known here is not judged."""
+    """Return whether a plain value is as annotated; what is not known here is not judged."""
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _accepts(inner[0], value) and value in inner[1]
     if origin in (Union, types.UnionType):
         return any(_accepts(part, value) for part in inner)
     if origin is Literal:
         return any(type(value) is type(option) and value == option for option in inner)
     if origin is tuple:
-        return isinstance(value, list | tuple) and len(value) <= _LONGEST and _each(inner, value)
-    if hint is type(None):
-        return value is None
+        if not isinstance(value, list | tuple):
+            return False
+        parts = inner[:1] * len(value) if Ellipsis in inner else inner
+        return len(parts) == len(value) and all(map(_accepts, parts, value))
     if hint is bool:
         return isinstance(value, int) and value in (0, 1)
     if hint in (int, float):
-        return _is_number(value, whole=hint is int)
-    return isinstance(value, str) if hint is str else True
+        number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+        return number and abs(value) < math.inf  # NaN is not
+    return isinstance(value, hint) if hint in (str, types.NoneType) else True
 
 
-def _each(inner: tuple[Any, ...], values: Any) -> bool:
-    if len(inner) == 2 and inner[1] is Ellipsis:
-        return all(_accepts(inner[0], v) for v in values)
-    return len(inner) == len(values) and all(map(_accepts, inner, values))
-
-
-def _is_number(value: Any, *, whole: bool) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if isinstance(value, int):
-        return abs(value) < 2**63
-    return math.isfinite(value) and (not whole or value == int(value))
-
-
-def _as_tuple(hint: Any, value: Any) -> Any:
-    """JSON has no tuples: a list stands where the constructor takes one."""
-    if not isinstance(value, list):
-        return value
-    able = [hint, *get_args(hint)]
-    return tuple(value) if any(get_origin(h) is tuple for h in able) else value
+def _in_words(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return f"{_in_words(inner[0])} {inner[1]}"
+    if origin is tuple:
+        return f"a tuple of {' and '.join(_in_words(part) for part in inner if part is not Ellipsis)}"
+    if inner:
+        return " or ".join(repr(part) if origin is Literal else _in_words(part) for part in inner)
+    names = {int: "an integer", float: "a number", bool: "True or False", str: "text", types.NoneType: "None"}
+    return names.get(hint, str(hint))

@@ -10,7 +10,7 @@ from hcal import xp
 from hcal.calibrators._curves import Curve, Curves, columns, default_floor, fit_curves, read_curves
 from hcal.calibrators._log_odds import expit
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters, whole_number
+from hcal.calibrators.parameters import Count, NotNegative, parameters
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.nll import logistic
@@ -62,12 +62,12 @@ class ScalingBinning(Calibrator):
     title = "Scaling-binning"
     map_types = (PlattCurves,)
 
-    bins: int | None = None
-    floor: float | None = None
+    bins: Count | None = None
+    floor: NotNegative | None = None
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         n, k = x.shape
-        bins = max(1, min(10 * k, n // 5)) if self.bins is None else whole_number("bins", self.bins, 1)
+        bins = max(1, min(10 * k, n // 5)) if self.bins is None else self.bins
         probs = xp.rounded(softmax(x))
         lines, failed = np.tile([[1.0], [0.0]], k), []  # a class without rows keeps its p_k
         ridge = np.diag([_RIDGE / n / 2, 0.0])

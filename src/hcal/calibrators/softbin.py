@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.calibrators._scaling import OneTemperature, by_rank, on_grid, top_hits
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Count, Positive, parameters
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
@@ -42,12 +42,10 @@ class SoftBinning(OneTemperature):
     name = "softbin"
     title = "Soft-binning calibration"
 
-    tau: float = 0.01
-    bins: int = 15
+    tau: Positive = 0.01
+    bins: Count = 15
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        if self.tau <= 0 or self.bins < 1:
-            raise ValueError(f"tau must be positive and bins at least 1, got {self.tau} and {self.bins}")
         # Brent compares values that differ by rounding alone: let it see the same numbers every time.
         x, y = by_rank(on_grid(x), y)
         share, hit = unit_weight(weight, len(y)), top_hits(x, y)

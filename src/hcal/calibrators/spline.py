@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from scipy.interpolate import CubicSpline
 
 from hcal import xp
 from hcal.calibrators._curves import MOST, Curves, columns, default_floor, end_to_end, read_curves
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters, whole_number
+from hcal.calibrators.parameters import Between, NotNegative, parameters
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
 from hcal.xp import Array, namespace
@@ -68,15 +70,14 @@ class SplineCalibration(Calibrator):
     title = "Spline calibration"
     map_types = (RankCurves,)
 
-    knots: int = 6
-    floor: float | None = None
+    knots: Annotated[int, Between(2)] = 6
+    floor: NotNegative | None = None
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        knots = whole_number("knots", self.knots, 2)
         probs = xp.rounded(softmax(x))
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
-        spline = _CumulativeSpline(len(y), knots)
+        spline = _CumulativeSpline(len(y), self.knots)
         curves = [spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(probs[:, ::-1])]
         floor = default_floor(self.floor, *x.shape)
         return Fitted(RankCurves(shape="line", floor=floor, **end_to_end(curves)))

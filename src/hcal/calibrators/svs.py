@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import NotNegative, parameters
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import ClassLinear, Family
@@ -51,7 +51,7 @@ class StructuredScaling(Calibrator):
 
     weighted = True
 
-    strength: float = 1.0
+    strength: NotNegative = 1.0
 
     @abstractmethod
     def _family(self, n_classes: int) -> tuple[Family, Float64]:

@@ -12,7 +12,7 @@ from hcal.calibrators._curves import Curve, columns, end_to_end, pool_equal, rea
 from hcal.calibrators._log_odds import OddsMap, event_labels, events, log_odds, log_sigmoid
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Count, parameters
 from hcal.maps.base import array, map_type
 from hcal.maps.prediction import raise_to_floor
 from hcal.numerics import Float64, IntArray, prefix_sums
@@ -93,11 +93,9 @@ class VennAbers(Calibrator):
     grouped = True
     map_types = (VennAbersSteps,)
 
-    folds: int = 1
+    folds: Count = 1
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        if self.folds < 1:
-            raise ValueError(f"folds must be at least 1, got {self.folds!r}")
         odds, fold = events(xp.rounded(log_odds(x))), deal_folds(x, self.folds, groups)
         curves = []
         for side in (1, -1):

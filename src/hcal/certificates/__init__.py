@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from hcal.certificates.certification import certify
+from hcal.certificates.certification import CertificateStream, certify
 from hcal.certificates.drift import Drift, drift
 from hcal.certificates.event import EventCertificate, certify_event
 from hcal.certificates.monitor import Alarm, Monitor
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
-from hcal.certificates.sources import CertificateStream
 from hcal.leakage import RowsOfTheFitError
 
 __all__ = [

@@ -60,12 +60,9 @@ def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.f
     slope, shift, threshold = np.array([bet[1:] for bet in bets]).T
     q = 1 / (1 + np.exp(-(odds[..., None] * slope + shift)))
     q = np.clip(np.where(p[..., None] >= threshold, q, p[..., None]), _TINY, 1 - _TINY)
-    against = p[..., None]
-    if np.any(tolerance):
-        # The nearest probability that the tolerance allows: no bet where the alternative is allowed too.
-        reach = np.asarray(tolerance)[..., None]
-        low, high = np.maximum(against - reach, _TINY), np.minimum(against + reach, 1 - _TINY)
-        against = np.clip(q, low, high)
+    # The nearest probability that the tolerance allows: no bet where the alternative is allowed too.
+    claim, reach = p[..., None], np.asarray(tolerance)[..., None]
+    against = np.clip(q, np.maximum(claim - reach, _TINY), np.minimum(claim + reach, 1 - _TINY))
     won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
     return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
 
@@ -77,17 +74,19 @@ _CASH = 0.5
 
 
 class Gamblers:
-    """One capital for each of C events of a family, spread over E bets and cash."""
+    """One capital for each of C events of a family, each with its tolerance, spread over E bets and cash."""
 
-    def __init__(self, n_events: int, n_bets: int) -> None:
-        self.prior = np.append(np.full(n_bets, (1 - _CASH) / n_bets), _CASH)
+    def __init__(self, bets: list[Bet], tolerance: Float64) -> None:
+        self.bets, self.tolerance = bets, tolerance
+        self.prior = np.append(np.full(len(bets), (1 - _CASH) / len(bets)), _CASH)
         #: (C, E + 1): shares of the capital at the start of the block; cash is the last.
-        self.weights = np.tile(self.prior, (n_events, 1))
-        self.start = np.zeros(n_events)  # (C,): log-capital at the start of the block
-        self.gained = np.zeros((n_events, n_bets + 1))  # (C, E + 1): log-payoff of each bet since
+        self.weights = np.tile(self.prior, (len(tolerance), 1))
+        self.start = np.zeros(len(tolerance))  # (C,): log-capital at the start of the block
+        self.gained = np.zeros_like(self.weights)  # (C, E + 1): log-payoff of each bet since
 
-    def path(self, logs: Float64) -> Float64:
-        """Add payoffs of shape (rows, C, E), all of one block; return log-capitals, shape (rows, C)."""
+    def path(self, claims: Float64, marks: Float64) -> Float64:
+        """Bet on claims and marks (rows, C), all of one block; return log-capitals, shape (rows, C)."""
+        logs = log_payoffs(claims, marks, self.bets, self.tolerance)
         cash = np.zeros((*logs.shape[:2], 1))
         run = self.gained + np.cumsum(np.concatenate([logs, cash], axis=2), axis=0)
         self.gained = run[-1]
@@ -107,15 +106,15 @@ class Gamblers:
         """Log-capital of each event, shape (C,)."""
         return self.start + log_mean(self.gained, self.weights)
 
-    def leader(self) -> tuple[int, int]:
-        """Return the event with the most capital, and its best bet."""
+    def leader(self) -> tuple[int, str]:
+        """Return the event with the most capital, and what its best bet says."""
         event = int(self.capital.argmax())
         with np.errstate(divide="ignore"):
             bets = np.log(self.weights[event, :-1]) + self.gained[event, :-1]
-        return event, int(bets.argmax())
+        return event, self.bets[int(bets.argmax())].words
 
 
-def log_mean(logs: Float64, weights: Float64) -> Float64:
+def log_mean(logs: Float64, weights: Float64 | float) -> Float64:
     """Return the logarithm of Σ weights·exp(logs) over the last axis."""
     top = logs.max(axis=-1, keepdims=True)
     with np.errstate(under="ignore"):
@@ -124,5 +123,4 @@ def log_mean(logs: Float64, weights: Float64) -> Float64:
 
 def log_average(logs: Float64) -> Float64:
     """Return the logarithm of the mean of exp(logs) over the last axis."""
-    logs = np.asarray(logs)
-    return log_mean(logs, np.full(logs.shape[-1], 1 / logs.shape[-1]))
+    return log_mean(logs, 1 / logs.shape[-1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import xlog1py, xlogy
+from scipy.special import rel_entr, xlog1py, xlogy
 
 from hcal.numerics import Float64 as Vector
 
@@ -29,10 +29,7 @@ def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     array([0.    , 0.5108])
     """
     c, q = np.asarray(c, dtype=np.float64), np.asarray(q, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        hit = np.where(c > 0, c * np.log(c / q), 0.0)
-        miss = np.where(c < 1, (1 - c) * np.log1p((q - c) / (1 - q)), 0.0)
-    return np.asarray(np.maximum(hit + miss, 0.0))
+    return np.asarray(np.maximum(rel_entr(c, q) + rel_entr(1 - c, 1 - q), 0.0))
 
 
 def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
@@ -52,12 +49,11 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
     for _ in range(_STEPS):
         with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.nan_to_num((kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0)
-        step = np.maximum(step, 0.0)
+            step = np.nan_to_num((kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0).clip(0.0)
         q = np.maximum(q - step, c)
         if not (step > 1e-12).any():
             break
-    return np.where(np.maximum(q, c) >= np.nextafter(1.0, 0), 1.0, np.maximum(q, c))
+    return np.where(q >= np.nextafter(1.0, 0), 1.0, q)
 
 
 def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
@@ -145,22 +141,15 @@ def lower_mean(x: Vector, failure: float) -> float:
     >>> round(lower_mean(np.tile([0.4, 0.6], 500), 0.05), 3)
     0.492
     """
-    bets = _bets(x, failure)
-    target = np.log(1 / failure)
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        m = (low + high) / 2
-        stake = np.minimum(bets, _LARGEST / m)
-        capital = np.cumsum(np.log1p(stake * (x - m)))
-        low, high = (m, high) if capital.max() >= target else (low, m)
-    return low
-
-
-def _bets(x: Vector, failure: float) -> Vector:
-    """Predictable bets: sqrt(2·log(1/α)/(n·variance so far)), the variance from the rows before."""
-    n = len(x)
+    # Predictable bets: sqrt(2·log(1/α)/(n·variance so far)), the variance from the rows before.
+    n, target = len(x), np.log(1 / failure)
     seen = np.arange(1, n + 1)
     mean = (0.5 + np.cumsum(x)) / (seen + 1)
     spread = (0.25 + np.cumsum((x - mean) ** 2)) / (seen + 1)
-    before = np.concatenate([[0.25], spread[:-1]])
-    return np.asarray(np.sqrt(2 * np.log(1 / failure) / (n * before)))
+    bets = np.sqrt(2 * target / (n * np.append(0.25, spread[:-1])))
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        m = (low + high) / 2
+        capital = np.cumsum(np.log1p(np.minimum(bets, _LARGEST / m) * (x - m)))
+        low, high = (m, high) if capital.max() >= target else (low, m)
+    return low

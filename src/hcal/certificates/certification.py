@@ -1,27 +1,47 @@
-"""``hcal.certify``: from predictions and labels to a certificate, or to the reason why there is none."""
+"""``hcal.certify``: from predictions and labels to a certificate, or to the reason why there is none.
+
+Rows come all at once, fold by fold, or in blocks. A :class:`CertificateStream` of blocks needs O(bins·K) memory,
+whatever N. Its windows and curve are taken at the edges of fine fixed bins (64 to a power of two, towards 0 and
+towards 1), which no label can move: what is certified is as valid as from the rows, and as tight to within the
+width of a bin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, certify_gain, check_level
-from hcal.certificates.event import TOLERANCE
-from hcal.certificates.result import Certificate, OutOfFoldCertificate
-from hcal.certificates.sources import CertificateStream, Names, Rows, certify_source, headline
-from hcal.io.class_names import check_classes, encode
-from hcal.metrics.sample import Sample
+from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, certify_event
+from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
+from hcal.certificates.windows import BINS, EventTable, bin_of
+from hcal.io.class_names import ClassName, check_classes, class_title, encode
+from hcal.metrics.sample import Data, Sample, as_sample
 from hcal.metrics.scores import brier_rows
+from hcal.numerics import Float64
+from hcal.text import printable
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
     from hcal.io.blocks import Batches
     from hcal.io.reading import Piece
     from hcal.passes import Runner
+
+Names = Sequence[ClassName] | None
+
+#: First line of a certificate of probabilities, which do not tell where they come from.
+_ASSUMED = "Assumed: none of these rows was used to fit the predictor, and rows are independent of each other."
+_REFUSED = (
+    "the ECE of a continuous predictor, the error at a single prediction and the error of the whole vector: "
+    "each prediction is seen once, so no number of rows bounds them without assumptions (Gupta, Podkopaev "
+    "and Ramdas, 2020)"
+)
+_NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh all others"
+_GAIN = "a gain over a baseline: its bound needs the rows one after the other, and these came in blocks"
 
 
 def certify(
@@ -115,27 +135,29 @@ def certify(
     else:
         probs, y = predictor, scores
     names = None if classes is None else check_classes(classes, len(classes))
-    sample = _sample(probs, y if y is None or names is None else encode(y, names), input)
+    sample = _sample(probs, y, names, input)
     names = None if names is None else check_classes(names, sample.k)
 
     def gain(failure: float) -> Gain:
-        other = _sample(baseline, sample.y, input)
+        other = _sample(baseline, sample.y, None, input)
         if other.k != sample.k:
             raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
         return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
 
-    rows = Rows(sample, groups, _positive(positive, sample.k, names))
-    return certify_source(rows, found, level, tolerance, names, None if baseline is None else gain, assume)
+    number = _positive(positive, sample.k, names)
+    p, c = _main_event(sample.data, number)
+    classes = (EventTable.of_rows(sample.data.column(k), sample.y == k) for k in range(sample.k))
+    of_groups = {name: EventTable.of_rows(p[rows], c[rows]) for name, rows in _each_group(groups, sample.n)}
+    events = _Events(sample.k, number, EventTable.of_rows(p, c), classes, of_groups)
+    return _certificate(events, names, found, level, tolerance, assume, None if baseline is None else gain)
 
 
-def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
-    if isinstance(probs, Sample):
-        if probs.weight is not None:
-            raise ValueError("a certificate counts rows as independent observations: it takes no sample_weight")
-        return probs
-    if y is None:
-        raise ValueError("y is missing: pass integer labels of shape (N,)")
-    return Sample(inputs.to_probs(probs, input), y)
+def _sample(probs: Any, y: Any, names: Names, input: inputs.InputKind) -> Sample:
+    if not isinstance(probs, Sample):
+        return as_sample(inputs.to_probs(probs, input), None if y is None else encode(y, names), None)
+    if probs.weight is not None:
+        raise ValueError("a certificate counts rows as independent observations: it takes no sample_weight")
+    return probs
 
 
 def _positive(positive: int | str, k: int, names: Names) -> int:
@@ -169,18 +191,219 @@ def _out_of_fold(
     given, number = inputs.to_numpy(scores, "scores")[0], _positive(positive, k, names)
     fold = np.empty(n, dtype=np.int64)
     fold[np.random.default_rng(seed).permutation(n)] = np.arange(n) % n_folds
-    folds, probs = [], np.empty(x.shape)
-    for held in (fold == j for j in range(n_folds)):
+    probs, name, sides = np.empty(x.shape), _event_name(k, number, names), [fold == j for j in range(n_folds)]
+    for held in sides:
         probs[held] = method.clone().fit(given[~held], labels[~held]).predict_proba(given[held])
-        part = Rows(Sample(probs[held], labels[held]), None, number)
-        folds.append(headline(part, failure / n_folds, names))
-    pooled = headline(Rows(Sample(probs, labels), None, number), failure, names)
+    p, c = _main_event(Data(probs, labels), number)
+    folds = [certify_event(name, p[held], c[held], failure=failure / n_folds) for held in sides]
+    pooled = certify_event(name, p, c, failure=failure)
     *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
     wrong = sum(f.exact_refuted for f in folds)
     return OutOfFoldCertificate(
         1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
         pooled.share_far, wrong, tuple(folds), pooled,
     )  # fmt: skip
+
+
+# -- one certificate of all events ------------------------------------------------------------------
+
+
+class _Events(NamedTuple):
+    """The events of a predictor of k classes: of the headline, of every class (made one by one), of every group."""
+
+    k: int
+    positive: int
+    main: EventTable
+    classes: Iterable[EventTable]
+    groups: dict[str, EventTable]
+
+
+def _certificate(
+    events: _Events, names: Names, overlap: leakage.Overlap | None, level: float, tolerance: float,
+    assume: str | None, gain: Callable[[float], Gain] | None = None, refused: tuple[str, ...] = (),
+) -> Certificate:  # fmt: skip
+    """Certify the headline, the classes, the groups and a gain, or refuse the rows of the fit.
+
+    The event of the headline has half of the failure whatever else is asked for, so that its numbers are the
+    same everywhere. The others share the rest equally.
+    """
+    failure, k = check_level(level), events.k
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
+    if assume not in (None, "monotone"):
+        raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
+    basis = _first_line(overlap)
+    share = failure / 2 / max((k > 2) + bool(events.groups) + (gain is not None), 1)
+    groups = [EventCertificate(name, table, share / len(events.groups)) for name, table in events.groups.items()]
+    # Worst first: proven gaps before possible ones.
+    groups.sort(key=lambda g: (g.proven_gap, g.at_least, max(map(abs, g.overall))), reverse=True)
+    headline = EventCertificate(_event_name(k, events.positive, names), events.main, failure / 2)
+    return Certificate(
+        float(level), headline.n, k, headline, _certify_classes(events, share, names) if k > 2 else None,
+        None if gain is None else gain(share), tuple(groups), tolerance, basis,
+        (_REFUSED, *refused, *([_NLL] if gain is not None else [])), assume,
+    )  # fmt: skip
+
+
+def _event_name(k: int, positive: int, names: Names) -> str:
+    """Return what the headline speaks of: P(positive) of two classes, else the top label."""
+    if k > 2:
+        return "top label"
+    return f"P({printable(class_title(positive, None) if names is None else names[positive])})"
+
+
+def _first_line(overlap: leakage.Overlap | None) -> str:
+    """Return what is known of the rows of the fit, and what is assumed."""
+    if overlap is None:
+        return _ASSUMED
+    if overlap.refused:
+        raise leakage.RowsOfTheFitError(
+            f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks better than it "
+            "is. Use other rows, or out_of_fold=True"
+        )
+    told = overlap.sentence or "None of these rows was used to fit the calibrator."
+    return f"{told} Assumed: rows are independent of each other."
+
+
+def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCertificates:
+    """Certify every class; ``failure`` is for all of them together."""
+    rows: list[tuple[float, ...]] = []
+    refutations: dict[int, Refutation] = {}
+    for k, table in enumerate(events.classes):
+        e = EventCertificate("", table, failure / events.k)
+        rows.append((e.observed, e.stated, *e.overall, e.bound, e.at_least, e.exact_refuted))
+        if e.refutation is not None:
+            refutations[k] = e.refutation
+    rate, stated, low, high, bound, least, exact = np.array(rows, dtype=np.float64).T
+    return ClassCertificates(rate, stated, low, high, bound, least, exact, refutations, names)
+
+
+def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:
+    """Return the name of every group, of any kind that can be told apart, and which rows are its own (N,).
+
+    >>> [(name, rows.tolist()) for name, rows in _each_group(["b", "a", "b"], 3)]
+    [('a', [False, True, False]), ('b', [True, False, True])]
+    """
+    if groups is None:
+        return []
+    values, _ = inputs.to_numpy(groups, "groups")
+    if values.shape != (n,):
+        raise ValueError(f"groups must have shape ({n},), one group a row; got {values.shape}")
+    missing = np.array([v is None or v != v for v in values.tolist()])
+    if missing.any():
+        raise ValueError(f"groups has a missing value at row {int(missing.argmax())}")
+    names, which = np.unique(values.astype(str), return_inverse=True)
+    return [(str(name), which.reshape(-1) == g) for g, name in enumerate(names)]
+
+
+def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:
+    """Return claims and marks of the event of the headline: P(positive) of two classes, else the top label."""
+    return (data.column(positive), data.y == positive) if data.k == 2 else (data.conf, data.hit)
+
+
+def _cells(p: Any, c: Any) -> Float64:
+    """Rows, claims and marks in the fine bins, shape (3, BINS)."""
+    which = bin_of(p)
+    return np.stack([np.bincount(which, weights=w, minlength=BINS) for w in (np.ones(len(p)), p, c)])
+
+
+# -- blocks of rows ---------------------------------------------------------------------------------
+
+
+class CertificateStream:
+    """Accumulate what a certificate needs, block by block; parts of several machines merge.
+
+    Parameters
+    ----------
+    n_classes : int
+    positive : int
+        The class that is certified where there are two.
+    fitted_on : dict of arrays, optional
+        Fingerprint of the rows that the predictor was fitted on, which are refused; the logits of every block
+        are then passed to :meth:`update`.
+
+    Examples
+    --------
+    >>> a, b = CertificateStream(2), CertificateStream(2)
+    >>> _ = a.update([[0.2, 0.8]] * 50, [1] * 40 + [0] * 10)
+    >>> _ = b.update([[0.6, 0.4]] * 50, [0] * 30 + [1] * 20)
+    >>> a.merge(b).result().refuted
+    False
+    """
+
+    def __init__(self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None) -> None:
+        if not isinstance(n_classes, int | np.integer) or n_classes < 2:
+            raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
+        self.n_classes, self.positive, self.n = int(n_classes), int(positive), 0
+        self.fitted_on = fitted_on
+        # Each (…, 3, BINS): rows, sums of their claims, and how often the event happened.
+        self._main = np.zeros((3, BINS))
+        self._classes = np.zeros((self.n_classes, 3, BINS))
+        self._groups: dict[str, Float64] = {}
+        self._rows: leakage.Fingerprint | None = None
+
+    def update(self, probs: Any, y: Any, groups: Any = None, *, logits: Any = None) -> Self:
+        """Add a block of rows.
+
+        Parameters
+        ----------
+        probs : array-like of shape (N, K)
+        y : array-like of shape (N,)
+        groups : array-like of shape (N,), optional
+        logits : array of shape (N, K), optional
+            What the predictor was given, to be compared with ``fitted_on``.
+        """
+        data = Data(probs, y)
+        if data.k != self.n_classes:
+            raise ValueError(f"probs has {data.k} classes, this certificate was made for {self.n_classes}")
+        p, c = _main_event(data, self.positive)
+        self._main += _cells(p, c)
+        for k, cells in enumerate(self._classes):
+            cells += _cells(data.column(k), data.y == k)
+        self._add_groups({name: _cells(p[g], c[g]) for name, g in _each_group(groups, data.n)})
+        if logits is not None and self.fitted_on is not None:
+            self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
+        self.n += data.n
+        return self
+
+    def _add_groups(self, groups: dict[str, Float64]) -> None:
+        for name, cells in groups.items():
+            self._groups[name] = self._groups.get(name, 0) + cells
+
+    def merge(self, other: CertificateStream) -> Self:
+        """Add what another accumulator has seen; in any order, the sum is the same."""
+        if (self.n_classes, self.positive) != (other.n_classes, other.positive):
+            raise ValueError("only accumulators of the same classes can be merged")
+        self._main += other._main
+        self._classes += other._classes
+        self._add_groups(other._groups)
+        self._rows = leakage.merge_fingerprints(self._rows, other._rows)
+        self.n += other.n
+        return self
+
+    def result(
+        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None,
+        assume: str | None = None,
+    ) -> Certificate:  # fmt: skip
+        """Return the certificate of everything seen so far.
+
+        Parameters
+        ----------
+        level, tolerance : float
+        classes : sequence of K str or int, optional
+            Names of the classes: sentences and tables use them.
+        assume : {"monotone"}, optional
+        """
+        if self.n == 0:
+            raise ValueError("nothing to certify: no part was added yet")
+        found = None
+        if self.fitted_on is not None and self._rows is not None:
+            found = leakage.overlap(self.fitted_on, self._rows)
+        names = None if classes is None else check_classes(classes, self.n_classes)
+        of_classes = (EventTable.of_bins(*cells) for cells in self._classes)
+        groups = {name: EventTable.of_bins(*cells) for name, cells in self._groups.items()}
+        events = _Events(self.n_classes, self.positive, EventTable.of_bins(*self._main), of_classes, groups)
+        return _certificate(events, names, found, level, tolerance, assume, refused=(_GAIN,))
 
 
 def certify_batches(

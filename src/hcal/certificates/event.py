@@ -21,6 +21,7 @@ from hcal.certificates.windows import (
     monotone_band,
     thinned,
 )
+from hcal.metrics.binned import folded_normal_mean
 from hcal.numerics import Float64
 
 #: Nobody is told to collect more rows than this.
@@ -156,8 +157,7 @@ class EventCertificate:
         and a variance that are estimated from them (empirical Bayes).
         """
         share, mean, spread = self._posterior
-        folded = spread * np.sqrt(2 / np.pi) * np.exp(-((mean / spread) ** 2) / 2)
-        return float(share @ (folded + mean * (1 - 2 * ndtr(-mean / spread))))
+        return float(share @ folded_normal_mean(mean, spread))
 
     @property
     def share_far(self) -> float:
@@ -212,7 +212,7 @@ class EventCertificate:
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
         names = ("stated", "observed", "low", "high", "at_least")
         numbers = {name: float(getattr(w, name)[i]) for name in names}
-        direction = "over" if w.gap_low[i] > 0 else "under"
+        direction = "over" if w.stated[i] > w.high[i] else "under"
         return Refutation(int(w.rows[i]), claims, direction=direction, **numbers)
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,10 +21,12 @@ from typing import Any, Self
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_payoffs
+from hcal.certificates.bets import FAMILIES, Gamblers, log_average
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
+from hcal.io.atomic import atomic_path
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
+from hcal.io.files import open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
 
@@ -33,6 +34,8 @@ from hcal.text import printable
 BLOCK = 128
 #: Blocks of the recent window. An alarm that is not raised again in so many blocks is over.
 RECENT = 20
+#: Where sums of the top label and of every checked class stand, (1 + C,).
+_EVENTS = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
 _KEPT = 1000  # files and alarms that are remembered
 _LARGEST_FILE = 1 << 28
 _MOST_CLASSES = 1 << 20
@@ -179,14 +182,11 @@ class Monitor:
             self._begin(p.shape[1], p)
         if p.shape[1] != self.n_classes:
             raise ValueError(f"probs has {p.shape[1]} classes, this monitor checks {self.n_classes}")
-        before = self._total[:, 0].copy()
-        at = 0
-        while at < len(p):
-            rows = slice(at, at + min(BLOCK - self.n % BLOCK, len(p) - at))
-            self._block(p[rows], labels[rows])
-            at = rows.stop
+        before, ends = self._total[:, self._column], range(BLOCK - self.n % BLOCK, len(p), BLOCK)
+        for part, marks in zip(np.split(p, ends), np.split(labels, ends), strict=True):
+            self._block(part, marks)
         if name is not None:
-            sums = (self._total[:, 0] - before).tolist()
+            sums = (self._total[:, self._column] - before).tolist()
             self.files = [*self.files, {"name": name, "digest": digest, "date": date, "sums": sums}][-_KEPT:]
         return self
 
@@ -201,10 +201,14 @@ class Monitor:
             self._allowed = class_tolerance(stated, TOLERANCE)
         self._start_anew()
 
+    @property
+    def _column(self) -> int:
+        """Of all sums, those that windows show: of P(positive) where there are two classes, else of the top label."""
+        return 1 if self.n_classes == 2 else 0
+
     def _start_anew(self) -> None:
         """Deal a capital of 1."""
-        many = {"top-label": 1, "class-wise": len(self._allowed) - 1}
-        self._gamblers = {f: Gamblers(many[f], len(bets)) for f, bets in FAMILIES.items()}
+        self._gamblers = {f: Gamblers(bets, self._allowed[_EVENTS[f]]) for f, bets in FAMILIES.items()}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
@@ -215,12 +219,8 @@ class Monitor:
 
     def _block(self, p: Float64, y: IntArray) -> None:
         claims, marks = self._claims(p, y)
-        capitals = []
-        for family, gamblers in self._gamblers.items():
-            events = slice(0, 1) if family == "top-label" else slice(1, None)
-            logs = log_payoffs(claims[:, events], marks[:, events], FAMILIES[family], self._allowed[events])
-            capitals.append(log_average(gamblers.path(logs)))
-        paths = np.stack(capitals, axis=1)
+        each = [g.path(claims[:, _EVENTS[f]], marks[:, _EVENTS[f]]) for f, g in self._gamblers.items()]
+        paths = np.stack([log_average(capitals) for capitals in each], axis=1)
         total = log_average(paths)
         rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
         if self.n % BLOCK == 0:
@@ -252,14 +252,11 @@ class Monitor:
 
     def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
         family = list(self._gamblers)[int(families.argmax())]
-        event, bet = self._gamblers[family].leader()
-        column, name = 0, "top label"
-        if family == "class-wise":
-            number = self.positive if self.n_classes == 2 else event
-            column, name = 1 + event, class_title(number, self.classes)
+        event, words = self._gamblers[family].leader()
+        number = self.positive if self.n_classes == 2 else event
+        name = "top label" if family == "top-label" else class_title(number, self.classes)
         evidence = float(np.exp(min(log_evidence, 700.0)))
-        many, claimed, happened = (float(v) for v in sums[:3, column])
-        words = FAMILIES[family][bet].words
+        many, claimed, happened = (float(v) for v in sums[:3, _EVENTS[family].start + event])
         return Alarm(row, family, name, words, evidence, int(many), claimed / many, happened / many, row)
 
     # -- what was seen ----------------------------------------------------------------------------
@@ -296,12 +293,10 @@ class Monitor:
             ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
             gap's standard error, of P(positive) where there are two classes, else of the top label.
         """
-        column = 1 if self.n_classes == 2 else 0
-        if since is None:
-            recent = np.sum([r[:, column] for r in self._recent], axis=0) if self._recent else np.zeros(4)
-        else:
-            recent = np.sum([f["sums"] for f in self.files if f["date"] >= since] or [np.zeros(4)], axis=0)
-        return {"before": _window(self._total[:, column] - recent), "recent": _window(recent)}
+        files = [f["sums"] for f in self.files if since is not None and f["date"] >= since]
+        blocks = [block[:, self._column] for block in self._recent if since is None]
+        recent = np.sum([np.zeros(4), *files, *blocks], axis=0)
+        return {"before": _window(self._total[:, self._column] - recent), "recent": _window(recent)}
 
     def __str__(self) -> str:
         seen = f"{self.n:,} rows, evidence {self.evidence:.3g} (alarm at {1 / self.level:g})"
@@ -394,23 +389,19 @@ class Monitor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, atomically."""
-        from hcal.io.atomic import atomic_path
-
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(self.state, allow_nan=False), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Monitor:
         """Return the monitor that :meth:`save` wrote; anything else is refused in one line."""
-        shown = printable(path)
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_FILE:
-            raise ValueError(f"{shown} is not the state of a monitor: not a regular file of a reasonable size")
+        with open_regular(Path(path)) as file:
+            text = file.read(_LARGEST_FILE)  # a longer file ends too early to be JSON
         try:
-            return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_state(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             reason = printable(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise ValueError(f"{shown} is not the state of a monitor: {reason}") from None
+            raise ValueError(f"{printable(path)} is not the state of a monitor: {reason}") from None
 
 
 def _checked(value: Any, form: Any, name: str) -> Any:

@@ -72,10 +72,9 @@ def rows_words(event: EventCertificate, limit: float) -> str:
     'About 15,000 rows would tell, if it is calibrated.'
     """
     needed = event.rows_needed(limit)
-    if needed is None:
-        many = "More rows than is practical"
-    else:  # what a typical calibrated predictor needs may already be there
-        many = "A few more rows" if needed <= event.n else f"About {needed:,} rows"
+    many = "More rows than is practical" if needed is None else f"About {needed:,} rows"
+    if needed is not None and needed <= event.n:  # what a typical calibrated predictor needs is there
+        many = "A few more rows"
     return f"{many} would tell, if it is calibrated."
 
 

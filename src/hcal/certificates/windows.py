@@ -140,24 +140,14 @@ class Windows:
     high: Vector
 
     @property
-    def gap_low(self) -> Vector:
-        """Lower end of the interval of mean claim − mean truth."""
-        return self.stated - self.high
-
-    @property
-    def gap_high(self) -> Vector:
-        """Upper end of the interval of mean claim − mean truth."""
-        return self.stated - self.low
-
-    @property
     def at_most(self) -> Vector:
         """How far off each window can be."""
-        return np.maximum(np.abs(self.gap_low), np.abs(self.gap_high))
+        return np.maximum(np.abs(self.stated - self.low), np.abs(self.stated - self.high))
 
     @property
     def at_least(self) -> Vector:
         """How far off each window is proven to be; 0 where it may be right."""
-        return np.maximum(np.maximum(self.gap_low, -self.gap_high), 0.0)
+        return np.maximum(np.maximum(self.stated - self.high, self.low - self.stated), 0.0)
 
 
 def deepest_level(n: float) -> int:
@@ -166,7 +156,7 @@ def deepest_level(n: float) -> int:
     >>> deepest_level(399), deepest_level(400), deepest_level(20000)
     (0, 1, 6)
     """
-    return max(int(np.floor(np.log2(n / SMALLEST))), 0) if n >= 2 * SMALLEST else 0
+    return max(int(np.log2(n / SMALLEST)), 0)
 
 
 def find_windows(table: EventTable, failure: float) -> Windows:
@@ -249,8 +239,8 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     low = np.maximum(estimate - reach, (claimed - table.ends[1:]) / n)
     high = np.minimum(estimate + reach, claimed / n)
     whole = int(np.flatnonzero(windows.level == 0)[0])
-    low[-1] = max(low[-1], float(windows.gap_low[whole]))
-    high[-1] = min(high[-1], float(windows.gap_high[whole]))
+    low[-1] = max(low[-1], windows.stated[whole] - windows.high[whole])
+    high[-1] = min(high[-1], windows.stated[whole] - windows.low[whole])
     return Band(table.high, estimate, low, high, reach, _smooth(table, low, high))
 
 

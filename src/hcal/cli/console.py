@@ -23,10 +23,10 @@ from hcal.text import printable, without_nan
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hcal.io import DataFile
+
 #: What went wrong by the user's hand, disk or memory, as opposed to by ours.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
-#: Columns of a pipe or a file, which has no width of its own.
-_WIDE = 160
 #: An error is one line, and no longer than this.
 _LONGEST = 600
 
@@ -40,14 +40,6 @@ def show_lines(text: object) -> None:
     """Print text as it is, line by line, its escapes shown."""
     for line in str(text).splitlines():
         out().print(printable(line), markup=False)
-
-
-def show_wide(shown: Any) -> None:
-    """Print a table of many columns: where the width is not that of a terminal, as wide as it likes."""
-    console = out()
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDE)
-    console.print(shown)
 
 
 def name(text: object) -> str:
@@ -99,7 +91,7 @@ def _explain(error: Exception) -> None:
     elif isinstance(error, OSError) and error.strerror:
         say("error", "red", f"{error.strerror}: {error.filename or ''}".removesuffix(": "))
     elif known or isinstance(error, _EXPECTED):
-        say("error", "red", (text or type(error).__name__) + _hint(error))
+        say("error", "red", text or type(error).__name__)
     else:
         say("internal error", "red", f"{type(error).__name__}: {text}")
         say("note", "cyan", "this is a bug in hcal; run again with HCAL_DEBUG=1 for the traceback")
@@ -108,20 +100,6 @@ def _explain(error: Exception) -> None:
             sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _hint(error: Exception) -> str:
-    """Return the option that helps; the library's own words know of no options."""
-    from hcal import io
-
-    hints = {
-        io.UnknownKindError: "add --input logits, probs or log_probs; for some columns of a table --scores",
-        io.MissingLabelsError: "or name the column with --label, or a file of labels with --labels",
-        io.UnnamedScoresError: "name the columns with --scores and --label",
-        io.NeedsBlocksError: "add --batch-rows 65536",
-        io.UnnamedClassesError: "--classes cat,dog,…",
-    }
-    return "".join(f" ({hint})" for kind, hint in hints.items() if isinstance(error, kind))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -156,6 +134,12 @@ def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]
     spin = console.is_terminal and not quiet and not own_bar
     with silent() if quiet else nullcontext(), console.status(escape(text)) if spin else nullcontext():
         yield
+
+
+def shape_of(data: DataFile) -> str:
+    """Return name, shape and part of what was read, for a progress line."""
+    shape = " × ".join(f"{n:,}" for n in data.values.shape)
+    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def before_after(scores: Mapping[str, Mapping[str, float]], title: str) -> Table:

@@ -23,7 +23,7 @@ _NOISE = 0.25  # standard deviation of the noise on pixels in 0..1
 _EPOCHS, _WIDTH = 300, 256
 
 
-def train_digits(random_state: int = 0) -> dict[str, Any]:
+def train_digits() -> dict[str, Any]:
     """Train the network and return its logits on held-out digits, a calibration and a test part, and the labels.
 
     >>> train_digits()["logits_test"].shape
@@ -38,7 +38,7 @@ def train_digits(random_state: int = 0) -> dict[str, Any]:
     from threadpoolctl import threadpool_limits
 
     pixels, y = load_digits(return_X_y=True)
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(0)
     order = rng.permutation(len(y))
     pixels, y = pixels[order] / 16, y[order].astype(np.int64)
 
@@ -47,7 +47,7 @@ def train_digits(random_state: int = 0) -> dict[str, Any]:
 
     x = np.concatenate([noisy(pixels[_TRAIN:]) for _ in range(_COPIES)])
     options = {"alpha": 0.0, "batch_size": _TRAIN, "max_iter": _EPOCHS, "tol": 0.0, "n_iter_no_change": _EPOCHS}
-    net = MLPClassifier((_WIDTH, _WIDTH), random_state=random_state, **options)
+    net = MLPClassifier((_WIDTH, _WIDTH), random_state=0, **options)
     with threadpool_limits(1), warnings.catch_warnings():  # for a network this small, threads only wait
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is meant to be trained for too long
         net.fit(noisy(pixels[:_TRAIN]), y[:_TRAIN])
@@ -57,10 +57,9 @@ def train_digits(random_state: int = 0) -> dict[str, Any]:
     # One axis per copy, so that all copies of a digit fall into the same part.
     logits = (x @ last[0] + last[1]).reshape(_COPIES, -1, 10)
     labels = np.tile(y[_TRAIN:], (_COPIES, 1))
-    parts = {"cal": slice(0, _CAL), "test": slice(_CAL, None)}
-    return {f"logits_{name}": logits[:, part].reshape(-1, 10) for name, part in parts.items()} | {
-        f"y_{name}": labels[:, part].ravel() for name, part in parts.items()
-    }
+    cal, test = np.s_[:, :_CAL], np.s_[:, _CAL:]
+    found = {"logits_cal": logits[cal].reshape(-1, 10), "logits_test": logits[test].reshape(-1, 10)}
+    return found | {"y_cal": labels[cal].ravel(), "y_test": labels[test].ravel()}
 
 
 @command("hcal demo", "hcal demo --method ts --output /tmp/demo")
@@ -68,7 +67,6 @@ def demo(
     *,
     output: Annotated[Path, Option("--output", "-o", help="the folder to write to")] = Path("hcal-demo"),
     method: Method = "pool",
-    seed: Annotated[int, Option(help="seed of the split and of the training")] = 0,
     shown: Shown,
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
@@ -83,7 +81,7 @@ def demo(
     output.mkdir(parents=True, exist_ok=True)
     task, model, page = (output / name for name in ("digits.npz", "model.hcal", "report.html"))
     with console.working("training a network on scikit-learn's digits", quiet=shown.silent):
-        digits = train_digits(seed)
+        digits = train_digits()
     with atomic_path(task) as temporary:
         np.savez_compressed(temporary, **digits)
     with console.working(f"calibrating it with {method}", quiet=shown.silent, calibrator=calibrator):

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option, echo
 
-from hcal.cli import console
-from hcal.cli.models import shape_of
-from hcal.cli.options import (
-    Blocks,
-    Files,
-    Method,
-    Model,
-    Output,
-    Positive,
-    Shown,
-    check_output,
-    class_number,
-    command,
-    load_model,
-    names_of,
-)
+from hcal.cli import console, options
+from hcal.cli.options import Blocks, Files, Method, Model, Output, Positive, Shown, command, names_of
 
 if TYPE_CHECKING:
     from hcal.evaluation import Evaluation
@@ -53,13 +39,12 @@ class Measured:
     calibrator: Any
     positive: int
     result: Evaluation
-    before: Evaluation | None = None
-    y: Any = None
-    sides: dict[str, Any] = field(default_factory=dict)
-    changed: int = 0
-    more: dict[str, Any] = field(default_factory=dict)
-    sentences: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    raw: Any
+    probs: Any
+    changed: int
+    more: dict[str, Any]
+    sentences: list[str]
+    notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able summary."""
@@ -73,9 +58,9 @@ class Measured:
             found["groups"] = [g.group_row() for g in result.groups]
         if result.ci is not None:
             found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
-        if self.before is not None:
-            found |= {"method": self.calibrator.name, "before": self.before.to_dict()}
-            found["argmax_changed"] = self.changed
+        if self.calibrator is not None:
+            before = {name: change.before for name, change in result.differences.items()}
+            found |= {"method": self.calibrator.name, "before": before, "argmax_changed": self.changed}
         if result.assessment is not None:
             found["assessment"] = result.assessment.to_dict()
         warnings = [*result.warnings, *self.notes]
@@ -89,14 +74,15 @@ class Measured:
         part = f", {data.part} part" if data.part else ""
         out.print(f"[bold]{console.name(data.name)}[/]{part}, from {data.kind}")
         out.print(result)
-        if self.before is not None:
+        if self.calibrator is not None:
             out.print(f"{self.changed:,} of {result.n:,} predicted classes changed")
         console.show_lines("\n".join(self.sentences))
         for note in self.notes:
             console.say("warning", "yellow", note)
-        for title, probs in self.sides.items() if draw else ():
+        sides = {"": self.raw} if self.calibrator is None else {"before": self.raw, "after": self.probs}
+        for title, probs in sides.items() if draw else ():
             names = _text_names(data)
-            diagram = hcal.reliability(probs, self.y, bins=10, positive=self.positive, classes=names)
+            diagram = hcal.reliability(probs, data.labels(), bins=10, positive=self.positive, classes=names)
             out.print(f"\n[bold]{title}[/]" if title else "")
             console.show_lines(diagram)
 
@@ -114,72 +100,54 @@ def evaluate(
     shown: Shown,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
-    calibrator, asked = load_model(model, multilabel=True), {"metrics": names_of(metrics), "ci": ci}
+    calibrator, asked = options.load_model(model, multilabel=True), {"metrics": names_of(metrics), "ci": ci}
     if getattr(calibrator, "name", "") == "multilabel":
         data = files.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)
         lines = [f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items()) for label, each in scores.items()]
         shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
         return
-    if blocks.asked(files):
-        found = _measure_blocks(files, blocks, calibrator, positive, asked, quiet=shown.silent)
-    else:
-        found = _measure(files, calibrator, positive, asked, quiet=shown.silent)
+    found = _measure(files, blocks, calibrator, positive, asked, quiet=shown.silent)
     shown.show(found.to_dict, lambda: found.show(draw=diagram))
 
 
-def _measure(files: Files, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool) -> Measured:
-    """Measure what a file holds and, with a model, what it makes of it."""
+def _measure(
+    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool
+) -> Measured:
+    """Measure what files hold and, with a model, what it makes of it; a pass over blocks keeps a sample to draw."""
     import numpy as np
 
     import hcal
     from hcal import inputs, leakage
     from hcal.evaluation.evaluator import overlap_note
 
+    if blocks.asked(files):
+        from hcal.evaluation.blocks import evaluate_batches
+
+        source = files.batches(blocks.batch_rows, calibrator)
+        number = options.class_number(positive, source.classes)
+        with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
+            done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
+        data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
+        raw = probs = _own_probs(data)
+        if calibrator is not None:
+            probs = np.asarray(calibrator.predict_proba(data.values))
+        more: dict[str, Any] = {"how": done.how, "sample_rows": len(done.sample)}
+        found, notes = (done.argmax_changed, more, done.sentences), overlap_note(done.overlap)
+        return Measured(data, calibrator, number, done.result, raw, probs, *found, notes)
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
-    y = data.labels()
-    options: dict[str, Any] = {
-        "sample_weight": data.weight, "groups": data.groups, "classes": _text_names(data),
-        "positive": class_number(positive, data.classes),
-    }  # fmt: skip
-    with console.working(f"measuring {shape_of(data)}", quiet=quiet):
-        result, before = hcal.evaluate(raw, y, **asked, **options), None
+    y, number = data.labels(), options.class_number(positive, data.classes)
+    asked = asked | {"sample_weight": data.weight, "groups": data.groups, "classes": _text_names(data)}
+    with console.working(f"measuring {console.shape_of(data)}", quiet=quiet):
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-            before, baseline = result, result if asked["ci"] is None else raw
-            result = hcal.evaluate(probs, y, baseline=baseline, **asked, **options)
-    found = Measured(data, calibrator, options["positive"], result, before, y, {"": raw})
-    if calibrator is not None:
-        found.sides = {"before": raw, "after": probs}
-        found.changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-    if raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y):
-        found.more["clinical"] = hcal.clinical(probs, y, positive=options["positive"]).to_dict()
-    found.notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
-    return found
-
-
-def _measure_blocks(
-    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool
-) -> Measured:
-    """Measure files in one pass over their rows; what is drawn is the sample that the pass kept."""
-    import numpy as np
-
-    from hcal.evaluation.blocks import evaluate_batches
-    from hcal.evaluation.evaluator import overlap_note
-
-    source = files.batches(blocks.batch_rows, calibrator)
-    number = class_number(positive, source.classes)
-    with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
-        done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
-    data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
-    found = Measured(data, calibrator, number, done.result, done.before, data.y, {"": _own_probs(data)})
-    if calibrator is not None:
-        found.sides = {"before": found.sides[""], "after": np.asarray(calibrator.predict_proba(data.values))}
-    found.changed, found.sentences = done.argmax_changed, done.sentences
-    found.more = {"how": done.how, "sample_rows": len(done.sample)}
-    found.notes = overlap_note(done.overlap)
-    return found
+        result = hcal.evaluate(probs, y, baseline=None if calibrator is None else raw, positive=number, **asked)
+    both = raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y)
+    more = {"clinical": hcal.clinical(probs, y, positive=number).to_dict()} if both else {}
+    changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
+    notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
+    return Measured(data, calibrator, number, result, raw, probs, changed, more, [], notes)
 
 
 # -- report, certify, compare, watch ----------------------------------------------------------------------
@@ -195,9 +163,7 @@ def report(
     positive: Positive = None,
     threshold: Annotated[list[float], Option(help="a probability where you decide; repeatable")] = [],  # noqa: B006
     cost: Annotated[str | None, Option(help="of errors, such as fn=10,fp=1")] = None,
-    cross_fit: Annotated[
-        bool, Option("--cross-fit", help="few rows: fit and test the method on the same rows, by folds")
-    ] = False,
+    cross_fit: Annotated[bool, Option("--cross-fit", help="fit and test a method on the same rows, by folds")] = False,
     method: Method = None,
     blocks: Blocks,
     shown: Shown,
@@ -205,28 +171,23 @@ def report(
     """Write one HTML page that says whether the probabilities can be trusted."""
     from hcal.reporting import Source, measure_blocks, measure_report, write_page
 
-    check_output(output, *files.file, model, files.labels)
-    calibrator = load_model(model)
-    options: dict[str, Any] = {
-        "ci": ci,
-        "threshold": tuple(threshold),
-        "cost": parse_cost(cost),
-        "cross_fit": cross_fit,
-    }
+    options.check_output(output, *files.file, model, files.labels)
+    calibrator = options.load_model(model)
+    wanted: Any = {"ci": ci, "threshold": tuple(threshold), "cost": parse_cost(cost), "cross_fit": cross_fit}
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
-        options["positive"] = class_number(positive, source.classes)
+        wanted["positive"] = options.class_number(positive, source.classes)
         with console.working(f"measuring {source.name}", quiet=shown.silent):
-            content = measure_blocks(source, calibrator, **options)
+            content = measure_blocks(source, calibrator, **wanted)
     else:
         data = files.read(calibrator)
-        options |= {"positive": class_number(positive, data.classes), "class_names": _text_names(data)}
-        options |= {"input": data.kind, "groups": data.groups}
-        options["source"] = Source(
+        wanted |= {"positive": options.class_number(positive, data.classes), "class_names": _text_names(data)}
+        wanted |= {"input": data.kind, "groups": data.groups}
+        wanted["source"] = Source(
             str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options()
         )
-        with console.working(f"measuring {shape_of(data)}", quiet=shown.silent):
-            content = measure_report(data.values, data.labels(), method if cross_fit else calibrator, **options)
+        with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
+            content = measure_report(data.values, data.labels(), method if cross_fit else calibrator, **wanted)
     verdict = write_page(output, content)
     for alarm in verdict.alarms:
         console.say("warning", "yellow", alarm)
@@ -265,12 +226,8 @@ def certify(
     level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
     assume: Annotated[str | None, Option(help="monotone: add what follows if the true rate never falls")] = None,
     positive: Positive = None,
-    out_of_fold: Annotated[
-        str | None, Option(help="a method: certify it on the rows it is fitted on, by folds")
-    ] = None,
-    fresh: Annotated[
-        bool, Option("--fresh", help="probabilities of hcal apply: no row was used in its model's fit")
-    ] = False,
+    out_of_fold: Annotated[str | None, Option(help="certify this method on the rows of its fit, by folds")] = None,
+    fresh: Annotated[bool, Option("--fresh", help="of hcal apply's output: no row was used in its fit")] = False,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -278,11 +235,11 @@ def certify(
     import hcal
     from hcal.certificates.certification import certify_batches
 
-    calibrator = load_model(model)
+    calibrator = options.load_model(model)
     wanted: dict[str, Any] = {"level": level, "assume": assume}
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
-        wanted["positive"] = class_number(positive, source.classes)
+        wanted["positive"] = options.class_number(positive, source.classes)
         with blocks.working(f"certifying {source.name}", source.n_rows, quiet=shown.silent) as told:
             found = certify_batches(source, calibrator, **wanted, **told)
     else:
@@ -294,14 +251,14 @@ def certify(
             )
         y = data.labels()
         rows: list[Any] = [_own_probs(data), y]
-        wanted |= {"positive": class_number(positive, data.classes), "classes": _text_names(data)}
+        wanted |= {"positive": options.class_number(positive, data.classes), "classes": _text_names(data)}
         if out_of_fold is not None:
             wanted["out_of_fold"] = True
             rows = [hcal.make_calibrator(out_of_fold, input=data.kind), data.values, y]
         elif calibrator is not None:
             wanted["baseline"] = rows[0]
             rows = [calibrator, data.values, y]
-        with console.working(f"certifying {shape_of(data)}", quiet=shown.silent):
+        with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
             found = hcal.certify(*rows, groups=data.groups, **wanted)
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))
 
@@ -326,13 +283,13 @@ def compare(
     import hcal
     from hcal.io.files import files_of
 
-    check_output(out, *files.file, test, files.labels)
-    options: dict[str, Any] = {
+    options.check_output(out, *files.file, test, files.labels)
+    wanted: dict[str, Any] = {
         "methods": names_of(methods), "metrics": names_of(metrics), "results": out, "n_jobs": jobs,
         "scheduler": scheduler, "progress": False if shown.silent else None,
     }  # fmt: skip
     if files.several:
-        table = hcal.compare(tasks=[str(path) for path in files_of(files.file)], **options)
+        table = hcal.compare(tasks=[str(path) for path in files_of(files.file)], **wanted)
     else:
         learn = files.read(part="cal")
         rows: dict[str, Any] = {"folds": folds, "groups": learn.groups}
@@ -340,14 +297,15 @@ def compare(
             asked = replace(files, group=None, input=learn.kind)
             unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
             rows = {"test_logits": unseen.values, "test_y": unseen.labels()}
-        table = hcal.compare(learn.values, learn.labels(), **rows, input=learn.kind, **options)
+        table = hcal.compare(learn.values, learn.labels(), **rows, input=learn.kind, **wanted)
     table = table if sort is None else table.sorted(sort)
 
     def show() -> None:
         if latex or markdown:
             echo(table.to_latex() if latex else table.to_markdown())
         else:
-            console.show_wide(table)
+            out = console.out()
+            out.print(table, width=None if out.is_terminal else max(out.width, 160))  # a pipe has no width
 
     shown.show(table.to_dict, show)
 
@@ -373,12 +331,12 @@ def watch(
     from hcal.io import atomic_path
 
     for path in (state, prometheus):
-        check_output(path, *files.file, model, reference)
+        options.check_output(path, *files.file, model, reference)
     allowed = tolerance if tolerance == "auto" else float(tolerance)
     monitor = Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
     if reset:
         monitor.reset()
-    calibrator = load_model(model)
+    calibrator = options.load_model(model)
     drifts: dict[str, Any] = {}
     for file in files.file:
         data = _watch_file(monitor, files.of(file), calibrator, date)

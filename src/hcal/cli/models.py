@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +55,7 @@ def fit(
             fit_batches(calibrator, source, sample_rows=sample_rows or SAMPLE_ROWS, run=told["runner"])
     else:
         data = files.read(part="cal")
-        rows, what = len(data.values), shape_of(data)
+        rows, what = len(data.values), console.shape_of(data)
         calibrator = _new_calibrator(method, data, params, multilabel=multilabel)
         text = f"fitting {calibrator.name} on {what}"
         with console.working(text, quiet=shown.silent, calibrator=calibrator):
@@ -70,12 +71,6 @@ def fit(
         console.say("warning", "yellow", text)
     found = {"model": str(output), "method": calibrator.name, "rows": rows, "what": what, "warnings": warned}
     shown.show(found | facts(calibrator), lambda: _show_fit(calibrator, what, output, files.file[0]))
-
-
-def shape_of(data: DataFile) -> str:
-    """Return name, shape and part of what was read, for a progress line."""
-    shape = " × ".join(f"{n:,}" for n in data.values.shape)
-    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
@@ -122,21 +117,19 @@ def _warnings(data: DataFile) -> list[str]:
     from hcal.inputs import to_probs
     from hcal.metrics.scores import swapped
 
-    rows = len(data.values)
-    if data.n_classes == 2 and not data.questions:
-        name = "class 1" if data.classes is None else f"class {data.classes[1]}"
-        if said := swapped(to_probs(data.values, data.kind), data.labels(), name):
-            return said
+    rows, names = len(data.values), data.classes or range(data.n_classes)
+    two = data.n_classes == 2 and not data.questions
+    if two and (said := swapped(to_probs(data.values, data.kind), data.labels(), f"class {names[1]}")):
+        return said
     found, counts = unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:
         return [
             f"{rows} rows are very few to learn from: what they show is mostly chance. "
             "Some hundreds, and others to test on, are a start"
         ]
-    if data.n_classes == 2 and len(found) == 2 and (few := counts.min()) < FEW_OF_A_CLASS:
-        rare = found[counts.argmin()]
-        name = rare if data.classes is None else data.classes[int(rare)]
-        return [f"only {few} of {rows:,} rows are of class {name}: what is learned of it is mostly chance"]
+    if two and len(found) == 2 and (few := counts.min()) < FEW_OF_A_CLASS:
+        rare = names[int(found[counts.argmin()])]
+        return [f"only {few} of {rows:,} rows are of class {rare}: what is learned of it is mostly chance"]
     return []
 
 
@@ -207,6 +200,7 @@ def apply(
     from hcal.io import can_write
     from hcal.io.atomic import check_new_folder
     from hcal.io.files import files_of
+    from hcal.leakage import model_fingerprint
 
     check_output(output, model, *files.file)
     calibrator = load_model(model, multilabel=True)
@@ -220,7 +214,8 @@ def apply(
         pieces = [(replace(files, file=paths), output.absolute())]
     if prior is not None:
         calibrator = _for_prior(calibrator, prior, files)
-    work = _Apply(calibrator, blocks.batch_rows, keep)
+    made_by = model_fingerprint(calibrator) if hasattr(calibrator, "prediction_") else ""
+    work = partial(_apply_to, calibrator, blocks.batch_rows, keep, made_by)
     done: list[tuple[int, float]] = []
     with blocks.working(f"applying {calibrator.name}", None, quiet=shown.silent) as told:
         for each in (told["runner"] or map)(work, pieces):
@@ -228,7 +223,7 @@ def apply(
             told["advance"](each[0])
     rows, total = map(sum, zip(*done, strict=True))
     found = {"output": str(output), "files": len(done), "rows": rows, "mean_confidence": total / max(rows, 1)}
-    found |= {"method": calibrator.name, "model": work.made_by}
+    found |= {"method": calibrator.name, "model": made_by}
     many = f" in {len(done)} files" if len(done) > 1 else ""
     line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
     shown.show(found, lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"))
@@ -250,48 +245,39 @@ def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
     if prior == "estimate":
         return calibrator.with_prior_from(files.read(calibrator).values)
     try:
-        return calibrator.with_prior([float(part) for part in prior.split(",")])
-    except ValueError as error:
-        if "could not convert" not in str(error):
-            raise
+        frequencies = [float(part) for part in prior.split(",")]
+    except ValueError:
         raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
+    return calibrator.with_prior(frequencies)
 
 
-class _Apply:
-    """Applies a calibrator to one source and writes one file; returns rows and the sum of confidences."""
+def _apply_to(cal: Any, batch_rows: int | None, keep: bool, made_by: str, piece: tuple[Files, Path]) -> Any:
+    """Apply a calibrator to one source and write one file; return rows and the sum of confidences."""
+    import numpy as np
 
-    def __init__(self, calibrator: Any, batch_rows: int | None, keep: bool) -> None:
-        from hcal.leakage import model_fingerprint
+    from hcal.io import write_blocks
+    from hcal.io.reading import read_blocks
 
-        self.calibrator, self.batch_rows, self.keep = calibrator, batch_rows, keep
-        self.made_by = model_fingerprint(calibrator) if hasattr(calibrator, "prediction_") else ""
-
-    def __call__(self, piece: tuple[Files, Path]) -> tuple[int, float]:
-        import numpy as np
-
-        from hcal.io import write_blocks
-        from hcal.io.reading import read_blocks
-
-        (files, target), cal = piece, self.calibrator
-        asked = files.request(cal)
-        if asked.plain and all(path.suffix.lower() == ".jsonl" for path in files.file):
-            first = files.read(cal, keep=self.keep)
-            n_rows, parts = len(first.values), iter([first])
-        else:
-            source = files.batches(self.batch_rows, cal, keep=self.keep)
-            first, n_rows = source.first, source.n_rows
-            parts = (data for each in source.pieces() for _, data in read_blocks(each))
-        names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
-        if first.questions:
-            names.setdefault("id", "doc_id")
-        total = 0.0
-        with write_blocks(target, n_rows, classes=first.classes, names=names, model=self.made_by) as write:
-            for data in parts:
-                probs = np.asarray(cal.predict_proba(data.values))
-                options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
-                write(probs, data.y, ids=data.ids, kept={**data.beside, **options})
-                total += float(probs.max(axis=1).sum())
-        return n_rows, total
+    files, target = piece
+    asked = files.request(cal)
+    if asked.plain and all(path.suffix.lower() == ".jsonl" for path in files.file):
+        first = files.read(cal, keep=keep)
+        n_rows, parts = len(first.values), iter([first])
+    else:
+        source = files.batches(batch_rows, cal, keep=keep)
+        first, n_rows = source.first, source.n_rows
+        parts = (data for each in source.pieces() for _, data in read_blocks(each))
+    names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
+    if first.questions:
+        names.setdefault("id", "doc_id")
+    total = 0.0
+    with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
+        for data in parts:
+            probs = np.asarray(cal.predict_proba(data.values))
+            options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
+            write(probs, data.y, ids=data.ids, kept={**data.beside, **options})
+            total += float(probs.max(axis=1).sum())
+    return n_rows, total
 
 
 @command("hcal info model.hcal")

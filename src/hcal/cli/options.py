@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
@@ -22,14 +21,8 @@ if TYPE_CHECKING:
 _PEAK = 10
 
 
-def _methods(incomplete: str) -> list[str]:
-    from hcal.calibrators import list_calibrators
-
-    return [name for name in list_calibrators() if name.startswith(incomplete)]
-
-
 _METHOD = "a calibrator by its registry name \\[default: pool; ts for questions]"
-Method = Annotated[str | None, Option(help=_METHOD, autocompletion=_methods)]
+Method = Annotated[str | None, Option(help=_METHOD)]
 Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
 Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
@@ -50,9 +43,7 @@ class Files:
     group: Annotated[str | None, Option(help="a column: rows of one group depend on each other")] = None
     weight: Annotated[str | None, Option(help="a column of weights: 2 is the row twice")] = None
     classes: Annotated[str | None, Option(help="names with commas, in the order of the columns")] = None
-    option_score: Annotated[
-        str | None, Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information")
-    ] = None
+    option_score: Annotated[str | None, Option("--score", help="of .jsonl: sum, length, mutual-information")] = None
     unit: Annotated[str | None, Option(help="percent, where probabilities go up to 100")] = None
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
     unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = "error"
@@ -250,13 +241,8 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
 
 def check_output(output: Path | None, *read: Path | None) -> None:
     """Refuse, before the work begins, an output without a folder or one that would replace what is read."""
-    if output is None:
-        return
-    if not output.parent.is_dir():
+    if output is not None and not output.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {output.parent}")
     for path in read:
-        if path is None:
-            continue
-        same = os.path.realpath(output) == os.path.realpath(path)
-        if same or (output.exists() and path.exists() and output.samefile(path)):
+        if path is not None and output is not None and output.exists() and path.exists() and output.samefile(path):
             raise ValueError(f"the output {output} is also an input: choose another name")

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.event import class_tolerance
-from hcal.certificates.sentences import capital, error_words, estimate_words, points, rows_words, share, window_words
+from hcal.certificates.sentences import capital, error_words, points, rows_words, share, window_words
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test
@@ -84,11 +84,6 @@ class Assessment:
     grade: Grade
 
     @property
-    def estimated(self) -> str:
-        """The estimate in words."""
-        return estimate_words(self.estimate)
-
-    @property
     def how_far(self) -> str:
         """Estimate and proof side by side."""
         return capital(error_words(self, self.tolerance))
@@ -111,11 +106,9 @@ def assess(
     far = max([_share_far(event, limit), *_class_shares(certificate)])
     within = _within(title, event, limit, far, certificate.level)
     skill = knows_more(s, certificate.level)
-    needed = None
-    if within.status == "open":
-        within = Statement("open", f"{within.words} {rows_words(event, limit)}")
-        rows = event.rows_needed(limit)
-        needed = rows if rows is not None and rows > s.n else None  # else a typical predictor has them
+    needed = event.rows_needed(limit) if within.status == "open" else None
+    if needed is not None and needed <= s.n:  # a typical calibrated predictor has them
+        needed = None
     proven = event.bound <= limit
     if skill.status == "refuted" or (within.status == "refuted" and not proven):
         grade: Grade = "bad"
@@ -158,7 +151,7 @@ def _within(title: str, event: EventCertificate, limit: float, far: float, level
         return Statement("refuted", f"{told}: refuted for {share(far)} of the rows.{worst}")
     if event.bound <= limit:
         return Statement("proven", f"{told}, on average: proven at {share(level)}.")
-    return Statement("open", f"{told}: cannot be told from {event.n:,} rows.")
+    return Statement("open", f"{told}: cannot be told from {event.n:,} rows. {rows_words(event, limit)}")
 
 
 def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
@@ -167,7 +160,7 @@ def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
         return None
     if s.n > VECTOR_ROWS:
         some = np.random.default_rng(random_state).permutation(s.n)[:VECTOR_ROWS]
-        s = Sample(s.data.take(some), s.y[some])
+        s = Sample(s.data.probs[some], s.y[some])
     return calibration_test(s, method="skce", n_resamples=499, random_state=random_state)
 
 

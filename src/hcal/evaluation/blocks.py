@@ -177,7 +177,7 @@ def evaluate_batches(
     (0.4, {'brier': 'all rows'})
     """
     metrics = metrics if metrics is None or isinstance(metrics, str) else list(metrics)
-    wanted = {*chosen_metrics(metrics)[0], "nll", "accuracy"}  # by these a collapse is recognised
+    wanted = {*chosen_metrics(metrics), "nll", "accuracy"}  # by these a collapse is recognised
     source.check_labels()
     pieces, grouped = source.pieces(), source.first.groups is not None
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes)

@@ -174,7 +174,7 @@ def compare(
     >>> table["ts"]["nll"] < table["uncal"]["nll"]
     True
     """
-    names = list(DEFAULT_METRICS) if metrics is None else chosen_metrics(metrics)[0]
+    names = list(DEFAULT_METRICS) if metrics is None else chosen_metrics(metrics)
     chosen = named_methods(methods, input)
     sources: dict[str, Source]
     if tasks is None:

@@ -32,7 +32,7 @@ class Cell:
     label: str  # what the user calls the method, and its registry name
     name: str
     scores: Mapping[str, float] = field(default_factory=dict)  # metrics on the test rows
-    n_classes: int = 0
+    n_classes: int = 2
     fit_s: float = float("nan")  # wall-clock seconds
     predict_s: float = float("nan")
     warnings: tuple[str, ...] = ()  # what fit and predict warned of
@@ -56,12 +56,10 @@ class Cell:
         """
         if not self.scores:
             return self
-        known = {n: self.scores[n] for n in ("accuracy", "mean_confidence", "nll") if n in self.scores}
-        reasons: list[str] = []
-        if len(known) == 3 and self.n_classes:
-            reasons = collapse_reasons(**known, n_classes=self.n_classes, nll_before=before.scores.get("nll"))
-        both = "nll" in known and "nll" in before.scores
-        gain = {"phi": before.scores["nll"] - known["nll"]} if both else {}
+        known = {n: self.scores.get(n, float("nan")) for n in ("accuracy", "mean_confidence", "nll")}
+        old = before.scores.get("nll")
+        reasons = collapse_reasons(**known, n_classes=self.n_classes, nll_before=old)
+        gain = {"phi": old - self.scores["nll"]} if old is not None and "nll" in self.scores else {}
         return replace(self, scores={**self.scores, **gain}, collapse=tuple(reasons))
 
 
@@ -192,7 +190,8 @@ class Comparison(Printed):
         for label, r in rows.items():
             spread = np.asarray(r.drawn[metric]) - np.asarray(best.drawn[metric])
             found[label] = r.scores[metric] - best.scores[metric], float(spread.std(ddof=1))
-        p = {label: _two_sided(*f) for label, f in found.items() if label != best.label}
+        p = {label: float(2 * ndtr(-abs(c) / sd)) if sd else float(c == 0) for label, (c, sd) in found.items()}
+        del p[best.label]
         corrected = holm(p) | {best.label: 1.0}
         z = float(ndtri((1 + LEVEL) / 2))
         return {
@@ -218,8 +217,7 @@ class Comparison(Printed):
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
         pandas = load_extra("to_frame()", "pandas", "frames")
         frame: pd.DataFrame = pandas.DataFrame.from_dict(self.to_dict(), orient="index")
-        extra = ["phi", "mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
-        return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
+        return frame
 
     def to_csv(self) -> str:
         """Return every cell as tidy csv text: task, method, metric, value."""
@@ -302,17 +300,9 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     >>> holm({"a": 0.01, "b": 0.03, "c": 0.04})
     {'a': 0.03, 'b': 0.06, 'c': 0.06}
     """
-    corrected, largest = {}, 0.0
-    for i, (label, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        largest = max(largest, min((len(p) - i) * value, 1.0))
-        corrected[label] = largest
-    return corrected
-
-
-def _two_sided(change: float, sd: float) -> float:
-    if sd == 0:
-        return 1.0 if change == 0 else 0.0
-    return float(2 * ndtr(-abs(change) / sd))
+    order = sorted(p, key=lambda label: p[label])
+    steps = np.arange(len(p), 0, -1) * np.array([p[label] for label in order])
+    return dict(zip(order, np.maximum.accumulate(np.minimum(steps, 1.0)).tolist(), strict=True))
 
 
 def _sign(metric: str) -> int:

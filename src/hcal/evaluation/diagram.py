@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -48,10 +50,8 @@ class Reliability:
         try:
             return self.curves[i]
         except IndexError:
-            one = f"this diagram has one curve, of the {self.curves[0].title}: take [0]"
-            many = f"this diagram has the curves 0..{len(self) - 1}, one a class"
-            more = "; level='class-wise' has one a class" if self.level != "class-wise" else ""
-            raise IndexError(f"{one if len(self) == 1 else many}{more}; got [{i}]") from None
+            last = f"{len(self) - 1}, of the {self.curves[-1].title}; level='class-wise' has one curve a class"
+            raise IndexError(f"this diagram has no curve {i}: its last curve is {last}") from None
 
     def __str__(self) -> str:
         parts = [_text(self.curves[i]) for i in self._worst(_PRINTED)]
@@ -61,22 +61,6 @@ class Reliability:
         return "\n\n".join([head, *parts])
 
     __repr__ = __str__
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, ready for JSON (None where a bin is empty).
-
-        Returns
-        -------
-        dict
-        """
-        names = ("edges", "weight", "predicted", "observed", "low", "high")
-        curves = [
-            {"title": c.title, "error": c.error, "binning": c.binning}
-            | {n: [None if np.isnan(v) else float(v) for v in getattr(c, n)] for n in names}
-            | ({} if c.parts is None else {"parts": vars(c.parts)})
-            for c in self.curves
-        ]
-        return {"level": self.level, "ci": self.ci, "n": self.n, "curves": curves}
 
     def plot(self, ax: Axes | None = None, *, classes: Sequence[int] | None = None) -> Axes | Figure:
         """Draw the diagram: frequency against probability, bands in grey, the share of rows below.
@@ -100,7 +84,14 @@ class Reliability:
             return draw_curve(self.curves[classes[0]], self.ci, ax)
         if ax is not None:
             raise ValueError("ax holds one curve: choose one class with classes=[k]")
-        return draw_panels([self.curves[k] for k in classes], self.ci)
+        columns = math.ceil(math.sqrt(len(classes)))
+        rows = math.ceil(len(classes) / columns)
+        figure: Figure = pyplot().figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
+        for i, k in enumerate(classes):
+            panel: Any = draw_curve(self.curves[k], self.ci, figure.add_subplot(rows, columns, i + 1))
+            if i:
+                panel.get_legend().remove()
+        return figure
 
     def _worst(self, count: int) -> list[int]:
         return [int(k) for k in np.argsort([-c.error for c in self.curves], kind="stable")[:count]]
@@ -168,17 +159,17 @@ def reliability(
     shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
     if level not in shown:
         raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
-    rng = np.random.default_rng(random_state)
+    make: Callable[..., ReliabilityCurve] = partial(binned_curve, bins=bins, binning=binning)
+    if binning in ("corp", "smooth"):
+        drawn: dict[str, Any] = {"resamples": resamples, "rng": np.random.default_rng(random_state)}
+        make = partial(corp_curve if binning == "corp" else smooth_curve, **drawn)
 
     def curve(k: int | None) -> ReliabilityCurve:
         title, p, event = "top label", s.data.conf, s.data.hit
         if k is not None:
             title = f"class {k if names is None else names[k]}"
             p, event = s.data.probs[:, k].astype(np.float64), (s.y == k).astype(np.float64)
-        if binning in ("corp", "smooth"):
-            drawn = corp_curve if binning == "corp" else smooth_curve
-            return drawn(title, p, event, s.w, ci, resamples, rng)
-        return binned_curve(title, p, event, s.w, bins=bins, binning=binning, level=ci)
+        return make(title, p, event, s.w, level=ci)
 
     return Reliability(tuple(curve(k) for k in shown[level]), level, ci, s.n)
 
@@ -206,7 +197,7 @@ def _text(curve: ReliabilityCurve) -> str:
 
 
 def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Axes:
-    """Draw one curve: points (red outside their band), band, diagonal, share of rows."""
+    """Draw one curve: points (rings outside their band), band, diagonal, share of rows."""
     if ax is None:
         ax = pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
     full = curve.weight > 0
@@ -230,15 +221,3 @@ def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Ax
     ax.set_aspect("equal")
     ax.legend(loc="upper left", fontsize=7, frameon=False)
     return ax
-
-
-def draw_panels(curves: list[ReliabilityCurve], ci: float) -> Figure:
-    """Draw one panel a curve."""
-    columns = int(np.ceil(np.sqrt(len(curves))))
-    rows = int(np.ceil(len(curves) / columns))
-    figure: Figure = pyplot().figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
-    for i, curve in enumerate(curves):
-        ax: Any = draw_curve(curve, ci, figure.add_subplot(rows, columns, i + 1))
-        if i:
-            ax.get_legend().remove()
-    return figure

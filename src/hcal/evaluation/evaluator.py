@@ -59,9 +59,8 @@ def evaluate(
         are left out and named.
     input : {"probs", "logits", "log_probs"}
         What ``probs`` and ``baseline`` hold.
-    baseline : array-like of shape (N, K), or Evaluation, optional
-        Other predictions for the same rows, such as the uncalibrated ones, or (without ``ci``) their
-        evaluation by the same metrics: adds differences (with paired
+    baseline : array-like of shape (N, K), optional
+        Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
         intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
     calibration : array-like of shape (M, K), optional
         What the calibrator was fitted on, in the same form as ``probs``; a warning follows where rows of the
@@ -90,7 +89,7 @@ def evaluate(
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
     if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
         raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
-    names, chosen = chosen_metrics(metrics)
+    names = chosen_metrics(metrics)
     known = None if classes is None else check_classes(classes, len(classes))
     y = y if known is None or y is None else encode(y, known)
     s = _sample(probs, y, sample_weight, input)
@@ -101,17 +100,12 @@ def evaluate(
             "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
             "or evaluate the rows of each group by themselves"
         )
-    other = baseline
-    if isinstance(other, Evaluation):
-        if ci is not None:
-            raise ValueError("paired intervals need the baseline's probabilities, not its evaluation")
-    elif other is not None:
-        other = _sample(baseline, y, sample_weight, input)
+    other = None if baseline is None else _sample(baseline, y, sample_weight, input)
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     notes = _coincidence(probs, calibration, input)
     # A metric that was chosen refuses weights that it cannot take with an error of its own.
-    left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
+    left_out = [n for n in names if not METRICS[n].takes(s)] if metrics is None else []
     values, told = measure(s, [n for n in names if n not in left_out])
     notes += told
     if left_out:
@@ -133,13 +127,12 @@ def evaluate(
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
-    before = other.nll if isinstance(other, Evaluation) else None if other is None else nll(other)
     return Evaluation(
         results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
         n=s.n,
         k=s.k,
         sharpness=sharpness(s),
-        collapse=tuple(collapse_reasons(**summary, n_classes=s.k, nll_before=before)),
+        collapse=tuple(collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))),
         notes=tuple(notes),
         ci=ci,
         positive=rate,
@@ -160,17 +153,17 @@ def _tests(s: Sample, certificate: Certificate, positive: int, rate: PositiveRat
     return found
 
 
-def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
-    """Return the metrics asked for, levels written out, and whether somebody chose them."""
+def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:
+    """Return the metrics asked for, levels written out."""
     if metrics is None or metrics == "all":
-        return list_metrics(), metrics is not None
+        return list_metrics()
     names: list[str] = []
     for name in [metrics] if isinstance(metrics, str) else metrics:
         members = list_metrics(name) if name in LEVELS else [name]
         names.extend(get_metric(m).name for m in members if m not in names)
     if not names:
         raise ValueError("metrics is empty: name at least one, or leave it out for all of them")
-    return names, True
+    return names
 
 
 def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
@@ -198,22 +191,16 @@ def overlap_note(found: leakage.Overlap | None) -> list[str]:
 
 
 def _differences(
-    s: Sample,
-    other: Sample | Evaluation,
-    values: dict[str, float],
-    ci: float | None,
-    *,
-    n_resamples: int,
-    random_state: int,
+    s: Sample, other: Sample, values: dict[str, float], ci: float | None, *, n_resamples: int, random_state: int
 ) -> dict[str, Difference]:
     """Return every metric minus the baseline's, with an interval from rows resampled together.
 
     Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
     the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
     """
-    before = other.to_dict() if isinstance(other, Evaluation) else measure(other, values)[0]
+    before = measure(other, values)[0]
     out = {n: Difference(before[n], values[n] - before[n]) for n in values}
-    if ci is None or isinstance(other, Evaluation):
+    if ci is None:
         return out
     rng = np.random.default_rng(random_state)
     # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.

@@ -8,8 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.evaluation import ReliabilityCurve, reliability
-from hcal.evaluation.diagram import draw_curve
+from hcal.evaluation import Reliability, reliability
 from hcal.metrics.registry import get_metric
 
 
@@ -41,39 +40,10 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
-        score = score_function(self.metric)
-        value = score(y, estimator.predict_proba(X), sample_weight=sample_weight, labels=estimator.classes_)
-        return float(-value if get_metric(self.metric).lower_is_better else value)
-
-
-def score_function(metric: str) -> Any:
-    """Return a metric as ``make_scorer`` takes it: ``function(y_true, y_proba, *, sample_weight, labels)``.
-
-    Parameters
-    ----------
-    metric : str
-
-    Returns
-    -------
-    callable
-        For ``make_scorer(..., response_method="predict_proba", greater_is_better=False)``. ``labels`` names
-        the columns; without it they are the sorted labels of ``y_true``.
-
-    Examples
-    --------
-    >>> score_function("brier")(["no", "yes"], np.array([[0.8, 0.2], [0.4, 0.6]])).round(3)
-    np.float64(0.2)
-    """
-    function = get_metric(metric).function
-
-    def score(y_true: Any, y_proba: Any, *, sample_weight: Any = None, labels: Any = None) -> Any:
-        known = np.unique(y_true) if labels is None else np.asarray(labels)
-        columns = 2 if np.ndim(y_proba) == 1 else np.shape(y_proba)[1]
-        if len(known) != columns:
-            raise ValueError(f"{columns} columns for {len(known)} labels: name them with labels=")
-        return np.float64(function(y_proba, encode(y_true, known), sample_weight=sample_weight))
-
-    return score
+        metric = get_metric(self.metric)
+        labels = encode(y, np.asarray(estimator.classes_))
+        value = metric.function(estimator.predict_proba(X), labels, sample_weight=sample_weight)
+        return float(-value if metric.lower_is_better else value)
 
 
 def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
@@ -98,7 +68,7 @@ class CalibrationDisplay:
 
     Attributes
     ----------
-    curve : ReliabilityCurve
+    diagram : Reliability
     prob_true, prob_pred : arrays of shape (bins,)
         Frequencies and mean probabilities of the bins that hold rows.
     estimator_name : str
@@ -107,8 +77,7 @@ class CalibrationDisplay:
         Where it was drawn.
     """
 
-    curve: ReliabilityCurve
-    ci: float
+    diagram: Reliability
     estimator_name: str = ""
     pos_label: Any = None
     ax_: Any = None
@@ -117,12 +86,12 @@ class CalibrationDisplay:
     @property
     def prob_true(self) -> NDArray[np.float64]:
         """How often the event happened, in the bins that hold rows."""
-        return np.asarray(self.curve.observed[self.curve.weight > 0])
+        return _filled(self.diagram, "observed")
 
     @property
     def prob_pred(self) -> NDArray[np.float64]:
         """The mean probability of the bins that hold rows."""
-        return np.asarray(self.curve.predicted[self.curve.weight > 0])
+        return _filled(self.diagram, "predicted")
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any) -> Self:
@@ -138,9 +107,8 @@ class CalibrationDisplay:
         **options
             As for :meth:`from_predictions`.
         """
-        labels = np.asarray(estimator.classes_)
         title = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(y, estimator.predict_proba(X), labels=labels, name=title, **options)
+        return cls.from_predictions(y, estimator.predict_proba(X), labels=estimator.classes_, name=title, **options)
 
     @classmethod
     def from_predictions(
@@ -152,10 +120,9 @@ class CalibrationDisplay:
         strategy: str = "uniform",
         pos_label: Any = None,
         labels: Any = None,
-        name: str | None = None,
-        ci: float = 0.95,
-        sample_weight: Any = None,
+        name: str = "",
         ax: Any = None,
+        **options: Any,
     ) -> Self:
         """Draw the diagram of probabilities.
 
@@ -170,31 +137,33 @@ class CalibrationDisplay:
         labels : array-like of shape (K,), optional
             The classes of the columns; the sorted labels of ``y_true`` by default.
         name : str, optional
-        ci : float
-            Level of the band.
-        sample_weight : array-like of shape (N,), optional
         ax : matplotlib Axes, optional
+        **options
+            Of :func:`hcal.reliability`, such as ``ci`` and ``sample_weight``.
         """
         known = np.unique(y_true) if labels is None else np.asarray(labels)
         codes, p = encode(y_true, known), np.asarray(y_prob, dtype=np.float64)
+        if len(known) != (columns := 2 if p.ndim == 1 else p.shape[1]):
+            raise ValueError(f"{columns} columns for {len(known)} labels: name them with labels=")
+        if columns == 2:
+            positive = 1 if pos_label is None else int(encode([pos_label], known)[0])
+            pos_label, codes = known[positive], (codes == positive).astype(np.int64)
+            p = p if p.ndim == 1 else p[:, positive]
+        elif pos_label is not None:
+            raise ValueError("pos_label is for two classes; with more, the predicted class is shown")
         binning: Any = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
-        options: dict[str, Any] = {"bins": n_bins, "binning": binning, "ci": ci, "sample_weight": sample_weight}
-        if p.ndim == 2 and p.shape[1] > 2:
-            if pos_label is not None:
-                raise ValueError("pos_label is for two classes; with more, the predicted class is shown")
-            return cls(reliability(p, codes, **options)[0], ci, name or "").plot(ax=ax)
-        if len(known) != 2:
-            raise ValueError(f"two columns for {len(known)} labels: name both with labels=")
-        positive = 1 if pos_label is None else int(encode([pos_label], known)[0])
-        chosen = p if p.ndim == 1 else p[:, positive]
-        found = reliability(chosen, (codes == positive).astype(np.int64), **options)[0]
-        return cls(found, ci, name or "", known[positive]).plot(ax=ax)
+        return cls(reliability(p, codes, bins=n_bins, binning=binning, **options), name, pos_label).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
         """Draw it."""
-        self.ax_ = draw_curve(self.curve, self.ci, ax)
+        self.ax_ = self.diagram.plot(ax)
         self.figure_ = self.ax_.figure
         event = "the predicted class" if self.pos_label is None else str(self.pos_label)
         title = f"{name or self.estimator_name}: {event}".removeprefix(": ")
-        self.ax_.set_title(f"{title}, error {self.curve.error:.4f}", fontsize=10)
+        self.ax_.set_title(f"{title}, error {self.diagram[0].error:.4f}", fontsize=10)
         return self
+
+
+def _filled(diagram: Reliability, name: str) -> NDArray[np.float64]:
+    curve = diagram[0]
+    return np.asarray(getattr(curve, name)[curve.weight > 0])

@@ -73,13 +73,13 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
         narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
         names = scores.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
-        return scores.map_partitions(partial(_frame_block, calibrator, meta), meta=meta)
+        return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
     array = _rows_in_chunks(scores, "scores")
-    _check_classes(2 if array.ndim == 1 else array.shape[1], k)
+    _check_classes(_classes_of(array), k)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
     new: dict[str, Any] = {"chunks": (array.chunks[0], (k,)), "dtype": dtype, "meta": np.empty((0, 0), dtype)}
     new |= {"new_axis": 1} if array.ndim == 1 else {}
-    return array.map_blocks(partial(_array_block, calibrator, dtype), **new)
+    return array.map_blocks(partial(_predict_block, calibrator, np.empty((0, k), dtype)), **new)
 
 
 def _check_classes(found: Any, k: int) -> None:
@@ -87,17 +87,14 @@ def _check_classes(found: Any, k: int) -> None:
         raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
 
 
-def _array_block(calibrator: Calibrator, dtype: Any, block: Any, block_id: Any = (None,)) -> Any:
+def _predict_block(
+    calibrator: Calibrator, empty: Any, block: Any, *, block_id: Any = None, partition_info: Any = None
+) -> Any:
+    """Return the probabilities of one block; Dask says which of an array or of a frame it is."""
     if not len(block):
-        return np.empty((0, calibrator.n_classes_), dtype)
-    return _said_where(calibrator.predict_proba, "block", block_id[0], block)
-
-
-def _frame_block(calibrator: Calibrator, meta: Any, block: Any, partition_info: Any = None) -> Any:
-    if not len(block):
-        return meta
-    number = (partition_info or {}).get("number")
-    return _said_where(calibrator.predict_proba, "partition", number, block).set_axis(meta.columns, axis=1)
+        return empty
+    number = block_id[0] if block_id else (partition_info or {}).get("number")
+    return _said_where(calibrator.predict_proba, number, block)
 
 
 # -- what is added up ----------------------------------------------------------------------------------
@@ -174,22 +171,18 @@ def certify(
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
     """Return what all blocks add up to: a tree of merges in the order of the blocks."""
-    merge = dask.delayed(_merge, pure=False)
+    merge = dask.delayed(merged, pure=False)
     level = _per_block(partial(_part, empty, input), scores, columns)
     while len(level) > 1:
-        level = [merge(empty, level[at : at + _FAN_IN]) for at in range(0, len(level), _FAN_IN)]
+        level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
     return level[0].compute()
 
 
 def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, **rows: Any) -> Any:
     made = empty()
     if len(scores):
-        _said_where(lambda p: made.update(to_probs(p, input), **rows), "block", number, scores)
+        _said_where(lambda p: made.update(to_probs(p, input), **rows), number, scores)
     return made
-
-
-def _merge(empty: Callable[[], Partial], parts: Iterable[Any]) -> Any:
-    return merged(parts, empty)
 
 
 # -- blocks ----------------------------------------------------------------------------------------------
@@ -206,12 +199,8 @@ def _rows_in_chunks(x: Any, what: str) -> Any:
     return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
 
 
-def _classes_of(probs: Any) -> int:
-    if probs.ndim == 1:
-        return 2
-    if np.isnan(probs.shape[1]):
-        raise ValueError("the number of columns is not known: call compute_chunk_sizes() first")
-    return int(probs.shape[1])
+def _classes_of(scores: Any) -> Any:
+    return 2 if scores.ndim == 1 else scores.shape[1]
 
 
 def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
@@ -240,12 +229,12 @@ def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any
     return [work(i, block, **{name: b[i] for name, b in blocks.items()}) for i, block in enumerate(whole)]
 
 
-def _said_where(function: Callable[..., T], kind: str, number: int | None, *block: Any) -> T:
+def _said_where(function: Callable[[Any], T], number: int | None, block: Any) -> T:
     """Call the function; rows that its complaint names are those of a block, so the block is named too."""
     try:
-        return function(*block)
+        return function(block)
     except ValueError as error:
-        raise ValueError(f"{kind} {number}: {error}" if number is not None else str(error)) from None
+        raise ValueError(f"block {number}: {error}" if number is not None else str(error)) from None
 
 
 # -- fits ------------------------------------------------------------------------------------------------
@@ -267,7 +256,7 @@ def fit(
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     **options
-        Of :func:`hcal.fit_batches`: ``sample_rows``, ``n_rows``.
+        Of :func:`hcal.fit_batches`: ``sample_rows``.
 
     Examples
     --------

@@ -22,6 +22,7 @@ from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.io.atomic import atomic_path
 from hcal.maps.base import Map
+from hcal.text import without_nan
 
 #: Raised when the layout of the JSON changes.
 SCHEMA = 1
@@ -93,7 +94,7 @@ def as_json(calibrator: Calibrator) -> str:
     }
     if calibrator.n_classes_ == 2:
         content["curve"] = _curve(calibrator)
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _described(map: Map) -> dict[str, Any]:
@@ -112,14 +113,8 @@ def _described(map: Map) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> Any:
-    """Return numbers as JSON has them: infinity becomes a number beyond any use, NaN becomes null."""
-    if isinstance(value, np.ndarray):
-        return _numbers(value.tolist())
-    if isinstance(value, list):
-        return [_numbers(each) for each in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None if np.isnan(value) else float(np.copysign(1e308, value))
-    return value
+    """Return numbers as lists; infinity, which JSON has not, becomes a number beyond any use."""
+    return np.nan_to_num(value, nan=np.nan, posinf=1e308, neginf=-1e308).tolist()
 
 
 def _example(calibrator: Calibrator) -> Any:

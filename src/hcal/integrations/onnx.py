@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
@@ -23,12 +23,11 @@ def export_onnx(
     calibrator: Calibrator,
     path: str | os.PathLike[str],
     *,
-    after: str | os.PathLike[str] | None = None,
     width: Literal["float32", "float64"] = "float32",
     dense: bool = False,
     one_column: bool = False,
 ) -> None:
-    """Write a fitted calibrator as an ONNX file, alone or behind a network.
+    """Write a fitted calibrator as an ONNX file.
 
     onnxruntime then gives what ``predict_proba`` gives, to 1e-5 in float32. A method that preserves accuracy keeps
     every argmax. A row with NaN or +inf comes out NaN.
@@ -37,8 +36,6 @@ def export_onnx(
     ----------
     calibrator : Calibrator
     path : path-like
-    after : path-like, optional
-        An ONNX network with one output, the scores that the calibrator was fitted on: the file then holds both.
     width : {"float32", "float64"}
         Float width of the graph. Methods that look up steps are computed in float64 inside.
     dense : bool
@@ -55,17 +52,6 @@ def export_onnx(
     >>> target.exists()
     True
     """
-    onnx = load_extra("exporting to ONNX", "onnx", "onnx")
-    model = _graph(calibrator, width, dense=dense, one_column=one_column)
-    if after is not None:
-        model = _append(onnx, onnx.load(os.fspath(after)), model)
-    onnx.checker.check_model(model, full_check=True)
-    with atomic_path(path) as temporary:
-        onnx.save(model, temporary)
-
-
-def _graph(calibrator: Calibrator, width: str, *, dense: bool, one_column: bool) -> Any:
-    """Return the graph from ``scores`` to ``probs``, the batch axis free."""
     torch = load_extra("exporting to ONNX", "torch", "torch")
     load_extra("exporting to ONNX", "onnxscript", "onnx")
     onnx = load_extra("exporting to ONNX", "onnx", "onnx")
@@ -75,21 +61,20 @@ def _graph(calibrator: Calibrator, width: str, *, dense: bool, one_column: bool)
         raise ValueError(f'width must be "float32" or "float64", got {width!r}')
     if one_column and calibrator.n_classes_ != 2:
         raise ValueError(f"one_column is for two classes; this calibrator has {calibrator.n_classes_}")
-    free = {axis: torch.export.Dim(name) for axis, name in ((0, "batch"), (2, "height"), (3, "width"))}
     columns = 1 if one_column else calibrator.n_classes_
-    shape = (2, columns, 3, 3) if dense else (2, columns)
-    example = torch.zeros(shape, dtype=getattr(torch, width))
+    shape, free = ((2, columns, 3, 3), (0, 2, 3)) if dense else ((2, columns), (0,))
+    names = {0: "batch", 2: "height", 3: "width"}
     with warnings.catch_warnings():  # the exporter speaks of its own internals
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             CalibrationHead(calibrator).eval(),
-            (example,),
+            (torch.zeros(shape, dtype=getattr(torch, width)),),
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
             input_names=["scores"],
             output_names=["probs"],
-            dynamic_shapes=({axis: free[axis] for axis in ((0, 2, 3) if dense else (0,))},),
+            dynamic_shapes=({axis: torch.export.Dim(names[axis]) for axis in free},),
         )
     model = program.model_proto
     model.producer_name, model.producer_version = "hcal", __version__
@@ -100,24 +85,6 @@ def _graph(calibrator: Calibrator, width: str, *, dense: bool, one_column: bool)
         "classes": [str(name) for name in calibrator.classes_],
     }
     onnx.helper.set_model_props(model, {"hcal": json.dumps(facts)})
-    return model
-
-
-def _append(onnx: Any, network: Any, head: Any) -> Any:
-    """Put the calibrator behind the only output of a network."""
-    from onnx import compose, version_converter
-
-    if len(network.graph.output) != 1:
-        names = [o.name for o in network.graph.output]
-        raise ValueError(f"the network must have one output, the scores; it has {len(names)}: {', '.join(names)}")
-    output = network.graph.output[0]
-    if head.graph.input[0].type.tensor_type.elem_type != output.type.tensor_type.elem_type:
-        raise ValueError("the network's output has another float width than the graph: say width=... to match")
-    opset = max(o.version for o in network.opset_import if o.domain in ("", "ai.onnx"))
-    if opset < OPSET:
-        network = version_converter.convert_version(network, OPSET)
-    elif opset > OPSET:
-        head = version_converter.convert_version(head, opset)
-    network.ir_version = head.ir_version = max(network.ir_version, head.ir_version)
-    head = compose.add_prefix(head, "hcal/", rename_outputs=False)
-    return compose.merge_models(network, head, io_map=[(output.name, "hcal/scores")])
+    onnx.checker.check_model(model, full_check=True)
+    with atomic_path(path) as temporary:
+        onnx.save(model, temporary)

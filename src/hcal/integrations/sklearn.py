@@ -27,11 +27,11 @@ from sklearn.utils.validation import _check_method_params, check_is_fitted, colu
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.inputs import check_groups, check_weight
-from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode, score_function
-from hcal.io.class_names import UnlabelledError, check_classes, is_text, missing_labels
+from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode
+from hcal.io.class_names import check_classes, is_text, missing_labels
 from hcal.numerics import FloatArray, IntArray
 
-__all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins", "score_function"]
+__all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
@@ -127,7 +127,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self.classes_ = np.unique(y)
             labels = encode(y, self.classes_)
             if len(self.classes_) < 2:
-                raise ValueError(f"calibration needs at least two classes; y has one class, {self.classes_[0]!r}")
+                raise ValueError(f"calibration needs more than one class; y has {self.classes_.tolist()}")
             if weight is not None and len(np.unique(y[weight > 0])) < 2:
                 raise ValueError("sample_weight leaves one class only; calibration needs at least two classes")
             splits = self._splits(X, y, members, routed.splitter.split)
@@ -202,15 +202,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
         if np.size(y) == len(y) and (missing := missing_labels(np.ravel(y))).any():
-            raise UnlabelledError(
+            raise ValueError(
                 f"{column} has no label in {missing.sum():,} of {len(missing):,} rows, first row {missing.argmax()}: "
                 "leave these rows out of X and y (of pandas: X[y.notna()], y[y.notna()])"
             )
         y = column_or_1d(y, warn=True)
-        if not len(y):
-            raise ValueError(f"{type(self).__name__} got 0 rows: there is nothing to learn from")
-        if getattr(X, "shape", (1, 1))[1:] == (0,):
-            raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
         assert_all_finite(y, input_name="y")
         if type_of_target(y) == "continuous":
             raise ValueError(
@@ -265,7 +261,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         name = self._response(estimator)
-        scores = raw_margins(estimator, X) if name == "margins" else as_logits(getattr(estimator, name)(X), name)
+        if name == "predict_proba":
+            scores = np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), _ZERO))
+        else:
+            scores = raw_margins(estimator, X)
         absent = _ZERO if name == "predict_proba" else _FLOOR
         return align_columns(scores, np.asarray(estimator.classes_), self.classes_, absent)
 
@@ -324,11 +323,15 @@ def raw_margins(model: Any, X: Any) -> FloatArray:
             from xgboost import DMatrix
 
             x = x if isinstance(x, DMatrix) else DMatrix(x)
-        return as_logits(inner.predict(x, **options), "margins")
-    if not hasattr(model, "decision_function"):
+        margins = np.asarray(inner.predict(x, **options), dtype=np.float64)
+    elif hasattr(model, "decision_function"):
+        margins = np.asarray(model.decision_function(X), dtype=np.float64)
+    else:
         name = type(model).__name__
         raise ValueError(f"{name} has no raw scores: calibrate its predict_proba with input='probs'")
-    return as_logits(model.decision_function(X), "decision_function")
+    if margins.ndim == 2 and margins.shape[1] > 1:
+        return margins
+    return np.stack([np.zeros(len(margins)), margins.reshape(-1)], axis=1)
 
 
 #: What makes ``predict`` of a booster return margins.
@@ -352,22 +355,6 @@ def _unwrap(estimator: Any) -> tuple[Any, Any]:
     if isinstance(estimator, Pipeline):
         return _unwrap(estimator[-1])[0], estimator[:-1] if len(estimator) > 1 else None
     return estimator, None
-
-
-def as_logits(response: Any, name: str) -> FloatArray:
-    """Turn the output of ``decision_function``, ``margins`` or ``predict_proba`` into logits of shape (N, K).
-
-    Examples
-    --------
-    >>> as_logits(np.array([3.0]), "decision_function")
-    array([[0., 3.]])
-    """
-    scores = np.asarray(response, dtype=np.float64)
-    if name == "predict_proba":
-        return np.log(np.maximum(scores, _ZERO))
-    if scores.ndim == 1 or scores.shape[1] == 1:
-        return np.stack([np.zeros(len(scores)), scores.reshape(-1)], axis=1)
-    return scores
 
 
 def align_columns(logits: FloatArray, have: NDArray[Any], want: NDArray[Any], absent: float = _FLOOR) -> FloatArray:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,14 +83,9 @@ def fits_float32(map: Map) -> bool:
 
 def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
     """Return the probabilities (N, K) of a tensor, computed where it lies; a row with NaN comes out NaN."""
-    k = calibrator.n_classes_
-    if scores.ndim != 2 or scores.shape[1] != k:
-        raise ValueError(
-            f"{calibrator.input} has shape {tuple(scores.shape)}, but the calibrator was fitted on {k} classes"
-        )
     head = CalibrationHead(calibrator).to(scores.device)
     with torch.no_grad():
-        blocks = torch.split(scores.detach(), max(1, _BLOCK_SCORES // k))
+        blocks = torch.split(scores.detach(), max(1, _BLOCK_SCORES // calibrator.n_classes_))
         return torch.cat([head(block) for block in blocks]) if len(blocks) > 1 else head(blocks[0])
 
 
@@ -291,7 +287,7 @@ def collect_logits(
     >>> logits.shape, y.shape
     (torch.Size([8, 2]), torch.Size([8]))
     """
-    where = torch.device(device) if device is not None else _device_of(model)
+    where = device or next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     options: dict[str, Any] = {"ignore_index": ignore_index, "pixels": pixels}
     total = len(loader) if isinstance(loader, Sized) else 0
     kept: list[tuple[Tensor, Tensor]] = []
@@ -314,11 +310,6 @@ def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return (batch[0],), {}, torch.as_tensor(batch[1])
     raise ValueError('a batch must be a pair (inputs, y) or a dict with "labels"')
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    tensor = next(model.parameters(), next(model.buffers(), None))
-    return torch.device("cpu") if tensor is None else tensor.device
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from hcal.metrics.streaming import StreamingMetrics
 load_extra("this integration", "torchmetrics", "torchmetrics")
 from torchmetrics import Metric  # noqa: E402
 
-__all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]
+__all__ = ["CalibrationMetrics", "CalibrationScore"]
 
 
 class CalibrationMetrics(Metric):
@@ -132,26 +132,3 @@ class CalibrationScore(CalibrationMetrics):
         (value,) = super().compute().values()
         found: torch.Tensor = value
         return found
-
-
-def attach(metric: Metric, engine: Any, name: str) -> None:
-    """Let an Ignite engine keep a metric, in ``engine.state.metrics`` at the end of an epoch.
-
-    Parameters
-    ----------
-    metric : torchmetrics.Metric
-    engine : ignite.engine.Engine
-        Whose output is ``(preds, target)``.
-    name : str
-        The key; a metric that returns a dictionary adds one key each, ``name/metric``.
-    """
-    from ignite.engine import Events
-
-    def finish() -> None:
-        found = metric.compute()
-        values = {f"{name}/{k}": v for k, v in found.items()} if isinstance(found, dict) else {name: found}
-        engine.state.metrics.update({key: float(value) for key, value in values.items()})
-
-    engine.add_event_handler(Events.EPOCH_STARTED, lambda: metric.reset())
-    engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: metric.update(*engine.state.output))
-    engine.add_event_handler(Events.EPOCH_COMPLETED, finish)

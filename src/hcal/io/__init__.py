@@ -22,8 +22,7 @@ By blocks. The same rows some at a time, for files that memory does not hold:
 
 Writing. ``write_probs(path, probs, y, ids=, kept=, classes=, names=)`` or, block by block,
 ``with write_blocks(path, n_rows, ...) as write: write(probs, y, ids=, kept=)``. ``can_write`` raises early.
-``atomic_path`` makes any output appear whole or not at all; ``ended_by_sigterm`` lets a
-command end by SIGTERM without a temporary file left.
+``atomic_path`` makes any output appear whole or not at all.
 
 Models. ``write_model(path, header, arrays)`` and ``read_model(path)`` (:mod:`hcal.io.model_file`) know a JSON
 header and arrays and nothing of methods; ``check_info`` checks what a header tells of the fit and
@@ -32,42 +31,30 @@ header and arrays and nothing of methods; ``check_info`` checks what a header te
 Language models. ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs`` and stated
 confidences are read by ``read`` too; :mod:`hcal.io.language_models` has their parts.
 
-Errors are ValueError or OSError with one line. Those that an option of a command can help with have a class:
-MissingLabelsError, UnlabelledError, UnknownKindError, UnnamedScoresError, UnnamedClassesError and
-NeedsBlocksError.
+Errors are ValueError or OSError with one line that names the file and what to do, in Python and as an option.
 """
 
 from __future__ import annotations
 
-from hcal.io.atomic import atomic_path, ended_by_sigterm
+from hcal.io.atomic import atomic_path
 from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
-from hcal.io.class_names import UnlabelledError, UnnamedClassesError, drop_unlabelled
-from hcal.io.files import NeedsBlocksError, checksum
-from hcal.io.reading import DataFile, MissingLabelsError, Piece, read, read_arrays, read_blocks
-from hcal.io.request import Part, Request, UnknownKindError, UnnamedScoresError
+from hcal.io.files import checksum
+from hcal.io.reading import DataFile, Piece, read, read_blocks
+from hcal.io.request import Part, Request
 from hcal.io.writing import can_write, write_blocks, write_probs
 
 __all__ = [
     "Batch",
     "Batches",
     "DataFile",
-    "MissingLabelsError",
-    "NeedsBlocksError",
     "Part",
     "Piece",
     "Request",
-    "UnknownKindError",
-    "UnlabelledError",
-    "UnnamedClassesError",
-    "UnnamedScoresError",
     "atomic_path",
     "batches",
     "can_write",
     "checksum",
-    "drop_unlabelled",
-    "ended_by_sigterm",
     "read",
-    "read_arrays",
     "read_blocks",
     "read_piece",
     "rows_from",

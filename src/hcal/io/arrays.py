@@ -80,21 +80,20 @@ class Stored:
         return flat
 
 
-def _header(file: Any, **options: Any) -> Stored:
-    """Read the header of an ``.npy``; only numbers and text pass."""
-    version = npy.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its version {version} of the .npy format is for records, not for numbers")
+def _header(file: Any, size: int, **options: Any) -> Stored:
+    """Read the header of an ``.npy`` of ``size`` bytes; only numbers and text pass."""
+    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a header of Python 2 is fine
-        shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+        shape, fortran, dtype = read(file)
+    found = Stored(file, shape, dtype, fortran, file.tell(), **options)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
     if dtype.kind not in "biufU":
         raise ValueError(f"it holds {dtype}, not numbers")
-    if any(n < 0 for n in shape):
-        raise ValueError(f"its header claims the shape {shape}")
-    return Stored(file, shape, dtype, fortran, file.tell(), **options)
+    if any(n < 0 for n in shape) or found.nbytes > size - found.offset:
+        raise ValueError(f"the header of an array claims the shape {shape}, for which there are too few bytes")
+    return found
 
 
 #: By name, what returns an array, or what stands for one: shape, dtype, nbytes, [rows].
@@ -102,9 +101,7 @@ Openers = dict[str, Callable[[], Any]]
 
 
 def _open_npy(file: BinaryIO) -> Openers:
-    found = _header(file)
-    if found.nbytes > size_of(file) - found.offset:
-        raise ValueError(f"its header claims {found.nbytes:,} bytes of numbers, the file has fewer")
+    found = _header(file, size_of(file))
     return {BARE: lambda: found}
 
 
@@ -120,9 +117,7 @@ def _open_npz(file: BinaryIO) -> Openers:
 
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``: one that is not compressed is read from where it stands."""
-    found = _header(archive.open(entry), packed=entry.compress_type != zipfile.ZIP_STORED)
-    if found.offset + found.nbytes != entry.file_size:
-        raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
+    found = _header(archive.open(entry), entry.file_size, packed=entry.compress_type != zipfile.ZIP_STORED)
     if found.packed:
         return found
     file.seek(entry.header_offset)

@@ -12,9 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-#: Writers look at the suffix of a temporary; one that is longer would not fit beside the rest of its name.
-_LONGEST_SUFFIX = 32
-
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -34,15 +31,18 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     'whole'
     """
     target = Path(os.path.realpath(path))
-    mode = _old_mode(target, path)
-    temporary, umasked = _create(target)
+    old = _mode(target, path)
+    # Writers look at the suffix; a very long one would not fit beside the rest of the name.
+    temporary = target.with_name(f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{target.suffix[:32]}")
+    temporary.touch(exist_ok=False)  # the kernel applies the umask: to ask for it is to set it, for every thread
+    mode = temporary.stat().st_mode & 0o777 if old is None else old
     try:
         # Before anything is in it: what replaces a private file must not be readable for a moment.
-        _set_mode(temporary, umasked if mode is None else mode | stat.S_IWUSR)
+        _set_mode(temporary, mode | stat.S_IWUSR)
         yield temporary
-        _set_mode(temporary, umasked if mode is None else mode)  # a writer may have made a new file of it
+        _set_mode(temporary, mode)  # a writer may have made a new file of it
         _sync(temporary)
-        _old_mode(target, path)  # the target may have become something else in the meantime
+        _mode(target, path)  # the target may have become something else in the meantime
         temporary.replace(target)
         with suppress(OSError):  # makes the rename durable, where folders can be opened
             _sync(target.parent)
@@ -83,7 +83,7 @@ def check_new_folder(path: Path) -> None:
         raise ValueError(f"{path} exists: name a new or an empty folder")
 
 
-def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
+def _mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
     """Return the permissions of the regular file at ``target``, None for a new name; refuse all else."""
     if not target.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {Path(asked).parent}")
@@ -96,20 +96,6 @@ def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
     if not stat.S_ISREG(mode):
         raise ValueError(f"{asked} is not a regular file: nothing was written")
     return mode & 0o777
-
-
-def _create(target: Path) -> tuple[Path, int]:
-    """Make the empty temporary; return its name and the permissions that the umask left.
-
-    The kernel applies the umask here: to ask for it is to set it, for every thread of the process.
-    """
-    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
-    temporary = target.parent / f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        return temporary, os.fstat(handle).st_mode & 0o777
-    finally:
-        os.close(handle)
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -113,6 +113,8 @@ class Batches:
         Some of the first rows, by which it was decided what the columns hold.
     n_rows : int
         How many rows there are.
+    name : str
+        The name of the first file, and how many come with it.
     """
 
     def __init__(self, paths: Sequence[Path], reading: Reading, rows: int | None) -> None:
@@ -123,6 +125,7 @@ class Batches:
             raise ValueError(f"{self.paths[0].name} has no rows")
         self.first, self.kind, self.n_classes = first, first.kind, first.n_classes
         self.classes, self.part = first.classes, first.part
+        self.name = replace(first, path=self.paths[0], more=self.paths[1:]).name
         self._size = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
         self.reading = reading.after(first)
 
@@ -131,11 +134,6 @@ class Batches:
         # Absolute: who reads a piece may stand in another folder.
         paths = [path.absolute() for path in self.paths]
         return [piece for piece in pieces_of(paths, self.reading, self._size) if len(piece)]
-
-    @property
-    def name(self) -> str:
-        """The name of the first file, and how many come with it."""
-        return replace(self.first, path=self.paths[0], more=self.paths[1:]).name
 
     def check_labels(self) -> None:
         """Raise where there are no labels, or none that are classes: before a long pass, not in it."""

@@ -21,14 +21,6 @@ LONGEST_NAME: Final = 1_000
 MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
 
 
-class UnlabelledError(ValueError):
-    """Rows have no label."""
-
-
-class UnnamedClassesError(ValueError):
-    """Labels are text, and nothing says which column of the scores is which class."""
-
-
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """Check names of classes: K different texts, or K different integers.
 
@@ -77,15 +69,15 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     missing = np.zeros(1) if labels.ndim == 0 or labels.dtype.kind == "f" else missing_labels(labels, classes)
     if missing.any():
         row, count = int(np.argwhere(missing)[0][0]), int(missing.sum())
-        raise UnlabelledError(
+        raise ValueError(
             f"y has no label in {count:,} of {len(labels):,} rows, first row {row}: "
             "hcal.drop_unlabelled(scores, y) leaves them out"
         )
     if classes is None:
         if is_text(y):
-            raise UnnamedClassesError(
-                "y holds text: say which column is which class with classes=[…], in the order of the columns; "
-                "of one score a row, the second is its class"
+            raise ValueError(
+                "y holds text: say which column is which class with classes=[…] (--classes cat,dog,…), in the order "
+                "of the columns; of one score a row, the second is its class"
             )
         return y
     if isinstance(classes[0], str) and not is_text(y):
@@ -241,16 +233,10 @@ def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
     >>> drop_unlabelled(np.eye(3), [0, None, 2])[1]
     [0, 2]
     """
-    kept = ~missing_labels(y)
-    return tuple(_rows(values, kept) for values in (scores, y, *others))
+    from sklearn.utils import _safe_indexing
 
-
-def _rows(values: Any, kept: NDArray[np.bool_]) -> Any:
-    if len(values) != len(kept):
-        raise ValueError(f"{len(values)} rows beside {len(kept)} labels")
-    if isinstance(values, list | tuple):
-        found = [value for value, keep in zip(values, kept, strict=True) if keep]
-        return type(values)(found)
-    if hasattr(values, "loc"):
-        return values.loc[kept]
-    return values.filter(kept) if hasattr(values, "filter") else values[kept]
+    kept = np.flatnonzero(~missing_labels(y))
+    for values in (scores, *others):
+        if len(values) != len(y):
+            raise ValueError(f"{len(values)} rows beside {len(y)} labels")
+    return tuple(_safe_indexing(values, kept) for values in (scores, y, *others))

@@ -22,10 +22,6 @@ TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", 
 _HIDDEN: Final = re.compile(r"/[._]")
 
 
-class NeedsBlocksError(ValueError):
-    """A file that memory does not hold was to be read whole."""
-
-
 def files_of(source: Any) -> list[Path]:
     """Return the files that a name, or a list of names, stands for, in their order.
 
@@ -110,13 +106,12 @@ def check_memory(name: str, needed: float) -> None:
     >>> check_memory("a.npy", 1e18)
     Traceback (most recent call last):
     ...
-    hcal.io.files.NeedsBlocksError: a.npy needs about 1000000000.0 GB of memory and there are ...
+    ValueError: a.npy needs about 1000000000.0 GB of memory and there are ...
     """
     there = _available_memory()
     if needed > there:
-        raise NeedsBlocksError(
-            f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}: read it by blocks"
-        )
+        words = f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}"
+        raise ValueError(f"{words}: read it by blocks (--batch-rows 65536)")
 
 
 def _available_memory() -> int:
@@ -171,8 +166,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def explained(name: str) -> Iterator[None]:
     """Turn what a parser of a foreign format raises into one sentence that names the file.
 
-    Errors of hcal's own classes keep their class; all others become ValueError.
-
     >>> with explained("a.npz"):
     ...     raise EOFError
     Traceback (most recent call last):
@@ -184,10 +177,7 @@ def explained(name: str) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        own = isinstance(error, ValueError) and type(error).__module__.startswith("hcal")
-        kind = type(error) if own else ValueError
-        text = "not enough memory" if isinstance(error, MemoryError) else one_line(error)
-        text = text or type(error).__name__
+        text = "not enough memory" if isinstance(error, MemoryError) else one_line(error) or type(error).__name__
         if not text.startswith(name):
             text = f"{name}{text[2:]}" if text.startswith("it ") else f"cannot read {name}: {text}"
-        raise kind(text) from None
+        raise ValueError(text) from None

@@ -27,9 +27,8 @@ SCHEMA = 3
 Arrays = dict[str, NDArray[Any]]
 #: The most bytes of a file's header: names, parameters, scores and facts of the fit.
 MOST_HEADER = 16_000_000
-# An array that stands where a method has none: the container must hold one.
-_PLACEHOLDER = "_empty"
-_CONTAINER, _CHECKSUM = "hcal", "sha256"
+#: The names of the header among the metadata, and of the checksum among the arrays.
+_HEADER, CHECKSUM = "hcal", "sha256"
 
 
 def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -53,33 +52,21 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays:
     """
     from safetensors.numpy import save as to_bytes
 
-    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    held = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps({"schema": SCHEMA, "hcal": __version__, **header}, default=_plain)
     if len(text) > MOST_HEADER // 2:
         raise ValueError(f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}")
-    metadata = {_CONTAINER: text, _CHECKSUM: digest(text, contiguous)}
     with atomic_path(path) as temporary:
         # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
-        content = to_bytes(contiguous or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata)
-        temporary.write_bytes(_in_order(content))
+        temporary.write_bytes(to_bytes(held | {CHECKSUM: digest(text, held)}, metadata={_HEADER: text}))
 
 
-def _in_order(content: bytes) -> bytes:
-    """Return the file with its metadata by name: the library leaves their order to chance."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    head += b" " * (-len(head) % 8)  # arrays begin at a multiple of eight
-    return b"".join([len(head).to_bytes(8, "little"), head, memoryview(content)[end:]])
-
-
-def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of a header and of the names, types, shapes and bytes of the arrays.
+def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """Return the SHA-256 (32 bytes) of a header and of the names, types, shapes and bytes of the arrays.
 
     Examples
     --------
-    >>> digest("{}", {"a": np.zeros(2)}) == digest("{}", {"a": np.zeros((2, 1))})
+    >>> bool((digest("{}", {"a": np.zeros(2)}) == digest("{}", {"a": np.zeros((2, 1))})).all())
     False
     """
     found = hashlib.sha256(text.encode())
@@ -87,7 +74,7 @@ def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
         array = np.ascontiguousarray(arrays[name])
         found.update(f"\0{name}\0{array.dtype.str}\0{arrays[name].shape}\0".encode())
         found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+    return np.frombuffer(found.digest(), dtype=np.uint8)
 
 
 def _plain(value: Any) -> Any:
@@ -115,8 +102,8 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     FileNotFoundError: no such file: no such file
     """
     try:
-        metadata, arrays = _read(path)
-        header = json.loads(metadata[_CONTAINER])
+        text, arrays = _read(path)
+        header = json.loads(text)
         schema = header["schema"]
         if type(schema) is not int or schema < 1:
             raise ValueError(f"'schema' is {schema!r}")
@@ -126,7 +113,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         raise ValueError(f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade")
     if schema < 3:
         raise ValueError(f"{path} was written by hcal 0.2 or before: fit again")
-    if metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
+    if not np.array_equal(arrays.pop(CHECKSUM, np.empty(0)), digest(text, arrays)):
         raise ValueError(f"{path} is damaged: its checksum is not that of its content")
     return header, arrays
 
@@ -142,8 +129,8 @@ def reason(error: BaseException) -> str:
     return one_line(error if isinstance(error, ValueError) else repr(error), 300)
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
-    """Return the metadata and the arrays of a safetensors file; memory is in proportion to what is there."""
+def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
+    """Return the header and the arrays of a safetensors file; memory is in proportion to what is there."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -152,12 +139,11 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
     end = 8 + int.from_bytes(content[:8], "little")
     if end - 8 > min(len(content), MOST_HEADER):
         raise ValueError("its header is huge, or longer than the file")
-    metadata = parse_json(content[8:end], "its header")["__metadata__"]
+    text = parse_json(content[8:end], "its header")["__metadata__"][_HEADER]
     try:
-        arrays = load(content)
+        return text, load(content)
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    return metadata, {name: array for name, array in arrays.items() if name != _PLACEHOLDER}
 
 
 # -- what a header tells of the fit -------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A pickle is a program. Before Python's own machine runs it, every instruction is looked at: only those that
 arrays, tuples, lists and dicts are made of may be there, no memory index is larger than the program, and no
-container is used twice (which would let a small file describe an endless structure). The names that it may
-ask for stand for classes of this file, not for numpy's code.
+container and no long text is used twice (which would let a small file describe an endless structure). The names
+that it may ask for stand for functions of this file, not for numpy's code.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hcal.io.request import BARE
 
 #: Instructions of one pickle: no part of what it holds comes without one.
 MAX_INSTRUCTIONS: Final = 2_000_000
-_CONTAINERS: Final = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT"}
-_ALLOWED: Final = _CONTAINERS | {
+_ALLOWED: Final = {
     "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG", "BININT",
     "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE",
     "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
-    "EMPTY_TUPLE", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT",
+    "APPEND", "APPENDS", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
     "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
-_NUMERIC: Final = re.compile(r"[<>=|]?(\?|[biuf]\d{1,2})")
+_NUMERIC: Final = re.compile(r"([<>=|]?)(\?|[biuf]\d{1,2})")
 
 
 def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
@@ -48,22 +48,23 @@ def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
     """
     try:
         _scan(data)
-        return _named(_ArrayUnpickler(data).load())
+        return _named(_ArrayUnpickler(io.BytesIO(data), encoding="latin1").load())
     except Exception as error:
         raise ValueError(f"it is no pickle of arrays: {one_line(error)}") from None
 
 
 def _named(held: Any) -> dict[str, NDArray[Any]]:
     """Return arrays by name."""
-    parts = list(held) if isinstance(held, tuple | list) and len(held) == 2 else []
-    if all(isinstance(part, tuple | list) and len(part) == 2 for part in parts) and parts:
-        names, parts = ["logits_cal", "y_cal", "logits_test", "y_test"], [*parts[0], *parts[1]]
-    else:
-        names = ["logits", "y"]
-    given = held if isinstance(held, dict) else dict(zip(names, parts, strict=True)) if parts else {BARE: held}
+    names = [BARE]
+    if isinstance(held, tuple | list) and len(held) == 2:
+        two = all(isinstance(part, tuple | list) and len(part) == 2 for part in held)
+        held = [*held[0], *held[1]] if two else held
+        names = ["logits_cal", "y_cal", "logits_test", "y_test"] if two else ["logits", "y"]
+        held = dict(zip(names, held, strict=True))
+    given = held if isinstance(held, dict) else {BARE: held}
     arrays = {name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)}
     found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    if not found or len(found) < len(parts):
+    if len(found) < len(names):
         _refuse("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")
     return found
 
@@ -74,72 +75,62 @@ def _refuse(words: str) -> None:
 
 def _scan(data: bytes) -> None:
     """Refuse a program with an instruction, an index or a repetition that arrays do not need."""
-    before, containers, stored = "", set[int](), 0
+    simple, reusable, stored = False, set[int](), 0
     for count, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-        index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
         if code.name not in _ALLOWED:
             _refuse(f"the instruction {code.name} is not one that arrays need")
-        if count > MAX_INSTRUCTIONS:
-            _refuse(f"more than {MAX_INSTRUCTIONS:,} instructions")
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            if index > len(data):
-                _refuse("a memory index beyond the file")
+        index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
+        if index > len(data) or count > MAX_INSTRUCTIONS:
+            _refuse("more instructions, or a larger memory index, than arrays need")
+        if code.name.endswith("GET") and index not in reusable:
+            _refuse("a container or a long text that is used twice: the same parts again and again")
+        if code.name.endswith(("PUT", "MEMOIZE")):
             stored += 1
-            (containers.add if before in _CONTAINERS else containers.discard)(index)
-        elif code.name.endswith("GET") and index in containers:
-            _refuse("a tuple, list or dict that is used twice: the same parts again and again")
-        before = code.name
+            (reusable.add if simple else reusable.discard)(index)
+        # What is on the stack now: a short text, a name, or what a name made, none of which has parts.
+        short = isinstance(argument, str | bytes) and len(argument) <= 1000
+        simple = short or code.name in ("STACK_GLOBAL", "REDUCE")
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     """Python's unpickler with a vocabulary of six names."""
 
-    def __init__(self, data: bytes) -> None:
-        super().__init__(io.BytesIO(data), encoding="latin1")
-        self._left = 4 * len(data)
-
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name of numpy's, or refuse it before anything is imported."""
-        short = module.replace("numpy._core.", "numpy.core.")
-        found: dict[tuple[str, str], Any] = {
-            ("numpy", "ndarray"): _Array,
-            ("numpy", "dtype"): _Dtype,
-            ("_codecs", "encode"): self._encode,
-            ("numpy.core.multiarray", "_reconstruct"): _Array,
-            ("numpy.core.multiarray", "scalar"): lambda dtype, data=b"": _assemble(data, dtype, ())[()],
-            ("numpy.core.numeric", "_frombuffer"): _assemble,
-        }
-        if (short, name) not in found:
+        found = _KNOWN.get((module.replace("numpy._core.", "numpy.core."), name))
+        if found is None:
             _refuse(f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted")
-        return found[short, name]
-
-    def _encode(self, text: Any, encoding: Any = "latin1") -> bytes:
-        """Return the bytes that old protocols wrote as text."""
-        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-            _refuse("only latin1 bytes are admitted")
-        self._left -= len(text)
-        if self._left < 0:
-            _refuse("the same bytes again and again")
-        return bytes(text.encode("latin1"))
+        return found
 
 
 class _Dtype:
     """Stands for numpy.dtype: a plain number type and its byte order."""
 
     def __init__(self, code: Any, *_flags: Any) -> None:
-        text = code.decode("ascii", "replace") if isinstance(code, bytes) else code
-        if not isinstance(text, str) or len(text) > 8 or not _NUMERIC.fullmatch(text):
-            _refuse(f"only arrays of numbers are admitted, not dtype {str(text)[:20]!r}")
-        self.code, self.order = text.lstrip("<>=|"), text[0] if text[0] in "<>=|" else "="
+        found = _NUMERIC.fullmatch(_text(code))
+        if found is None:
+            _refuse(f"only arrays of numbers are admitted, not dtype {_text(code)[:20]!r}")
+        else:
+            self.order, self.code = found[1] or "=", found[2]
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1].decode() if isinstance(state[1], bytes) else state[1]
-        if order not in ("<", ">", "=", "|"):
+        self.order = _text(state[1])
+        if self.order not in ("<", ">", "=", "|"):
             _refuse("an unknown byte order")
-        self.order = order
 
     def numpy(self) -> np.dtype[Any]:
         return np.dtype(self.order.replace("|", "=") + self.code)
+
+
+def _text(told: Any) -> str:
+    if not isinstance(told, str | bytes):
+        _refuse("a number type that is none")
+    return told.decode("latin1") if isinstance(told, bytes) else str(told)
+
+
+def _encode(text: Any, _encoding: Any) -> bytes:
+    """Return the bytes that old protocols wrote as text."""
+    return _text(text).encode("latin1")
 
 
 class _Array:
@@ -157,7 +148,7 @@ class _Array:
 
 def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
     """Return the array of a buffer, without a copy of it."""
-    data = data.encode("latin1") if isinstance(data, str) else data  # Python 2 wrote its bytes as text
+    data = _encode(data, "latin1") if isinstance(data, str) else data
     if not isinstance(dtype, _Dtype) or not isinstance(data, bytes | bytearray):
         _refuse("only arrays of numbers are admitted")
     if not isinstance(shape, tuple) or len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
@@ -169,3 +160,13 @@ def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[An
     if kind.kind == "b":  # a byte other than 0 and 1 is no bool to numpy
         flat = flat.view(np.uint8) != 0
     return flat.reshape(shape, order="F" if order == "F" else "C")
+
+
+_KNOWN: Final[dict[tuple[str, str], Any]] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encode,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "scalar"): lambda dtype, data: _assemble(data, dtype, ()),
+    ("numpy.core.numeric", "_frombuffer"): _assemble,
+}

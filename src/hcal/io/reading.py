@@ -36,10 +36,6 @@ _MOST_PIECES: Final = 256
 _READERS: Final = READERS | dict.fromkeys(OPENERS, ArrayRows)
 
 
-class MissingLabelsError(ValueError):
-    """A file has no labels."""
-
-
 @dataclass(frozen=True)
 class DataFile:
     """Rows of a file, or of several.
@@ -109,21 +105,14 @@ class DataFile:
     def labels(self) -> NDArray[Any]:
         """Return the labels, names as the numbers of their classes, or say that this file has none."""
         if self.y is None:
-            raise MissingLabelsError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}")
+            advice = "name the column with label= (--label), or a file with labels= (--labels)"
+            raise ValueError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}")
         if self.y.ndim == 2:
             raise ValueError(
                 f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several "
                 "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
             )
-        y = np.asarray(class_names.encode(self.y, self.classes))
-        outside = np.unique(y[(y < 0) | (y >= self.n_classes)]) if y.dtype.kind in "iuf" else y[:0]
-        if len(outside) == 1 and (outside[0] < 0 or outside[0] == 255):
-            value, row = f"{outside[0]:.0f}", int(np.argmax(y == outside))
-            raise ValueError(
-                f"{self.path.name}: y must lie in 0..{self.n_classes - 1}; row {row} is {value}: if that marks rows or "
-                f"pixels without a label, ignore_index={value} (--ignore-index {value}) leaves them out"
-            )
-        return y
+        return np.asarray(class_names.encode(self.y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
         """Return the same rows with the columns in the order of a model's classes, found by their names.
@@ -278,7 +267,7 @@ def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: 
         return missing | ignored
     if missing.any() and "label" not in request.optional:  # of a model applied to new rows they are carried along
         name = one_line(repr(plan.roles.get("label", "y")), 60)
-        raise class_names.UnlabelledError(
+        raise ValueError(
             f"it has no label in {name} in {missing.sum():,} of the rows {row:,} to {row + len(y) - 1:,}, "
             f"first in row {row + missing.argmax():,}: "
             "unlabelled='drop' (--unlabelled drop) leaves them out"
@@ -416,23 +405,6 @@ def read(
     words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     notes = (f"{words} dropped",) if dropped else ()
     return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
-
-
-def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a file of arrays by name.
-
-    Examples
-    --------
-    >>> read_arrays("a.csv")
-    Traceback (most recent call last):
-    ...
-    ValueError: a.csv is no file of arrays: .npy, .npz, .p, .pkl
-    """
-    if Path(path).suffix.lower() not in OPENERS:
-        raise ValueError(f"{Path(path).name} is no file of arrays: {', '.join(OPENERS)}")
-    with open_rows(Path(path)) as (rows, _):
-        check_memory(Path(path).name, rows.n_bytes(rows.names))
-        return {name: rows.array(name)[:] for name in rows.names}
 
 
 def by_blocks(source: Any) -> bool:

@@ -40,14 +40,6 @@ _LONGEST: Final = 10_000
 _PREFIX: Final = re.compile(r"(logits?|log[_ ]?probs?|probs?|p(?=[_ .\-\[]))[_ .\-]?", re.IGNORECASE)
 
 
-class UnknownKindError(ValueError):
-    """A file does not say whether it holds logits, probs or log_probs, or holds several of them."""
-
-
-class UnnamedScoresError(ValueError):
-    """No column of a table is named as scores."""
-
-
 @dataclass(frozen=True)
 class Request:
     """What a file calls its parts and what its numbers are; None where the usual names are meant.
@@ -241,14 +233,16 @@ def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]
     for suffix in suffixes:
         found = [(columns, kind, suffix) for kind in wanted if (columns := _columns_of(kind + suffix, names))]
         if len(found) > 1:
-            raise UnknownKindError(f"it holds {' and '.join(kind + suffix for _, kind, _ in found)}: choose one")
+            kinds = " and ".join(kind + suffix for _, kind, _ in found)
+            raise ValueError(f"it holds {kinds}: choose one with input= (--input)")
         if found:
             return found[0]
     if BARE in names:
         return [BARE], _kind(request), ""
     what = request.input or "logits, probs or log_probs"
     parts = f", nor a part of that name with {suffixes[0]}" if suffixes[0] else ""
-    raise UnnamedScoresError(f"it has no {what}{parts}; it holds: {_listed(names)}")
+    advice = "name the columns with scores= and label= (--scores, --label)"
+    raise ValueError(f"it has no {what}{parts}; it holds: {_listed(names)}: {advice}")
 
 
 def _kind(request: Request, *names: str) -> InputKind:
@@ -257,7 +251,7 @@ def _kind(request: Request, *names: str) -> InputKind:
     for kind in known:
         if kind is not None:
             return kind
-    raise UnknownKindError("it does not say what its numbers are")
+    raise ValueError("it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)")
 
 
 def _columns_of(kind: str, names: Sequence[str]) -> list[str]:

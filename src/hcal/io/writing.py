@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +35,9 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
         def add(arrays: Arrays) -> None:
             rows = zip(*(c.tolist() for c in arrays.values()), strict=True)
             if path.suffix.lower() == ".jsonl":
-                file.writelines(_json_line(arrays, row) for row in rows)
+                for row in rows:
+                    plain = {n: v if _finite(v) else None for n, v in zip(arrays, row, strict=True)}
+                    file.write(json.dumps(plain, ensure_ascii=False, default=str) + "\n")
                 return
             if not file.tell():
                 table.writerow(arrays)
@@ -43,9 +46,8 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
         yield add
 
 
-def _json_line(names: Iterable[str], row: Sequence[Any]) -> str:
-    plain = [None if isinstance(v, float) and not np.isfinite(v) else v for v in row]
-    return json.dumps(dict(zip(names, plain, strict=True)), ensure_ascii=False, default=str) + "\n"
+def _finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 @contextmanager
@@ -57,15 +59,14 @@ def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
 
     create = parquet.ParquetWriter if suffix == ".parquet" else ipc.new_file
     with ExitStack() as stack:
-        writer = schema = None
+        writers = list[Any]()
 
         def add(arrays: Arrays) -> None:
-            nonlocal writer, schema
             table = arrow.table({n: a.tolist() if a.dtype == object else a for n, a in arrays.items()})
-            if writer is None:
+            if not writers:
                 schema = table.schema.with_metadata({MODEL: model}) if model else table.schema
-                writer = stack.enter_context(create(str(path), schema))
-            writer.write_table(table.cast(schema))
+                writers.extend([stack.enter_context(create(str(path), schema)), schema])
+            writers[0].write_table(table.cast(writers[1]))
 
         yield add
 
@@ -73,7 +74,7 @@ def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
 @contextmanager
 def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
     """Write probabilities as they come; what an ``.npz`` has beside them waits in memory."""
-    beside: dict[str, list[NDArray[Any]]] = {}
+    beside = {MODEL: [np.array([model])]} if model else {}
     with ExitStack() as stack:
         archive = None
         file: Any
@@ -99,8 +100,6 @@ def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
         file.close()
         if archive is None:
             return
-        if model:
-            beside[MODEL] = [np.array([model])]
         for name, parts in beside.items():
             array = np.concatenate(parts)
             plain = typed(array.tolist()) if array.dtype == object else np.ascontiguousarray(array)

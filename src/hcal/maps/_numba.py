@@ -1,4 +1,4 @@
-"""The mixture of temperatures in float32, compiled by numba; rows lo..hi a call, GIL released."""
+"""The mixture of temperatures in float32, compiled by numba; rows lo..hi a thread, GIL released."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import exponential, jit
+from hcal.compiled import each, exponential, jit, split
 
 Array = NDArray[Any]
 
@@ -63,9 +63,23 @@ def _member(a: Any, depth: Array, score: Array, out: Array, mass: Array) -> None
         mass[r] = np.float32(1.0) / mass[r]
 
 
+def mixture_forward(x: Array, slopes: Array, shares: Array) -> Array:
+    """Return Σ v_i softmax(a_i x) of float32 arrays."""
+    probs = np.empty(x.shape, np.float32)
+    parts = split(len(x), grain=x.shape[1] * len(slopes))
+    each(lambda part: _forward(x, slopes, shares, *part, probs), parts)
+    return probs
+
+
+def mixture_backward(x: Array, slopes: Array, grad: Array) -> tuple[Array, Array]:
+    """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
+    parts = split(len(x), grain=x.shape[1] * len(slopes))
+    by_share, by_slope = np.sum(each(lambda part: _backward(x, slopes, grad, *part), parts), axis=0)
+    return by_share.astype(np.float32), by_slope.astype(np.float32)
+
+
 @_jit
-def mixture_forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Array) -> None:
-    """P = Σ_i v_i softmax(a_i x) of rows lo..hi."""
+def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Array) -> None:
     n = x.shape[1]
     rows = _rows_of_mixture(n)
     score = np.empty(rows * n, dtype=np.float32)
@@ -88,10 +102,7 @@ def mixture_forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, pr
 
 
 @_jit
-def mixture_backward(
-    x: Array, slopes: Array, grad: Array, lo: int, hi: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """dL/dv and (dL/da)/v of the members from dL/dP of rows lo..hi: E[G] and Cov(G, x) under each."""
+def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[Array, Array]:
     n = x.shape[1]
     rows = _rows_of_mixture(n)
     by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))

@@ -45,26 +45,18 @@ _SIZE = re.compile(r"([A-Z])([+-]\d+)?")
 
 @dataclass(frozen=True)
 class Spec:
-    """The declaration of one array: its meaning, shape in numbers and symbols, range and order."""
+    """The declaration of one array, as :func:`array` takes it."""
 
     what: str
     shape: tuple[str | int, ...]
-    low: float
-    high: float
-    dtype: Literal["float64", "int64"]
-    order: Literal["increasing", "not falling"] | None
-    optional: bool
+    low: float = -LARGE
+    high: float = LARGE
+    dtype: Literal["float64", "int64"] = "float64"
+    order: Literal["increasing", "not falling"] | None = None
+    optional: bool = False
 
 
-def array(
-    what: str,
-    *shape: str | int,
-    low: float = -LARGE,
-    high: float = LARGE,
-    dtype: Literal["float64", "int64"] = "float64",
-    order: Literal["increasing", "not falling"] | None = None,
-    optional: bool = False,
-) -> Any:
+def array(what: str, *shape: str | int, **declared: Any) -> Any:
     """Declare an array of a map.
 
     Parameters
@@ -73,15 +65,18 @@ def array(
         Its meaning, in a few words; the page on the file format prints it.
     *shape : str or int
         Sizes; a letter stands for a size that all arrays of the map share ("K": classes), "K+1" for one more.
+    **declared
+        What else holds, by the names below.
     low, high : float
-        Every value lies in [low, high].
+        Every value lies in [low, high]; by default in ±1e100.
+    dtype : {"float64", "int64"}
     order : {"increasing", "not falling"}, optional
         Of the values of a one-dimensional array.
     optional : bool
         Whether it may be None.
     """
-    spec = Spec(what, shape, low, high, dtype, order, optional)
-    default: Any = None if optional else dataclasses.MISSING
+    spec = Spec(what, shape, **declared)
+    default: Any = None if spec.optional else dataclasses.MISSING
     return dataclasses.field(default=default, metadata={"array": spec})
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 
-from hcal.compiled import each, split
 from hcal.maps.base import SMALL, STEEP, Map, ProbabilityMap, array, map_type, option
 from hcal.xp import Array, namespace
 
@@ -51,10 +50,7 @@ class MixtureMap(ProbabilityMap):
             return None
         if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
             return None
-        out, slopes, shares = np.empty_like(x), self.slopes.astype(x.dtype), self.shares.astype(x.dtype)
-        parts = split(len(x), grain=x.shape[1] * len(slopes))
-        each(lambda part: mixture_forward(x, slopes, shares, *part, out), parts)
-        return out
+        return mixture_forward(x, self.slopes.astype(x.dtype), self.shares.astype(x.dtype))
 
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""

@@ -8,9 +8,9 @@ torch does, by the formula of the map that predicts.
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import abstractmethod
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.compiled import each, split
 from hcal.maps.base import Map
 from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
+from hcal.objective.engines import has_kernel
 
 Init = Literal["identity", "published"]
 
@@ -234,10 +234,8 @@ class EnsembleLinear(TrainableMap):
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
         """Return probabilities (N, K) of x (N, K)."""
         slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
-        if kernels_for(x) is None:
-            formula: Tensor = mixture(x, slopes, shares)
-            return formula
-        probs: Tensor = _Mixture.apply(x, slopes, shares)  # type: ignore[no-untyped-call]
+        formula = mixture if kernels_for(x) is None else _Mixture.apply
+        probs: Tensor = formula(x, slopes, shares)
         return probs
 
     def fitted(self, reference: Reference) -> Map:
@@ -288,13 +286,9 @@ def kernels_for(x: Tensor) -> Any:
     """Return the module of kernels that takes x, or None: numba on the CPU, Triton on CUDA, in float32."""
     if x.dtype != torch.float32:
         return None
-    name, package = ("_triton", "triton") if x.is_cuda else ("_numba", "numba")
+    module = "hcal.maps._triton" if x.is_cuda else "hcal.maps._numba"
     fits = x.shape[1] <= _TRITON_CLASSES and x.numel() < 2**31 - 2**16 if x.is_cuda else x.device.type == "cpu"
-    if not fits or find_spec(package) is None or find_spec(f"hcal.maps.{name}") is None:
-        return None
-    import importlib
-
-    return importlib.import_module(f"hcal.maps.{name}")
+    return importlib.import_module(module) if fits and has_kernel(module) else None
 
 
 def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
@@ -347,31 +341,18 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
         ctx.save_for_backward(x, slopes, shares)
-        kernels = kernels_for(x)
-        if x.is_cuda:
-            return kernels.mixture_forward(x.contiguous(), slopes, shares)  # type: ignore[no-any-return]
-        out = np.empty(tuple(x.shape), np.float32)
-        arrays = _arrays(x, slopes, shares)
-        parts = split(len(x), grain=x.shape[1] * len(slopes))
-        each(lambda part: kernels.mixture_forward(*arrays, *part, out), parts)
-        return torch.from_numpy(out)
+        given = _for_kernels(x, slopes, shares)
+        return torch.as_tensor(kernels_for(x).mixture_forward(*given))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         x, slopes, shares = ctx.saved_tensors
-        kernels = kernels_for(x)
-        if x.is_cuda:
-            by_share, by_slope = kernels.mixture_backward(x.contiguous(), slopes, grad.contiguous())
-        else:
-            arrays = _arrays(x, slopes, grad)
-            parts = split(len(x), grain=x.shape[1] * len(slopes))
-            sums = each(lambda part: kernels.mixture_backward(*arrays, *part), parts)
-            by_share, by_slope = (
-                torch.from_numpy(np.sum(part, axis=0)).to(x.dtype) for part in zip(*sums, strict=True)
-            )
+        by_share, by_slope = map(torch.as_tensor, kernels_for(x).mixture_backward(*_for_kernels(x, slopes, grad)))
         return None, shares * by_slope, by_share
 
 
-def _arrays(*tensors: Tensor) -> list[Any]:
-    return [t.detach().contiguous().numpy() for t in tensors]
+def _for_kernels(*tensors: Tensor) -> list[Any]:
+    """Return contiguous tensors on a GPU, arrays on the CPU."""
+    whole = (t.detach().contiguous() for t in tensors)
+    return [t if t.is_cuda else t.numpy() for t in whole]

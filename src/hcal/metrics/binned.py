@@ -37,6 +37,11 @@ class Bins(NamedTuple):
         """|mean confidence − accuracy| of each bin; 0 where it is empty."""
         return np.abs(self.conf - self.hit) / np.where(self.full, self.weight, 1.0)
 
+    @property
+    def mean_gap(self) -> float:
+        """The mean gap of the bins that hold anything, each counted the same."""
+        return float(self.gap[self.full].mean())
+
     def error(self, total: float, order: float = 1) -> float:
         """Return (Σ_b (n_b/N)·gap_b^r)^(1/r)."""
         return float((self.weight / total * self.gap**order).sum() ** (1 / order))
@@ -178,8 +183,7 @@ def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     >>> round(ace([[0.25, 0.75], [1.0, 0.0]], [1, 0]), 6)
     0.125
     """
-    b = clipped_equal_width(as_sample(probs, y, sample_weight), bins)
-    return float(b.gap[b.full].mean())
+    return clipped_equal_width(as_sample(probs, y, sample_weight), bins).mean_gap
 
 
 @metric("top-label", "sweep ECE, r = 1", "ECE with as many equal-mass bins as keep accuracy monotone",

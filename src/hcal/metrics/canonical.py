@@ -19,6 +19,7 @@ from hcal.numerics import Float64, IntArray
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
 # Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
 _ROUNDING = 1e-15
+_FLOOR = 1e-25  # of the probabilities whose logarithm dkde_ce takes, as published
 
 
 def _positive(bandwidth: float) -> None:
@@ -119,11 +120,11 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 # -- the Dirichlet-kernel error ---------------------------------------------------------------------
 
 
-def _dkde(s: Sample, bandwidth: float, floor: float) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
+def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
     """Yield (rows, π − p, π, the normalised kernel to all rows by class, the order of these) in blocks."""
     by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
     present, starts = np.unique(s.y[by_class], return_index=True)
-    for rows, p, kernel in _kernel_blocks(s, by_class, bandwidth, floor):
+    for rows, p, kernel in _kernel_blocks(s, by_class, bandwidth):
         kernel /= kernel.sum(axis=1, keepdims=True)
         mass = np.zeros_like(p)
         mass[:, present] = np.add.reduceat(kernel, starts, axis=1)
@@ -137,7 +138,7 @@ def _dkde_shares(s: Sample) -> tuple[Vector, float]:
     labels in π adds mean_i Σ_j κ_ij²·(1 − ‖p_j‖²).
     """
     own, added, noise = np.empty(s.n), np.zeros(s.n), 0.0
-    for rows, gap, mass, kernel, columns in _dkde(s, 1.0, 1e-25):
+    for rows, gap, mass, kernel, columns in _dkde(s, 1.0):
         own[rows] = np.einsum("nk,nk->n", gap, gap)
         moved = gap[:, s.y[columns]] - np.einsum("nk,nk->n", gap, mass)[:, None]
         added[columns] += 2 * np.einsum("nm,nm->m", kernel, moved)
@@ -152,15 +153,13 @@ def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
     return max(value - noise - reach, 0.0), value + reach
 
 
-def _kernel_blocks(
-    s: Sample, columns: IntArray, bandwidth: float, floor: float
-) -> Iterator[tuple[IntArray, Float64, Float64]]:
+def _kernel_blocks(s: Sample, columns: IntArray, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64]]:
     """Yield (rows, their probabilities, weighted kernel to all rows in the order of ``columns``).
 
     log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product less a vector; a block of rows is normalised
     by its maximum, so nothing overflows.
     """
-    p = np.maximum(s.data.probs.astype(np.float64), floor)
+    p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
     shape = p[columns] / bandwidth
     with np.errstate(divide="ignore"):
         offset = np.log(s.w[columns]) - _dirichlet_constant(shape)
@@ -188,20 +187,16 @@ def _dirichlet_constant(shape: Float64) -> Vector:
 
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
         weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends)  # fmt: skip
-def dkde_ce(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0, floor: float = 1e-25
-) -> float:
+def dkde_ce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0) -> float:
     """Return the Dirichlet-kernel canonical calibration error mean_i ‖π_i − p_i‖², no root.
 
     Popordanoska, Sayer, Blaschko: A Consistent and Differentiable Lp Canonical Calibration Error Estimator,
     NeurIPS 2022. π_i is the mean of the other rows' one-hot labels, weighted by the Dirichlet(p_j/h + 1)
-    density at p_i.
+    density at p_i. Probabilities are clipped to at least 1e-25 before the logarithm.
 
     Parameters
     ----------
     bandwidth : float
-    floor : float
-        Probabilities are clipped to at least this before the logarithm.
 
     Returns
     -------
@@ -218,5 +213,5 @@ def dkde_ce(
     s.need_repetitions("dkde_ce")
     if s.total < 2:
         return float("nan")
-    blocks = _dkde(s, bandwidth, floor)
+    blocks = _dkde(s, bandwidth)
     return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in blocks]))

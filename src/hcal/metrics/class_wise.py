@@ -63,24 +63,22 @@ def equal_width_cells(s: Sample, bins: int) -> Cells:
     edges = np.linspace(0, 1, check_bins(bins) + 1)
     cells = _listed_cells(s, float(edges[1]), edges[1:-1])
     happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
-    rest = s.total - cells.weight.sum(axis=1) - s.zero_weights
-    cells.gap[:, 0] += (s.column_sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
+    sums, zeros = s.column_sums
+    rest = s.total - cells.weight.sum(axis=1) - zeros
+    cells.gap[:, 0] += (sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
     cells.weight[:, 0] += rest
     return cells
 
 
-def thresholded_cells(s: Sample, bins: int, threshold: float | None = None) -> Cells:
-    """Return the cells [lo, hi) of the entries above the threshold only."""
+def thresholded_cells(s: Sample, bins: int) -> Cells:
+    """Return the cells [lo, hi) of the entries above 1/K only."""
     inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    return _listed_cells(s, _threshold(s, threshold), inner, closed=True)
+    return _listed_cells(s, _threshold(s), inner, closed=True)
 
 
-def _threshold(s: Sample, threshold: float | None) -> float:
-    value = 1 / s.k if threshold is None else threshold
-    if not 0 <= value < 1:
-        raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
-    # As the probabilities write it: the 0.1 of float32 is above that of float64, and not above itself.
-    return float(s.data.probs.dtype.type(value))
+def _threshold(s: Sample) -> float:
+    """Return 1/K as the probabilities write it: the 0.1 of float32 is above that of float64, not above itself."""
+    return float(s.data.probs.dtype.type(1 / s.k))
 
 
 @metric("class-wise", "CWECE, mean", "ECE of every class's probability, averaged over classes", label="CWECE_a")
@@ -123,19 +121,11 @@ def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
 
 
 @metric("class-wise", "tCWECE", "class-wise ECE over the probabilities above 1/K only")
-def tcwece(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, threshold: float | None = None
-) -> float:
+def tcwece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the thresholded class-wise error: only entries above 1/K count, in bins [lo, hi).
 
     Patel et al.: Multi-Class Uncertainty Calibration via Mutual Information Maximization-based Binning,
     ICLR 2021. A class with no such entry counts 0 in the mean over classes.
-
-    Parameters
-    ----------
-    bins : int
-    threshold : float, optional
-        1/K by default.
 
     Examples
     --------
@@ -143,19 +133,11 @@ def tcwece(
     0.125
     """
     s = as_sample(probs, y, sample_weight)
-    return float(thresholded_cells(s, bins, threshold).kept_errors().mean())
+    return float(thresholded_cells(s, bins).kept_errors().mean())
 
 
 @metric("class-wise", "tCWECE, k-means", "the same with bins from k-means", label="tCWECE^k", weights="counts")
-def tcwece_k(
-    probs: Any,
-    y: Any = None,
-    *,
-    sample_weight: Any = None,
-    bins: int = 15,
-    threshold: float | None = None,
-    random_state: int = 0,
-) -> float:
+def tcwece_k(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, random_state: int = 0) -> float:
     """Return the thresholded class-wise error with bins from a 1-D k-means of every class.
 
     Patel et al., ICLR 2021. Lloyd iterations from randomly drawn values until the mean distance changes by
@@ -165,8 +147,6 @@ def tcwece_k(
     Parameters
     ----------
     bins : int
-    threshold : float, optional
-        1/K by default.
     random_state : int
 
     Examples
@@ -177,7 +157,7 @@ def tcwece_k(
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
     edges = _cluster_edges(s, check_bins(bins), random_state)
-    return float(_listed_cells(s, _threshold(s, threshold), edges).kept_errors().mean())
+    return float(_listed_cells(s, _threshold(s), edges).kept_errors().mean())
 
 
 # -- one-dimensional k-means ------------------------------------------------------------------------

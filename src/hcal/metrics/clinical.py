@@ -10,7 +10,7 @@ these to report: Van Calster et al., BMC Medicine 2019.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -133,7 +133,7 @@ class Clinical:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as numbers, lists and text; estimates as ``{"value", "low", "high"}``."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return asdict(self, dict_factory=_plain)
 
     def table(self) -> list[tuple[str, str, str]]:
         """Return (name, value with interval, what it means) of every number, for people."""
@@ -239,12 +239,9 @@ def clinical(
     )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, Estimate | Curve | DecisionCurve):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    return list(value) if isinstance(value, tuple) else value
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    lists = {name: list(value) for name, value in items if isinstance(value, tuple)}
+    return dict(items) | lists | {name: x.tolist() for name, x in items if isinstance(x, np.ndarray)}
 
 
 def _wald(value: float, variance: float, z: float) -> Estimate:

@@ -98,12 +98,12 @@ def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sampl
     step = max(1, BLOCK // max(s.n, s.k))
     for i in range(0, len(weights), step):
         block = weights[i : i + step]
-        sums = (s.data.column_sums(block), s.data.zero_weights(block)) if wide else None
+        sums = s.data.column_sums(block) if wide else None
         for b, w in enumerate(block):
             other = s.reweighted(w)
             other.keep_clusters = True
             if sums is not None:
-                other.__dict__["column_sums"], other.__dict__["zero_weights"] = sums[0][b], sums[1][b]
+                other.__dict__["column_sums"] = sums[0][b], sums[1][b]
             yield other
 
 
@@ -144,7 +144,7 @@ def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generat
     names, keep = list(names), s.reweighted(s.weight)
     keep.keep_clusters = True
     if any(METRICS[n].level == "class-wise" for n in names):
-        _ = keep.column_sums, keep.zero_weights  # one pass over N x K for all draws
+        _ = keep.column_sums  # one pass over N x K for all draws
     drawn = (y for size in resample_blocks(n_draws, s.n) for y in s.data.drawn(size, rng))
     table = np.array([[METRICS[n].function(r) for n in names] for r in map(keep.relabelled, drawn)])
     return dict(zip(names, table.T, strict=True))

@@ -7,17 +7,16 @@ is the same sample with other weights. A tensor on an accelerator is copied to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
 
 Vector = Float64
 
@@ -29,8 +28,7 @@ MOST_COPIES = 10**7
 SUBSET_ROWS, SUBSET_NUMBERS = 10_000, 5_000_000
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(NamedTuple):
     """The entries p_ik above a threshold, in row-major order."""
 
     row: IntArray
@@ -47,24 +45,20 @@ class Data:
         self.n, self.k = self.probs.shape
         self.y = inputs.check_labels(y, self.n, self.k)
         self._entries: dict[float, Entries] = {}
-        # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
+        # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums, h-errors.
         self.cluster_edges: dict[tuple[int, int], Float64] = {}
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
+        self.h_errors: dict[tuple[str, int], Any] = {}
 
     @cached_property
-    def _top(self) -> tuple[Vector, IntArray]:
-        pred = self.probs.argmax(axis=1)
-        return self.probs[np.arange(self.n), pred].astype(np.float64), pred.astype(np.int64)
-
-    @property
-    def conf(self) -> Vector:
-        """Confidence max_k p_ik, shape (N,)."""
-        return self._top[0]
-
-    @property
     def pred(self) -> IntArray:
         """Predicted class, the first on ties, shape (N,)."""
-        return self._top[1]
+        return np.asarray(self.probs.argmax(axis=1), dtype=np.int64)
+
+    @cached_property
+    def conf(self) -> Vector:
+        """Confidence max_k p_ik, shape (N,)."""
+        return self.probs[np.arange(self.n), self.pred].astype(np.float64)
 
     @cached_property
     def hit(self) -> Vector:
@@ -84,8 +78,7 @@ class Data:
 
     def row_blocks(self) -> list[FloatArray]:
         """Views of consecutive rows, about ``BLOCK`` numbers each."""
-        step = max(1, BLOCK // self.k)
-        return [self.probs[i : i + step] for i in range(0, self.n, step)]
+        return [self.probs[rows] for rows in row_blocks(self.probs.shape, BLOCK)]
 
     @cached_property
     def order(self) -> IntArray:
@@ -112,10 +105,6 @@ class Data:
         for k in range(0, self.k, step):
             yield from np.ascontiguousarray(self.probs[:, k : k + step].T)
 
-    def take(self, rows: IntArray) -> FloatArray:
-        """Return the probabilities of some rows."""
-        return self.probs[rows]
-
     def entries(self, threshold: float) -> Entries:
         """Return the entries p_ik > threshold."""
         if threshold not in self._entries:
@@ -129,35 +118,23 @@ class Data:
             self._entries[threshold] = Entries(row, column, value, self.y[row] == column)
         return self._entries[threshold]
 
-    def column_sums(self, weight: Float64) -> Float64:
-        """Return the weighted sums of every class's probabilities, shape (K,) or (B, K) for B weights."""
-        return self._sum_columns(weight, lambda block: block.astype(np.float64, copy=False))
-
-    def zero_weights(self, weight: Float64) -> Float64:
-        """Return the weight of the entries p = 0 of every class, shape (K,) or (B, K) for B weights."""
-        if not self._has_zeros:
-            return np.zeros((*weight.shape[:-1], self.k))
-        return self._sum_columns(weight, lambda block: (block == 0).astype(np.float64))
-
-    @cached_property
-    def _has_zeros(self) -> bool:
-        return not all(block.all() for block in self.row_blocks())
-
-    def _sum_columns(self, weight: Float64, of: Callable[[FloatArray], Float64]) -> Float64:
-        total, start = np.zeros((*weight.shape[:-1], self.k)), 0
-        for block in self.row_blocks():
-            total += weight[..., start : start + len(block)] @ of(block)
-            start += len(block)
-        return total
+    def column_sums(self, weight: Float64) -> tuple[Float64, Float64]:
+        """Return Σ w·p and Σ w·[p = 0] of every class, each of shape (K,), or (B, K) for B weights."""
+        sums, zeros = np.zeros((2, *weight.shape[:-1], self.k))
+        for rows in row_blocks(self.probs.shape, BLOCK):
+            block, w = self.probs[rows], weight[..., rows]
+            sums += w @ block.astype(np.float64, copy=False)
+            if not block.all():
+                zeros += w @ (block == 0).astype(np.float64)
+        return sums, zeros
 
     def relabelled(self, y: IntArray) -> Data:
         """Return the same predictions with other (checked) labels; what does not depend on y is shared."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
-        other.y, other.pair_sums = y, {}
-        other._entries = {t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()}
+        other.y, other.pair_sums, other.h_errors = y, {}, {}
+        other._entries = {t: e._replace(mark=y[e.row] == e.column) for t, e in self._entries.items()}
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
@@ -221,6 +198,11 @@ class Sample:
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
 
+    Attributes
+    ----------
+    n, k : int
+        Rows and classes.
+
     Examples
     --------
     >>> s = Sample([[0.2, 0.8], [0.6, 0.4]], [1, 1])
@@ -230,21 +212,23 @@ class Sample:
 
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
         self.data = Data(probs, y)
+        self.n, self.k = self.data.n, self.data.k
         # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
         self.keep_clusters = False
-        self.weight = inputs.check_weight(sample_weight, self.data.n)
+        self.weight = inputs.check_weight(sample_weight, self.n)
 
     def reweighted(self, weight: Vector | None) -> Sample:
         """Return the same predictions under other (checked) weights, sharing all reductions."""
         other = object.__new__(Sample)
-        other.data, other.weight, other.keep_clusters = self.data, weight, self.keep_clusters
+        other.data, other.n, other.k = self.data, self.n, self.k
+        other.weight, other.keep_clusters = weight, self.keep_clusters
         return other
 
     def relabelled(self, y: IntArray) -> Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
-        for name in ("w", "total", "column_sums", "zero_weights"):  # no label in any of them
+        for name in ("w", "total", "column_sums"):  # no label in any of them
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
@@ -255,16 +239,6 @@ class Sample:
         other.data = copy(self.data)
         other.data.__dict__["hit_sorted"] = hit.astype(np.float64)
         return other
-
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return int(self.data.n)
-
-    @property
-    def k(self) -> int:
-        """Number of classes."""
-        return int(self.data.k)
 
     @property
     def y(self) -> IntArray:
@@ -288,14 +262,9 @@ class Sample:
         return Ranked(d.conf_sorted, d.hit_sorted, self.w[d.order])
 
     @cached_property
-    def column_sums(self) -> Vector:
-        """Weighted sums of every class's probabilities, shape (K,)."""
+    def column_sums(self) -> tuple[Vector, Vector]:
+        """Weighted sums of every class's probabilities, and the weight of its entries p = 0, shape (K,) each."""
         return self.data.column_sums(self.w)
-
-    @cached_property
-    def zero_weights(self) -> Vector:
-        """Weight of the entries p = 0 of every class, shape (K,)."""
-        return self.data.zero_weights(self.w)
 
     @cached_property
     def subset_rows(self) -> IntArray:
@@ -314,7 +283,7 @@ class Sample:
         rows = self.subset_rows
         if len(rows) == self.n:
             return self
-        return Sample(self.data.take(rows), self.y[rows], None if self.weight is None else self.weight[rows])
+        return Sample(self.data.probs[rows], self.y[rows], None if self.weight is None else self.weight[rows])
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""
@@ -326,7 +295,7 @@ class Sample:
             return self
         self.need_repetitions(metric, copied=True)
         rows = np.repeat(np.arange(self.n), self.weight.astype(np.int64))
-        return Sample(self.data.take(rows), self.y[rows])
+        return Sample(self.data.probs[rows], self.y[rows])
 
     def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
         """Refuse weights that are not repetition counts, or are too many where they are written out."""

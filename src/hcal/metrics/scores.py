@@ -106,7 +106,7 @@ def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.5
     """
     s = as_sample(probs, y, sample_weight)
-    return (s.mean(s.data.squares) - 1 / s.k) / (1 - 1 / s.k)
+    return float((s.mean(s.data.squares) - 1 / s.k) / (1 - 1 / s.k))
 
 
 for _function in (mean_confidence, sharpness):

@@ -53,11 +53,6 @@ _SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
 }
 
 
-def _mean_gap(sums: Float64, _: float) -> float:
-    b = Bins(*sums)
-    return float(b.gap[b.full].mean())
-
-
 def _ks(fine: Float64, total: float) -> float:
     return float(np.abs(np.cumsum(fine[1] - fine[2])).max() / total)
 
@@ -83,7 +78,7 @@ _VALUES: Final[dict[str, tuple[str, Callable[[Float64, float], float]]]] = {
     "ece_ew": ("width", lambda x, total: Bins(*x).error(total)),
     "ece_em": ("fine", _ece_em),
     "ece_r2": ("width", lambda x, total: Bins(*x).error(total, 2)),
-    "ace": ("clipped", _mean_gap),
+    "ace": ("clipped", lambda x, _: Bins(*x).mean_gap),
     "ks": ("fine", _ks),
     "mce": ("width", lambda x, _: float(Bins(*x).gap.max())),
     "cwece_a": ("cells", lambda x, total: float(Cells(*x).errors(total).mean())),

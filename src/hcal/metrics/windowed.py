@@ -16,6 +16,7 @@ the paper's objective (``docs/theory.md`` has an example); *class-wise* windows 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -52,13 +53,7 @@ class HError:
 
 
 def h_error(
-    probs: Any,
-    y: Any = None,
-    *,
-    sample_weight: Any = None,
-    events: EventFamily = "class-wise",
-    window: int = 200,
-    se: bool = True,
+    probs: Any, y: Any = None, *, sample_weight: Any = None, events: EventFamily = "class-wise", window: int = 200
 ) -> HError:
     """Return the h-calibration error with its noise level and standard error (see :func:`hce`).
 
@@ -70,8 +65,6 @@ def h_error(
         Whole repetition counts.
     events : {"class-wise", "pooled", "top-label"}
     window : int
-    se : bool
-        Whether to compute the standard error (NaN if not).
 
     Returns
     -------
@@ -86,26 +79,31 @@ def h_error(
     >>> found.value < found.noise
     True
     """
-    if str(events) == "atomic":  # their name in files of 0.1
-        events = "pooled"
     if events not in get_args(EventFamily):
         raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
     if not isinstance(window, int | np.integer) or window < 2:
         raise ValueError(f"window must be an integer of at least 2, got {window!r}")
     s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
+    found: HError | None = s.data.h_errors.get((events, window))
+    if found is None:
+        found = s.data.h_errors[events, window] = _combine(list(_members(s, events, window)), s.n)
+    return found
+
+
+def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums]:
+    """Yield the sums of every sorted list of events of a family."""
     if events == "top-label":
-        d = s.data.conf_sorted - s.data.hit_sorted
-        return _combine([sum_windows(d, s.data.order, s.n, window, se)], s.n)
-    if events == "pooled":
-        return _combine([_pooled_windows(s, window, se)], s.n)
-    # Of two classes one says all, being the mirror of the other.
-    columns = [(1, s.data.column(1))] if s.k == 2 else enumerate(s.data.columns())
-    shared, members = _shared_squares(s.n, min(window, s.n)), []
-    for k, column in columns:
-        order = stable_order(column)
-        d = column[order].astype(np.float64) - (s.y[order] == k)
-        members.append(sum_windows(d, order, s.n, window, se, shared))
-    return _combine(members, s.n)
+        yield sum_windows(s.data.conf_sorted - s.data.hit_sorted, s.data.order, s.n, window)
+    elif events == "pooled":
+        yield _pooled_windows(s, window)
+    else:
+        # Of two classes one says all, being the mirror of the other.
+        columns = [(1, s.data.column(1))] if s.k == 2 else enumerate(s.data.columns())
+        shared = _shared_squares(s.n, min(window, s.n))
+        for k, column in columns:
+            order = stable_order(column)
+            d = column[order].astype(np.float64) - (s.y[order] == k)
+            yield sum_windows(d, order, s.n, window, shared)
 
 
 def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
@@ -141,7 +139,7 @@ def hce(
     >>> round(hce([[0.25, 0.75]] * 4, [1, 1, 1, 1], events="top-label"), 6)
     0.25
     """
-    return h_error(probs, y, sample_weight=sample_weight, events=events, window=window, se=False).value
+    return h_error(probs, y, sample_weight=sample_weight, events=events, window=window).value
 
 
 @metric("class-wise", "h-calibration error, pooled",
@@ -180,8 +178,8 @@ class WindowSums:
     pairs: float  # ordered pairs of different rows
     products: float  # Σ d_a d_b over them
     null_variance: float  # of ``products``, if labels were drawn from the probabilities
-    row_products: Vector | None = None  # the part of ``products`` in which each row takes part, if asked for
-    row_pairs: Vector | None = None
+    row_products: Vector  # (N,): the part of ``products`` in which each row takes part
+    row_pairs: Vector
 
 
 def _combine(sums: list[WindowSums], n_rows: int) -> HError:
@@ -192,20 +190,16 @@ def _combine(sums: list[WindowSums], n_rows: int) -> HError:
         return HError(nan, nan, nan, nan)
     squared = float(np.mean([x.products / x.pairs for x in members]))
     null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
-    influence, se = np.zeros(n_rows), nan
+    influence = np.zeros(n_rows)
     for x in members:
-        if x.row_products is not None and x.row_pairs is not None:
-            influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs
-    if members[0].row_products is not None:
-        variance = float(influence @ influence) / len(members) ** 2
-        # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
-        se = float(np.sqrt(max(variance - null**2, null**2)))
+        influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs
+    variance = float(influence @ influence) / len(members) ** 2
+    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+    se = float(np.sqrt(max(variance - null**2, null**2)))
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null))
 
 
-def sum_windows(
-    d: Vector, row: IntArray, n_rows: int, window: int, se: bool, shared: Vector | None = None
-) -> WindowSums:
+def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, shared: Vector | None = None) -> WindowSums:
     """Sum over the windows of sorted events, a stretch at a time; d, row (n,).
 
     ``shared`` is what ``_shared_squares`` returns, the same for all lists of one length.
@@ -213,9 +207,7 @@ def sum_windows(
     n, m = len(d), min(window, len(d))
     count = n - m + 1
     by_place = _shared_squares(n, m) if shared is None else shared
-    found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0)
-    if se:
-        found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
+    found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, np.zeros(n_rows), np.zeros(n_rows))
     for first in range(0, n, BLOCK // 4):
         last = min(first + BLOCK // 4, n)
         # Every window that contains one of these events, and every event of those windows.
@@ -230,12 +222,10 @@ def sum_windows(
         # q(1 − q) is |d|(1 − |d|) for either mark. In a window it hardly changes: v_a·v_b is taken as v_a².
         variance = np.abs(own) * (1 - np.abs(own))
         found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
-        if found.row_products is not None and found.row_pairs is not None:
-            total = prefix_sums(sums)
-            around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
-            rows = row[first:last]
-            found.row_products += np.bincount(rows, own * (around - cover * own), n_rows)
-            found.row_pairs += np.bincount(rows, cover * (m - 1), n_rows)
+        total = prefix_sums(sums)
+        around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
+        found.row_products += np.bincount(row[first:last], own * (around - cover * own), n_rows)
+        found.row_pairs += np.bincount(row[first:last], cover * (m - 1), n_rows)
     return found
 
 
@@ -271,14 +261,14 @@ def stable_order(x: FloatArray) -> IntArray:
     return key.view(np.int64)
 
 
-def _pooled_windows(s: Sample, window: int, se: bool) -> WindowSums:
+def _pooled_windows(s: Sample, window: int) -> WindowSums:
     """Sum over the windows of all classes sorted together."""
     flat = np.ascontiguousarray(s.data.probs).ravel()
     place = stable_order(flat)
     d = flat.astype(np.float64)
     d[np.arange(s.n) * s.k + s.y] -= 1
     d = d[place]
-    found = sum_windows(d, place // s.k if se else place, s.n, window, se)
+    found = sum_windows(d, place // s.k, s.n, window)
     remove_same_rows(found, d, place, s.k, min(window, len(d)))
     return found
 
@@ -305,7 +295,5 @@ def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: i
             product = shared * d[a] * d[b]
             found.products -= 2 * float(product.sum())
             found.pairs -= 2 * float(shared.sum())
-            if found.row_products is not None and found.row_pairs is not None:
-                n_rows = len(found.row_pairs)
-                found.row_products -= 2 * np.bincount(first + row, product, n_rows)
-                found.row_pairs -= 2 * np.bincount(first + row, shared, n_rows)
+            found.row_products -= 2 * np.bincount(first + row, product, len(table))
+            found.row_pairs -= 2 * np.bincount(first + row, shared, len(table))

@@ -182,13 +182,13 @@ def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: 
     if b < 0:
         return 0, 0.0
     running, acc = first[b], prefix[b]
-    end = min((b + 1) * _BLOCK, m)
-    for k in range(b * _BLOCK, end):
+    start, end = b * _BLOCK, min((b + 1) * _BLOCK, m)
+    for k in range(start, end):
+        if k > start:
+            running += np.float64(q[k + window - 1]) - np.float64(q[k - 1])
         if running > middle:
             return k, acc
         acc += running
-        if k + window < len(q):
-            running += np.float64(q[k + window]) - np.float64(q[k])
     return end, acc
 
 
@@ -211,8 +211,7 @@ def _slide(
     is the sum over the windows j − M + 1 .. j that hold event j. Events that tie in probability and mark get
     their mean, so the order of the rows cannot matter.
     """
-    n = len(q)
-    m = n - window + 1
+    m = len(q) - window + 1
     share = 1.0 / window  # a product is three times as quick as a quotient
     even = EVEN * share
     ring = np.zeros(window)
@@ -229,6 +228,9 @@ def _slide(
                     hits += int(index[i] >> 31)
                 for i in range(window):
                     slopes += ring[i]
+            else:
+                mass += np.float64(q[j + window - 1]) - np.float64(q[j - 1])
+                hits += int(index[j + window - 1] >> 31) - int(index[j - 1] >> 31)
             while j >= edges[cluster + 1]:
                 cluster += 1
             error = (mass - hits) * share
@@ -240,9 +242,6 @@ def _slide(
                     excess *= excess
                 if j >= lo:
                     loss += weights[cluster] * excess
-            if j + window < n:
-                mass += np.float64(q[j + window]) - np.float64(q[j])
-                hits += int(index[j + window] >> 31) - int(index[j] >> 31)
         slopes += slope - ring[seat]
         ring[seat] = slope
         seat = seat + 1 if seat + 1 < window else 0

@@ -35,7 +35,7 @@ def loss_and_grad(
     y : array of shape (N,)
     events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
     **constants
-        Of :class:`hcal.objective.ObjectiveSettings`.
+        Of :class:`hcal.objective.definition.ObjectiveSettings`.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def evaluate_loss(probs: Any, y: Any, settings: ObjectiveSettings, family: Famil
     ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.
     The loss is a float, or a scalar tensor in float64 where the engine is torch's.
     """
-    if not isinstance(probs, np.ndarray) and probs.device.type == "cpu" and has_kernel("_numba"):
+    if not isinstance(probs, np.ndarray) and probs.device.type == "cpu" and has_kernel("hcal.objective._numba"):
         import torch
 
         loss, grad = evaluate_loss(probs.numpy(), y.numpy(), settings, family, need_grad)
@@ -84,7 +84,7 @@ def engine_for(q: Any) -> Engine:
     'hcal.objective.loss'
     """
     if isinstance(q, np.ndarray):
-        if not has_kernel("_numba"):
+        if not has_kernel("hcal.objective._numba"):
             return definition.families_loss
         from hcal.objective._numba import families_loss as by_numba
 
@@ -98,16 +98,22 @@ def engine_for(q: Any) -> Engine:
     return by_torch
 
 
-def has_kernel(name: str) -> bool:
-    """Return whether a file of kernels and the package that compiles it are there."""
-    package = {"_numba": "numba", "_triton": "triton"}[name]
-    return find_spec(package) is not None and find_spec(f"hcal.objective.{name}") is not None
+def has_kernel(module: str) -> bool:
+    """Return whether a file of kernels, such as ``hcal.maps._numba``, and the package that compiles it are there."""
+    return all(find_spec(name) for name in (module.rpartition("._")[2], module))
 
 
 def takes_triton(q: Any) -> bool:
     """Return whether the Triton kernels take this tensor: float32 on CUDA, fewer than 2**31 events."""
     small = q.numel() < 2**31 - 2**16  # the kernels count events in 32 bits
-    return bool(q.is_cuda) and str(q.dtype) == "torch.float32" and small and has_kernel("_triton")
+    return bool(q.is_cuda) and str(q.dtype) == "torch.float32" and small and has_kernel("hcal.objective._triton")
+
+
+def check_shapes(probs: Any, y: Any) -> None:
+    """Raise ValueError unless probs is (N, K), y (N,), and neither is empty."""
+    if probs.ndim != 2 or 0 in probs.shape or y.shape != probs.shape[:1]:
+        shapes = f"{tuple(probs.shape)} and {tuple(y.shape)}"
+        raise ValueError(f"probs must be (N, K) and y (N,), not empty; got {shapes}")
 
 
 def check_arrays(probs: FloatArray, y: IntArray) -> None:
@@ -120,8 +126,7 @@ def check_arrays(probs: FloatArray, y: IntArray) -> None:
     ...
     ValueError: y must lie in 0..1; its labels range from 2 to 2
     """
-    if probs.ndim != 2 or 0 in probs.shape or y.shape != probs.shape[:1]:
-        raise ValueError(f"probs must be (N, K) and y (N,), not empty; got {probs.shape} and {y.shape}")
+    check_shapes(probs, y)
     if probs.dtype not in (np.float32, np.float64):
         raise ValueError(f"probs must be float32 or float64, got {probs.dtype}")
     # one pass: as integers, negative numbers and NaN are the largest

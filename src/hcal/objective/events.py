@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hcal.xp import namespace
 
 #: A name, a class index, a list of subsets of classes, or a family itself.
@@ -53,14 +51,14 @@ def family_of(events: EventsArgument) -> Family:
 
     Examples
     --------
-    >>> family_of("atomic"), family_of([{1, 0}, [2]])
+    >>> family_of("pooled"), family_of([{1, 0}, [2]])
     (PooledEvents, Subsets(subsets=((0, 1), (2,))))
     """
     if isinstance(events, Family):
         return events
     if isinstance(events, str):
         if events not in _FAMILIES:
-            names = ", ".join(repr(name) for name in _FAMILIES if name != "atomic")
+            names = ", ".join(map(repr, _FAMILIES))
             raise ValueError(f"events must be {names}, a class index or a list of subsets of classes, got {events!r}")
         return _FAMILIES[events]()
     if isinstance(events, Integral):
@@ -71,22 +69,9 @@ def family_of(events: EventsArgument) -> Family:
         raise ValueError(f"events must be a list of subsets of classes, got {events!r}") from None
 
 
-def row_index(probs: Any) -> Any:
-    """Return 0..N−1 where ``probs`` (N, K) lives."""
-    return _indices(probs, len(probs))
-
-
-def _indices(like: Any, count: int) -> Any:
-    if isinstance(like, np.ndarray):
-        return np.arange(count)
-    import torch
-
-    return torch.arange(count, device=like.device)
-
-
 def _label_marks(y: Any, probs: Any) -> Any:
     """Return the marks (N, K), true in the column of each row's label."""
-    return _indices(probs, probs.shape[1]) == y[:, None]
+    return namespace(y).one_hot(y, probs.shape[1], like=y < 0)  # booleans
 
 
 class PooledEvents(Family):
@@ -106,14 +91,13 @@ class TopLabel(Family):
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return one row of the largest entries."""
-        top = probs.argmax(1)
-        return Events(probs[row_index(probs), top][None], (top == y)[None], top)
+        xp = namespace(probs)
+        top = xp.argmax(probs)
+        return Events(xp.take_along(probs, top).T, (top == y[:, None]).T, top)
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient in the largest entries, 0 elsewhere."""
-        out = 0 * probs
-        out[row_index(probs), events.index] = gradient[0]
-        return out
+        return namespace(probs).put_along(0 * probs, events.index, gradient.T)
 
 
 class ClassWise(Family):
@@ -145,9 +129,9 @@ class Subsets(Family):
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return the sum of the entries of each subset."""
-        for c in (c for subset in self.subsets for c in subset):
-            if not 0 <= c < probs.shape[1]:
-                raise ValueError(f"events name class {c}, but there are {probs.shape[1]} classes")
+        unknown = {c for subset in self.subsets for c in subset} - set(range(probs.shape[1]))
+        if unknown:
+            raise ValueError(f"events name class {min(unknown)}, but there are {probs.shape[1]} classes")
         # a sum and no matrix product: equal rows must stay equal to the last bit
         q = [probs[:, s[0]] if len(s) == 1 else probs[:, list(s)].sum(1) for s in self.subsets]
         marks = _label_marks(y, probs)
@@ -162,10 +146,4 @@ class Subsets(Family):
         return out
 
 
-#: The families by name; ``"atomic"`` is the old name of ``"pooled"``.
-_FAMILIES: dict[str, type[Family]] = {
-    "pooled": PooledEvents,
-    "atomic": PooledEvents,
-    "top-label": TopLabel,
-    "class-wise": ClassWise,
-}
+_FAMILIES: dict[str, type[Family]] = {"pooled": PooledEvents, "top-label": TopLabel, "class-wise": ClassWise}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings, Weighting
-from hcal.objective.engines import check_arrays, check_ranges, evaluate_loss
+from hcal.objective.engines import check_arrays, check_ranges, check_shapes, evaluate_loss
 from hcal.objective.events import EventsArgument, family_of
 
 
@@ -38,7 +38,7 @@ class HCalibrationLoss(torch.nn.Module):
     norm : {1, 2}
         2: max(|T| − ε, 0)², no root.
     events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
-        ``"pooled"`` (once called ``"atomic"``) sorts the events of all classes together; any other family is
+        ``"pooled"`` sorts the events of all classes together; any other family is
         averaged over its members.
     iterations : int
         Lloyd iterations of the k-means.
@@ -46,7 +46,7 @@ class HCalibrationLoss(torch.nn.Module):
         Refuse labels outside 0..K−1, and probabilities that are NaN or outside [0, 1]. On a GPU the verdict
         must be read back, so every call waits for the device once: in a training loop, where batches should
         queue up, pass False once the labels are known to be good. Wrong input then gives a wrong loss without
-        a word. On the CPU nothing waits and the check is always made; a call that a CUDA graph records never.
+        a word. On the CPU nothing waits and the check is always made.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class WithGradient(torch.autograd.Function):
         return grad if whole else grad * upstream, None, None
 
 
-def check_tensors(probs: Any, y: Any, *, values: bool = True) -> Any:
+def check_tensors(probs: Tensor, y: Tensor, *, values: bool = True) -> Tensor:
     """Return probs (N, K) as floats of 32 or 64 bits, once they lie in [0, 1] and y (N,) in 0..K−1.
 
     The ``values`` of what lies on a device are read back: one wait for it. On the CPU all are checked.
@@ -132,34 +132,24 @@ def check_tensors(probs: Any, y: Any, *, values: bool = True) -> Any:
     ...
     ValueError: probs must lie in [0, 1]; they range from nan to nan
     """
-    if probs.ndim != 2 or y.shape != probs.shape[:1]:
-        raise ValueError(f"probs must be (N, K) and y (N,), got {tuple(probs.shape)} and {tuple(y.shape)}")
-    wide = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
-    if values or probs.device.type == "cpu":
-        _check_values(wide, y)
-    return wide
-
-
-def _check_values(probs: Any, y: Any) -> None:
-    if 0 in probs.shape:
-        raise ValueError(f"probs must be (N, K) and not empty, got {tuple(probs.shape)}")
+    check_shapes(probs, y)
     if y.is_floating_point() or y.is_complex():
         raise ValueError(f"y must hold integers 0..K-1, got dtype {y.dtype}")
-    if probs.device.type == "cpu":
-        check_arrays(probs.detach().numpy(), y.numpy())
-    elif not (probs.is_cuda and torch.cuda.is_current_stream_capturing()):
+    wide = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
+    if wide.device.type == "cpu":
+        check_arrays(wide.detach().numpy(), y.numpy())
+    elif values:
         # NaN passes through a minimum; float64 holds every label that can be right
-        ends = [v for part in (probs.detach(), y) for v in torch.aminmax(part)]
+        ends = [v for part in (wide.detach(), y) for v in torch.aminmax(part)]
         least, most, first, last = torch.stack([v.to(torch.float64) for v in ends]).tolist()
-        check_ranges(least, most, int(first), int(last), probs.shape[1])
-
-
-_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+        check_ranges(least, most, int(first), int(last), wide.shape[1])
+    return wide
 
 
 def families_loss(p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Tensor, Tensor | None]:
     """Return the mean loss (float64 scalar) over families and its gradient (F, n) in ``p``."""
-    key, order = _sort(p, marks)
+    bits = p.clamp_min(0).contiguous().view(torch.int32 if p.dtype == torch.float32 else torch.int64)
+    key, order = torch.sort((bits << 1) | marks.to(bits.dtype), dim=1)
     q, o = (key >> 1).view(p.dtype), key & 1
     m = min(s.window, p.shape[1])
     centroid = sliding_sum(q, m) / m
@@ -178,12 +168,6 @@ def families_loss(p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: boo
     return loss, grad
 
 
-def _sort(p: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    bits = p.clamp_min(0).contiguous().view(_BITS[p.dtype])
-    key = (bits << 1) | marks.to(bits.dtype)
-    return torch.sort(key, dim=1)
-
-
 def prefix_sum(x: Tensor) -> Tensor:
     """Return the prefix sums of rows in float64 with a leading 0: (F, n) to (F, n + 1)."""
     out = x.new_zeros((x.shape[0], x.shape[1] + 1), dtype=torch.float64)
@@ -199,20 +183,11 @@ def sliding_sum(x: Tensor, window: int) -> Tensor:
 
 def window_weights(centroid: Tensor, s: ObjectiveSettings) -> Tensor:
     """Return the weight of each window, (F, m) or a scalar for uniform weights."""
-    m = centroid.shape[1]
     if s.weighting == "uniform":
-        return centroid.new_tensor(1 / m)
-    edges = kmeans_ranges(centroid, s.clusters, s.iterations)
-    return range_weights(edges, m)
-
-
-def range_weights(edges: Tensor, m: int) -> Tensor:
-    """Return 1/(C·N_c) for m values in the ranges ``edges`` (F, C + 1)."""
-    counts = edges.diff(dim=1)
-    table = 1 / (counts.shape[1] * counts.clamp_min(1)).to(torch.float64)
-    position = torch.arange(m, device=edges.device).expand(len(edges), m).contiguous()
-    cluster = torch.searchsorted(edges[:, 1:-1].contiguous(), position, right=True)
-    return table.gather(1, cluster)
+        return centroid.new_tensor(1 / centroid.shape[1])
+    counts = kmeans_ranges(centroid, s.clusters, s.iterations).diff(dim=1).reshape(-1)
+    each = 1 / (s.clusters * counts.clamp_min(1)).to(torch.float64)
+    return each.repeat_interleave(counts, output_size=centroid.numel()).reshape(centroid.shape)
 
 
 def kmeans_ranges(x: Tensor, clusters: int, iterations: int) -> Tensor:

@@ -57,7 +57,10 @@ class PublishedLoss(torch.nn.Module):
             raise ValueError(f"the published kernel is centred: window must be even, got {window}")
         self.settings = ObjectiveSettings(window=window, **constants)
         self.leave_one_out = leave_one_out
-        self.kmeans = kmeans
+        self.kmeans: KMeans = kmeans or self._sampled_centres
+
+    def _sampled_centres(self, q: Tensor) -> Tensor:
+        return torch.from_numpy(sampled_kmeans(q.cpu().numpy(), self.settings.clusters, self.settings.iterations))
 
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
@@ -111,12 +114,7 @@ def _weights(q: Tensor, variant: PublishedLoss) -> Tensor:
     if s.weighting == "uniform":
         return torch.full(q.shape, 1 / len(q), dtype=torch.float64, device=q.device)
     x = q.to(torch.float64)[None]
-    if variant.kmeans is not None:
-        centres = variant.kmeans(q)
-    else:
-        centres = torch.from_numpy(sampled_kmeans(q.cpu().numpy(), s.clusters, s.iterations))
-    edges = ranges_of(x, centres.to(x)[None])[0]
-    counts = edges.diff()
+    counts = ranges_of(x, variant.kmeans(q).to(x)[None])[0].diff()
     return (1 / (s.clusters * (counts + 1e-5))).repeat_interleave(counts)
 
 

@@ -11,18 +11,8 @@ True
 
 from __future__ import annotations
 
-from hcal.reporting.content import Content, Source, measure_blocks, measure_report
+from hcal.reporting.content import Source, measure_blocks, measure_report
 from hcal.reporting.page import build_report, report, write_page
-from hcal.reporting.verdict import ReportVerdict, verdict_of
+from hcal.reporting.verdict import ReportVerdict
 
-__all__ = [
-    "Content",
-    "ReportVerdict",
-    "Source",
-    "build_report",
-    "measure_blocks",
-    "measure_report",
-    "report",
-    "verdict_of",
-    "write_page",
-]
+__all__ = ["ReportVerdict", "Source", "build_report", "measure_blocks", "measure_report", "report", "write_page"]

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.certificates.windows import Tails
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.numerics import Float64
 
@@ -190,19 +189,6 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
     # Increasing is one curve; what is not is drawn as the rows that it is.
     rising = bool((np.diff(after[order]) >= -1e-6).all())
     chart.draw("line after" if rising else "cloud after", before[some], after[some], dots=not rising)
-    return chart
-
-
-def risk_coverage_chart(tails: Tails, side: str) -> Chart:
-    """Draw how often the most confident rows are wrong, against their share, with its certified band."""
-    order = np.argsort(tails.share)
-    share, risk, low, high = (v[order] for v in (tails.share, 1 - tails.observed, 1 - tails.high, 1 - tails.low))
-    top = max(float(np.ceil(20 * min(high[-1] * 1.5, 1.0)) / 20), 0.05)
-    words = f"Of all rows {percent(float(risk[-1]))} are wrong."
-    labels = ("share of rows kept, most confident first", "wrong among them")
-    chart = Chart("Risk against coverage", words, labels, upward=Axis(0.0, top))
-    chart.draw_band(share, low, high)
-    chart.draw(f"line {side}", share, risk)
     return chart
 
 

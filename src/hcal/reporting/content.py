@@ -16,6 +16,7 @@ from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
 from hcal.inputs import to_probs
+from hcal.io.class_names import check_classes
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
@@ -165,9 +166,7 @@ def measure_report(
     own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
     raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
-    if class_names is not None and len(class_names) != raw.shape[1]:
-        raise ValueError(f"{len(class_names)} class names for {raw.shape[1]} classes")
-    names = None if class_names is None else tuple(map(str, class_names))
+    names = None if class_names is None else tuple(map(str, check_classes(class_names, raw.shape[1])))
     if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
         raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
     probs, told, seen, shift = None, [], False, 0.0

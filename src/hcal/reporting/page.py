@@ -19,7 +19,7 @@ from hcal.calibrators import Calibrator
 from hcal.io import atomic_path, batches
 from hcal.io.class_names import check_classes, encode
 from hcal.reporting import sections
-from hcal.reporting.charts import Axis, percent, tick
+from hcal.reporting.charts import percent, tick
 from hcal.reporting.content import VIEWS, Content, measure_blocks, measure_report
 from hcal.reporting.verdict import ReportVerdict, next_steps, verdict_of
 
@@ -88,14 +88,9 @@ def report(
     """
     own = getattr(calibrator, "class_names_", None)
     names = own if classes is None else check_classes(classes, len(classes))
-    options: dict[str, Any] = {
-        "ci": ci,
-        "threshold": threshold,
-        "cost": cost,
-        "cross_fit": cross_fit,
-        "class_names": None if names is None else [str(n) for n in names],
-        "positive": names.index(positive) if names is not None and positive in names else positive,
-    }
+    options: dict[str, Any] = {"ci": ci, "threshold": threshold, "cost": cost, "cross_fit": cross_fit}
+    options["class_names"] = None if names is None else [str(n) for n in names]
+    options["positive"] = names.index(positive) if names is not None and positive in names else positive
     if batch_rows is not None:
         return write_page(path, measure_blocks(batches(scores, rows=batch_rows), calibrator, **options))
     options |= {"input": input, "groups": groups}
@@ -133,8 +128,7 @@ def render(content: Content) -> str:
     )
     env = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}
-    verdict, views = verdict_of(content), sections.reliability(content)
-    zoomed = views["equal-width"]["before"].across != Axis()  # bins of equal width would leave most of it empty
+    verdict = verdict_of(content)
     return env.from_string(page).render(
         content=content,
         verdict=verdict,
@@ -144,16 +138,8 @@ def render(content: Content) -> str:
         version=__version__,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         steps=next_steps(content, verdict),
-        decisions=sections.decisions(content),
         views=VIEWS,
-        reliability=views,
-        first_view="equal-mass" if zoomed else "equal-width",
-        classes=sections.classes(content),
-        map=sections.mapping(content),
-        facts=sections.facts(content),
-        class_rows=sections.class_rows(content),
-        change=sections.change,
-        shown_bins=sections.shown_bins,
+        sections=sections,
         tick=tick,
     )
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from hcal._version import __version__
 from hcal.certificates.event import class_tolerance
-from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
+from hcal.certificates.windows import EventTable, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.result import number_text
 from hcal.metrics.clinical import clinical
@@ -74,25 +75,21 @@ def mapping(content: Content) -> Chart | None:
     return charts.probability_map(p, q, content.event if content.binary else "confidence")
 
 
-def decisions(content: Content) -> tuple[Table, Chart | None] | None:
-    """Return the table of thresholds and the curve beside it; None where nothing is certified."""
+def decisions(content: Content) -> Table | None:
+    """Return what is certified at and above thresholds; None where nothing is."""
     certificate = content.final.evaluation.certificate
-    side, failure = list(content.sides)[-1], 1 - content.ci
     if certificate is None:
         return None
-    table = certificate.headline.table
+    table, failure = certificate.headline.table, 1 - content.ci
     if content.binary:
-        found = _positive_thresholds(content, table, failure)
-        both = 0 < content.counts[content.positive] < len(content.y)
-        return found, _net_benefit(content, side) if both else None
+        return _positive_thresholds(content, table, failure)
     tails = threshold_table(table, failure)
     rows = [
         [f"{at:g}", percent(share), f"{percent(low)} – {percent(high)}"]
         for at, share, low, high, n in zip(tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True)
         if n > 0
     ]
-    curve = charts.risk_coverage_chart(risk_coverage(table, failure), side)
-    return (["at or above", "of rows", "right (certified)"], rows), curve
+    return ["at or above", "of rows", "right (certified)"], rows
 
 
 def thresholds(content: Content, table: EventTable) -> dict[float, str]:
@@ -132,12 +129,14 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
     return head + (["cost of 1,000 rows"] if content.cost else []), rows
 
 
-def _net_benefit(content: Content, side: str) -> Chart:
-    """The decision curve: what decisions at a threshold are worth, beside acting on all rows and none."""
+def net_benefit(content: Content) -> Chart | None:
+    """Return what decisions at a threshold are worth, beside acting on all rows and none; for two classes."""
+    if content.final.evaluation.clinical is None:
+        return None
     p = content.final.probs[:, content.positive].astype(np.float64)
     at = np.linspace(0, min(charts.probability_axis(p).high, 0.99), 100)[1:]
     found = clinical(p, content.y == content.positive, thresholds=at).net_benefit
-    lines = {"all": found.treat_all, "none": np.zeros_like(at), side: found.model}
+    lines = {"all": found.treat_all, "none": np.zeros_like(at), list(content.sides)[-1]: found.model}
     return charts.net_benefit_chart(at, lines)
 
 
@@ -177,11 +176,7 @@ def facts(content: Content) -> dict[str, str]:
         for k, v in found.items()
     }
     versions = [f"hcal {__version__}", f"python {platform.python_version()}"]
-    for package in ("numpy", "scipy", "torch"):
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            versions.append(f"{package} not installed")
+    versions += [f"{name} {version(name)}" for name in ("numpy", "scipy", "torch") if find_spec(name)]
     return {k: v for k, v in plain.items() if len(v) <= 160} | {"Versions": ", ".join(versions)}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcal.certificates.sentences import capital, points
+from hcal.certificates.sentences import capital, estimate_words, points
 from hcal.evaluation import Evaluation
 from hcal.evaluation.assessment import RULE, Assessment, Grade
 from hcal.reporting.charts import percent
@@ -101,7 +101,7 @@ def _chips(content: Content, found: Assessment, grade: Grade) -> dict[str, str]:
         sure = f"not yet: at most {points(found.bound)} is proven, {points(found.tolerance)} is the tolerance"
     elif found.share_proven > 0:
         sure += f"; {percent(found.share_proven, 2)} of rows are {far}"
-    estimate = f"about {found.estimated} on average (estimate)".replace("about less", "less")
+    estimate = f"about {estimate_words(found.estimate)} on average (estimate)".replace("about less", "less")
     return {"How far off": estimate, "How sure": sure, "What to do": _action(content, found, grade)}
 
 
@@ -159,14 +159,6 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
     return list(steps.items())
 
 
-def direction(found: Evaluation) -> str:
-    """Return over-confident, under-confident or neither, as far as it exceeds chance."""
-    gap, right = found.mean_confidence - found.accuracy, found.accuracy
-    if abs(gap) <= 2 * np.sqrt(right * (1 - right) / found.n):
-        return "neither over- nor under-confident on average"
-    return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
-
-
 def _state(found: Evaluation, subject: str) -> str:
     rate = found.positive
     if rate is not None:
@@ -174,8 +166,12 @@ def _state(found: Evaluation, subject: str) -> str:
             f"{subject} states a {rate.name} rate of {percent(rate.stated, 2)} on average; "
             f"{percent(rate.observed, 2)} was observed."
         )
+    gap, right = found.mean_confidence - found.accuracy, found.accuracy
+    direction = f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
+    if abs(gap) <= 2 * np.sqrt(right * (1 - right) / found.n):  # no more than chance
+        direction = "neither over- nor under-confident on average"
     return (
-        f"{subject} is {direction(found)}: it states {percent(found.mean_confidence)} on average "
+        f"{subject} is {direction}: it states {percent(found.mean_confidence)} on average "
         f"and is right {percent(found.accuracy)} of the time."
     )
 

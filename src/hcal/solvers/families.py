@@ -155,17 +155,16 @@ class Cells:
         return np.clip(at, 0, self.count - 1).astype(np.intp)
 
 
-def cells_over(x: Float64, count: int = 1024) -> Cells:
-    """Return cells from the 0.01 % to the 99.99 % quantile of all logits: outliers must not stretch them.
+def cells_over(x: Float64) -> Cells:
+    """Return 1024 cells from the 0.01 % to the 99.99 % quantile of all logits: outliers must not stretch them.
 
-    >>> cells_over(np.array([0.0, 1.0]), 4).width
-    0.25
+    >>> cells_over(np.array([0.0, 1024.0])).width
+    1.0
     """
     flat = x.ravel()
     flat = flat[:: max(1, flat.size // 1_000_000)]
     low, high = (float(q) for q in np.quantile(flat, [1e-4, 1 - 1e-4], method="nearest"))
-    width = (high - low) / count
-    return Cells(low, width if width > 0 else 1.0, count)
+    return Cells(low, (high - low) / 1024 or 1.0, 1024)
 
 
 @dataclass(frozen=True)

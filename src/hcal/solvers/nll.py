@@ -42,9 +42,8 @@ def mean_nll(scores: Float64, y: IntArray, weight: Float64 | None = None) -> flo
     >>> round(mean_nll(np.zeros((1, 2)), np.array([0])), 4)
     0.6931
     """
-    top = scores.max(axis=1)
-    mass = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
-    return float(unit_weight(weight, len(y)) @ (mass - scores[np.arange(len(y)), y]))
+    _, log_mass = _softmax(scores.copy())
+    return float(unit_weight(weight, len(y)) @ (log_mass - scores[np.arange(len(y)), y]))
 
 
 def fit_nll(
@@ -97,29 +96,23 @@ def fit_nll(
     """
     first = family.start if start is None else start
     rows = x.astype(np.float64, copy=False), y, unit_weight(weight, len(y))
+    ridge = penalty or Ridge(np.zeros_like(first), first)
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         value, gradient = _loss_sums(family, theta, *rows)
-        if penalty is not None:
-            away = theta - penalty.centre
-            value += float(penalty.strength @ away**2)
-            gradient += 2 * penalty.strength * away
-        return value, gradient
+        away = theta - ridge.centre
+        return value + float(ridge.strength @ away**2), gradient + 2 * ridge.strength * away
 
     linear = hasattr(family, "curvature")
     if linear and bounds is None and len(first) <= NEWTON_PARAMETERS:
 
         def hessian(theta: Float64) -> Float64:
-            total = _second_sums(family, theta, *rows)
-            if penalty is not None:
-                total[np.diag_indices_from(total)] += 2 * penalty.strength
-            return total
+            return _second_sums(family, theta, *rows) + 2 * np.diag(ridge.strength)
 
         return newton(loss, hessian, first, tolerance=newton_gain)
     unit = None
     if linear:
-        diagonal = _second_sums(family, first, *rows, diagonal=True)
-        diagonal += 0.0 if penalty is None else 2 * penalty.strength
+        diagonal = _second_sums(family, first, *rows, diagonal=True) + 2 * ridge.strength
         if diagonal.max() > 0:  # else there is nothing to measure units by: one class, or all saturated
             unit = 1 / np.sqrt(np.maximum(diagonal, 1e-8 * diagonal.max()))
     return lbfgs(
@@ -143,7 +136,8 @@ def _loss_sums(family: Family, theta: Float64, x: Float64, y: IntArray, weight: 
 
     def over(part: slice) -> tuple[float, Float64]:
         value, gradient = 0.0, np.zeros_like(theta)
-        for block in _blocks(x, part):
+        for start in range(part.start, part.stop, size):
+            block = slice(start, min(start + size, part.stop))
             scores, pullback = family.vjp(theta, x[block])
             at, label, w = np.arange(len(scores)), y[block], weight[block]
             own = scores[at, label]
@@ -154,7 +148,7 @@ def _loss_sums(family: Family, theta: Float64, x: Float64, y: IntArray, weight: 
             gradient += pullback(d)
         return value, gradient
 
-    parts = row_blocks(x.shape, _PART_EVENTS)
+    size, parts = max(_BLOCK_ROWS, _BLOCK_EVENTS // x.shape[1]), row_blocks(x.shape, _PART_EVENTS)
     sums = each(over, parts, events=x.size if len(parts) > 2 else 0)
     return sum(value for value, _ in sums), np.sum([gradient for _, gradient in sums], axis=0)
 
@@ -172,11 +166,6 @@ def _second_sums(
         else:
             total = total + family.curvature(part, probs, w)
     return np.asarray(total)
-
-
-def _blocks(x: Float64, part: slice) -> list[slice]:
-    size = max(_BLOCK_ROWS, _BLOCK_EVENTS // x.shape[1])
-    return [slice(a, min(a + size, part.stop)) for a in range(part.start, part.stop, size)]
 
 
 class Selection(NamedTuple):

@@ -16,6 +16,7 @@ from hcal.numerics import Float64
 Loss = Callable[[Float64], tuple[float, Float64]]
 
 _ARMIJO = 1e-4
+_MOST_STEPS = 100  # of Newton
 _LEAST_STEP = 1e-10
 
 
@@ -84,16 +85,10 @@ def lbfgs(
         if watch is not None and watch(unit * intermediate_result.x):
             raise StopIteration
 
-    options: Any = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20}
-    options |= {"gtol": tolerance, "ftol": gain}
+    limits: Any = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "gtol": tolerance, "ftol": gain}
+    box = None if bounds is None else Bounds(bounds[0] / unit, bounds[1] / unit)
     found = minimize(
-        scaled,
-        start / unit,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=None if bounds is None else Bounds(bounds[0] / unit, bounds[1] / unit),
-        callback=after,
-        options=options,
+        scaled, start / unit, jac=True, method="L-BFGS-B", bounds=box, callback=after, options=limits | {"maxcor": 20}
     )
     theta = np.asarray(unit * found.x, dtype=np.float64)
     done = bool(found.success) or found.status == 99  # 99: ended by ``watch``
@@ -101,14 +96,7 @@ def lbfgs(
     return Solution(theta, float(found.fun), done, message, int(found.nit))
 
 
-def newton(
-    loss: Loss,
-    hessian: Callable[[Float64], Float64],
-    start: Float64,
-    *,
-    max_iterations: int = 100,
-    tolerance: float = 1e-12,
-) -> Solution:
+def newton(loss: Loss, hessian: Callable[[Float64], Float64], start: Float64, *, tolerance: float = 1e-12) -> Solution:
     """Minimise a smooth function by Newton steps with backtracking.
 
     ``loss`` is θ ↦ (value, gradient), ``hessian`` θ ↦ (P, P), in which flat directions (the shift of all
@@ -120,7 +108,7 @@ def newton(
     array([3., 3.])
     """
     theta, (value, gradient) = start.copy(), loss(start)
-    for iteration in range(max_iterations):
+    for iteration in range(_MOST_STEPS):
         step = _direction(hessian(theta), gradient)
         gain, length = -float(gradient @ step), 1.0
         if gain <= tolerance * (1 + abs(value)):
@@ -133,8 +121,8 @@ def newton(
         else:  # rounding, not the function, now decides: nothing is left to gain
             return Solution(theta, value, gain < 1e-6 * (1 + abs(value)), "no further descent", iteration)
         theta, value, gradient = theta + length * step, new_value, new_gradient
-    message = f"Newton stopped after {max_iterations} iterations before it converged"
-    return Solution(theta, value, False, message, max_iterations)
+    message = f"Newton stopped after {_MOST_STEPS} iterations before it converged"
+    return Solution(theta, value, False, message, _MOST_STEPS)
 
 
 def _direction(hessian: Float64, gradient: Float64) -> Float64:

@@ -18,6 +18,8 @@ from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
 
+# Of log β.
+_TOLERANCE = 1e-11
 # Rows are visited in blocks of about this many events, so that temporaries stay in the cache.
 _BLOCK_EVENTS = 262_144
 
@@ -146,12 +148,10 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     return replace(solved, beta=solved.beta / scale)
 
 
-def _newton(derivatives: Callable[[float], tuple[float, float]], tolerance: float = 1e-11) -> Temperature:
+def _newton(derivatives: Callable[[float], tuple[float, float]]) -> Temperature:
     low, high = bounds = LOG_BETA_BOUNDS
     t = (low + high) / 2
-    evaluation = 0
-    while evaluation < 100:
-        evaluation += 1
+    for evaluation in range(1, 101):  # noqa: B007 - the last one is told
         beta = float(np.exp(t))
         slope, curvature = derivatives(beta)
         if slope < 0:
@@ -160,10 +160,10 @@ def _newton(derivatives: Callable[[float], tuple[float, float]], tolerance: floa
             high = t
         # Far from the root the curvature may vanish (saturation): then the step is cut, not trusted.
         step = float(np.clip(-slope / max(beta * curvature, 1e-300), -3, 3)) if slope else 0.0
-        if abs(step) > tolerance and not low < t + step < high:
+        if abs(step) > _TOLERANCE and not low < t + step < high:
             step = (low + high) / 2 - t
         t += step
-        if abs(step) <= tolerance:
+        if abs(step) <= _TOLERANCE:
             break
     for end, name in ((bounds[0], "upper"), (bounds[1], "lower")):
         if abs(t - end) < 1e-6:

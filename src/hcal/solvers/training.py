@@ -6,8 +6,8 @@ probabilities and without input checks; the tests hold them together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -78,7 +78,6 @@ def train(
     objective: TorchLoss,
     *,
     select: Mapping[str, TorchLoss],
-    monitor: TorchLoss | None = None,
     settings: AdamSettings | None = None,
     random_state: int = 0,
     tick: Callable[[], None] | None = None,
@@ -86,7 +85,8 @@ def train(
     """Train ``module`` in place and remember the best epoch on the training set by each selector.
 
     With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then
-    serve the next step. The untrained map is no candidate, as in the published code.
+    serve the next step. The untrained map is no candidate, as in the published code. The equal-width top-label error
+    drives the schedule and the early stop.
 
     Parameters
     ----------
@@ -96,8 +96,6 @@ def train(
     objective : callable
     select : mapping
         Each chooses an epoch; the parameters are left at the first one's.
-    monitor : callable
-        Drives the schedule and the early stop; by default the equal-width top-label error.
     settings : AdamSettings, optional
     random_state : int
         Order of mini-batches.
@@ -109,17 +107,17 @@ def train(
     >>> from hcal.maps.trainable import PiecewiseLinear
     >>> x, y = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1), torch.tensor([1, 1, 1, 0])
     >>> module, settings = PiecewiseLinear(1), AdamSettings(learning_rate=0.1, epochs=100)
-    >>> done = train(module, x, y, torch_nll, monitor=torch_nll, select={"nll": torch_nll}, settings=settings)
+    >>> done = train(module, x, y, torch_nll, select={"nll": torch_nll}, settings=settings)
     >>> round(module(x)[0, 1].item(), 2)
     0.75
     """
     s = settings or AdamSettings()
-    scores = [monitor or epoch_ece_ew, *select.values()]
+    scores = [epoch_ece_ew, *select.values()]
     # on a GPU one launch updates all parameters; the CPU has few enough of them
     optimiser = torch.optim.Adam(module.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
     draw = torch.Generator().manual_seed(random_state)
-    whole = s.batch_size is None or s.batch_size >= len(y)
+    small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
     result, least, since = Trained(), float("inf"), 0
 
     def step(probs: Tensor, labels: Tensor) -> Tensor:
@@ -129,14 +127,14 @@ def train(
         optimiser.step()
         return loss.detach() * (len(labels) / len(y))
 
-    with _threads_for(x):
+    with one_openmp_thread() if small else nullcontext():  # its operations are short
         order = module.cell_order(x)
         probs = module(x, order)
         for _ in range(s.epochs):
-            if whole:
+            if s.batch_size is None or s.batch_size >= len(y):
                 total = step(probs, y)
             else:
-                batches = _batches(len(y), s.batch_size or len(y), draw)
+                batches = torch.split(torch.randperm(len(y), generator=draw), s.batch_size)
                 total = torch.stack([step(module(x[rows]), y[rows]) for rows in batches]).sum()
             probs = module(x, order)
             values = torch.stack([v.double() for v in (total, *(f(probs.detach(), y) for f in scores))])
@@ -157,18 +155,6 @@ def train(
     if result.best:
         module.load_state_dict(next(iter(result.best.values())).parameters)
     return result
-
-
-def _threads_for(x: Tensor) -> AbstractContextManager[None]:
-    """Keep torch to one thread while a small problem is trained: its operations there are short."""
-    small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
-    return one_openmp_thread() if small else nullcontext()
-
-
-def _batches(n: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:
-    order = torch.randperm(n, generator=draw)
-    for start in range(0, n, size):
-        yield order[start : start + size]
 
 
 def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
