@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.pool.map import BENDS, FLOOR
-from hcal.compiled import exponential, jit
+from hcal.compiled import each, exponential, jit, split
 
 if TYPE_CHECKING:
     from hcal.calibrators.pool.map import Curve, PoolMap
@@ -35,8 +35,9 @@ def predict(form: PoolMap, x: Array) -> Array:
     narrow: list[Any] = [numbers, BENDS, events.rest.slopes, events.rest.bias, events.bias, form.bias, matrix]
     arrays = [np.asarray(each, dtype=kind) for each in narrow]
     curves = [_packed(curve) for curve in (events.by_odds, events.by_gap, form.last)]
-    out = np.empty(x.shape, kind)
-    _predict(np.ascontiguousarray(x), tuple(arrays[:-1]), arrays[-1], (events.rest.spread, *curves), form.keep, out)
+    x, out = np.ascontiguousarray(x), np.empty(x.shape, kind)
+    fields = (tuple(arrays[:-1]), arrays[-1], (events.rest.spread, *curves), form.keep)
+    each(lambda part: _predict(x[slice(*part)], *fields, out[slice(*part)]), split(len(x), grain=x.shape[1]))
     return out
 
 

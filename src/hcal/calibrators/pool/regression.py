@@ -16,14 +16,11 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, log_expit
 
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
+from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
 _STEPS = 100
-#: Scores in a block of rows: its temporaries stay in the cache.
-_BLOCK = 200_000
-#: Rows from which on the temperature is first looked for on a part of them.
+#: From so many scores on, the temperature is first looked for on a part of the rows.
 _MANY_SCORES = 4_000_000
-#: ln of how far from the size of the scores a temperature is looked for.
-_REACH = 16.0
 
 
 def _minimise(
@@ -77,56 +74,26 @@ def fit_temperature(logits: FloatArray, y: IntArray, weight: Float64, price: flo
     >>> round(2 * fit_temperature(z, y, np.ones(4000), 0.0).beta, 6)  # ln 3
     1.098612
     """
-    blocks = row_blocks(logits.shape, _BLOCK)
-    depth = [float(weight[b] @ (logits[b].max(axis=1) - logits[b].mean(axis=1, dtype=np.float64))) for b in blocks]
-    size = sum(depth) / float(weight.sum())
-    none = np.zeros(len(y))
-    if not size > 1e-250:
-        return Temperature(1.0, none)
+    unit = logit_scale(logits)
+    if unit == 0:
+        return Temperature(1.0, np.zeros(len(y)))
 
-    def derivatives(beta: float, every: int = 1) -> tuple[Float64, Float64]:
-        """Return both derivatives in β of each row's NLL."""
-        first, second = [], []
-        for part in row_blocks((len(y) // every, logits.shape[1]), _BLOCK) if every > 1 else blocks:
-            rows = slice(part.start * every, part.stop * every, every)
-            d = logits[rows].astype(np.float64)
-            d -= d.max(axis=1, keepdims=True)
-            own = d[np.arange(len(d)), y[rows]]
-            e = np.exp(beta * d)
-            mass = e.sum(axis=1)
-            e *= d
-            mean = e.sum(axis=1) / mass
-            first.append(mean - own)
-            second.append(np.maximum(np.einsum("nk,nk->n", e, d) / mass - mean**2, 0.0))
-        return np.concatenate(first), np.concatenate(second)
+    def derivatives(beta: float, every: int = 1) -> tuple[float, float]:
+        """Return slope and curvature of the sum over every so many rows; Fisher's, which is positive in ln β too."""
+        w = every * weight[::every]
+        _, first, second = label_derivatives(logits[::every], y[::every], beta, unit) @ w
+        t = np.log(beta / unit)
+        slope = first + price * t / (beta * np.sqrt(1 + t * t))
+        return slope, second + price / (beta**2 * (1 + t * t) ** 1.5) + max(first, 0.0) / beta
 
-    def solve(t: float, every: int) -> float:
-        """Find the root of the slope in t = ln β by Newton steps inside a shrinking bracket."""
-        w = weight[: len(y) // every * every : every] * every if every > 1 else weight
-        low, high = -_REACH - np.log(size), _REACH - np.log(size)
-        for _ in range(_STEPS):
-            beta, root = float(np.exp(t)), np.sqrt(1 + t * t)
-            first, second = derivatives(beta, every)
-            slope = beta * float(w @ first) + price * t / root
-            low, high = (t, high) if slope < 0 else (low, t)
-            # Fisher's curvature is positive where the true one in ln β may not be.
-            curved = beta**2 * float(w @ second) + price / root**3 + max(beta * float(w @ first), 0.0)
-            step = float(np.clip(-slope / max(curved, 1e-300), -3, 3))
-            if not low < t + step < high:
-                step = (low + high) / 2 - t
-            t += step
-            if abs(step) < (1e-9 if every == 1 else 1e-4):
-                break
-        return t
-
-    t = -float(np.log(size))
-    every = len(y) * logits.shape[1] // _MANY_SCORES
-    t = solve(solve(t, every) if every > 1 else t, 1)
-    beta = float(np.exp(t))
-    first, second = derivatives(beta)
+    every = 1 + logits.size // _MANY_SCORES
+    start = solve_newton(lambda beta: derivatives(beta, every)).beta if every > 1 else 1.0
+    beta = solve_newton(derivatives, start).beta
+    _, first, second = label_derivatives(logits, y, beta, unit)
+    t = np.log(beta / unit)
     total = float(weight @ second) + price / (1 + t * t) ** 1.5 / beta**2
     share = np.minimum(weight, 1.0)
-    return Temperature(beta, share * first / (total - share * second + 1e-300) / beta)
+    return Temperature(beta / unit, share * first / (total - share * second + 1e-300) / beta)
 
 
 class Logistic(NamedTuple):
@@ -171,6 +138,8 @@ def fit_logistic(
             return np.zeros(0)
         return np.asarray(np.bincount(group, weights=values, minlength=k), dtype=np.float64)
 
+    b, d, factor = np.zeros((p, k)), terms, (np.eye(p), True)  # of the last step
+
     def newton(theta: Float64, q: Float64) -> tuple[Float64, Float64]:
         nonlocal b, d, factor
         pull = weight * (q - hit)
@@ -185,7 +154,6 @@ def fit_logistic(
         first = cho_solve(factor, gradient[:p] - b @ gradient[p:])
         return gradient, np.concatenate([first, gradient[p:] / d - b.T @ first])
 
-    b, d, factor = np.zeros((p, k)), terms, (np.eye(p), True)
     theta, q = _minimise(np.zeros(p + k), loss, newton)
     eta = log_odds(theta)
     away = design if group is None else design - b.T[group]
@@ -222,6 +190,8 @@ def fit_shares(
     def back(pull: Float64) -> Float64:
         return np.concatenate([-(flat @ pull.ravel()), pull.sum(axis=0) * free])
 
+    diagonal = ridge  # of the last step's matrix
+
     def newton(theta: Float64, p: Float64) -> tuple[Float64, Float64]:
         nonlocal diagonal
         heavy = p * weight[:, None]
@@ -240,9 +210,8 @@ def fit_shares(
         square = (j + k, j + k)
         matrix = LinearOperator(square, matvec=product, dtype=np.float64)
         nearly = LinearOperator(square, matvec=lambda v: v / diagonal, dtype=np.float64)
-        return gradient, np.asarray(cg(matrix, gradient, rtol=1e-9, M=nearly)[0])
+        return gradient, np.asarray(cg(matrix, gradient, rtol=1e-2, M=nearly)[0])
 
-    diagonal = ridge
     theta, p = _minimise(start, probs, newton)
     # Biases are all but independent: the diagonal stands for the matrix.
     lever = np.minimum(weight, 1.0)[:, None] * free / diagonal[j:]
@@ -272,7 +241,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
     ridge[:, -1] = strength
     blocks = row_blocks((n, size), 2_000_000)
 
-    def probs(theta: Float64, at: Float64) -> FloatArray:
+    def probs(theta: Float64, at: Float64) -> Any:
         return softmax(at @ theta.reshape(k, k + 1).T)
 
     def loss(theta: Float64) -> tuple[float, Float64]:
