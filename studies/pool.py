@@ -32,7 +32,7 @@ import numpy as np
 import hcal
 from hcal.calibrators.pool import binary, members
 from hcal.calibrators.pool import map as maps
-from hcal.io.atomic import atomic_path
+from hcal.io.files import atomic_path
 from hcal.numerics import softmax
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""Commands in a folder where a task and a model are ready, for the tests of faults."""
+"""Commands in a folder where a task and a model are ready, for the tests of commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from helpers import synthetic
 OUTPUTS = {"fit": "m.hcal", "apply": "p.npz", "report": "r.html"}
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"})
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run a command in this process, which ends with that code."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"})
+    assert result.exit_code == code, result.output
+    return result
 
 
 def start(folder: Path, *arguments: str, code: str = "", **options: object) -> subprocess.Popen[str]:
@@ -38,8 +41,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
     np.savez(path / "task.npz", logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
     np.save(path / "y.npy", y_test)
-    (path / "names.txt").write_text("a\nb\nc\nd\n")
-    assert run("fit", path / "task.npz", "-o", path / "model.hcal", "--method", "ts", "-q").exit_code == 0
+    run("fit", path / "task.npz", "-o", path / "model.hcal", "--method", "ts", "-q")
     return path
 
 
@@ -50,11 +52,12 @@ def folder(prepared_folder: Path, tmp_path: Path) -> Path:
 
 
 def command_of(name: str, output: str | None = None) -> tuple[str, ...]:
-    output = output or OUTPUTS[name]
+    output = output or OUTPUTS.get(name, "")
     return {
         "fit": ("fit", "task.npz", "--method", "ts", "-o", output),
         "apply": ("apply", "model.hcal", "task.npz", "-o", output),
         "report": ("report", "task.npz", "--model", "model.hcal", "-o", output),
+        "evaluate": ("evaluate", "task.npz", "--metrics", "nll"),
     }[name]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,3 +95,12 @@ def measured_report(scale: float = 2.5, n: int = 4000) -> Content:
     logits, y = synthetic(n, scale=scale, seed=1)
     calibrator = hcal.make_calibrator("ts").fit(*synthetic(4000, scale=scale))
     return measure_report(logits, y, calibrator, source=Source("task.npz", "test", "logits", "ab" * 32))
+
+
+def assert_as_before(lines: Iterable[str], expected: Path) -> None:
+    """Compare lines with a file beside the test: words one by one, numbers within rounding."""
+    number = re.compile(r"-?\d+\.?\d*(?:e[-+]\d+)?")
+    for now, before in zip("\n".join(lines).splitlines(), expected.read_text("utf-8").splitlines(), strict=True):
+        assert number.sub("#", now) == number.sub("#", before)
+        found, wanted = ([float(x) for x in number.findall(line)] for line in (now, before))
+        assert found == pytest.approx(wanted, rel=1e-4, abs=2e-6), before

@@ -51,14 +51,8 @@ def write_samples(
             asked += list(unconditional)
         responses = [[float(v), bool(i == int(np.argmax(lls)))] for i, v in enumerate(asked)]
         probs = np.exp(lls - lls.max()) / np.exp(lls - lls.max()).sum()
-        figures.append(
-            (
-                float(np.argmax(lls) == gold),
-                float(np.argmax(lls / np.array([float(len(c)) for c in choices])) == gold),
-                float(np.argmax(lls - unconditional) == gold),
-                float(((probs - np.eye(k)[gold]) ** 2).sum()),
-            )
-        )
+        best = [np.argmax(found) for found in (lls, lls / np.array([len(c) for c in choices]), lls - unconditional)]
+        figures.append([*(float(b == gold) for b in best), float(((probs - np.eye(k)[gold]) ** 2).sum())])
         for name in filters:
             lines.append(
                 {

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from scipy.stats import binom
 
-from hcal.certificates.bounds import (
-    bennett,
-    certify_gain,
-    check_level,
-    kl,
-    kl_interval,
-    kl_upper,
-    largest_variance,
-    lower_mean,
-)
+from hcal.certificates.bounds import bennett, certify_gain, check_level, kl, kl_interval, kl_upper, lower_mean
 
 
+@example(0.0, 0.05)
+@example(0.996, 1e-4)  # Newton's method started next to 1, where its steps vanish: the bound was 1
 @given(st.floats(0, 0.9999), st.floats(1e-7, 15))
 def test_kl_upper_is_the_root(c: float, reach: float) -> None:
     q = float(kl_upper(c, reach))
@@ -53,17 +45,6 @@ def test_bennett_is_the_root(v: float, log_failure: float) -> None:
     assert v * ((1 + u) * np.log1p(u) - u) == pytest.approx(log_failure, rel=1e-6)
 
 
-def test_bennett_of_no_variance_is_zero() -> None:
-    assert bennett([0.0, 1.0], 3.0)[0] == 0
-    eta = lambda u: (1 + u) * np.log1p(u) - u  # noqa: E731
-    assert bennett(1.0, 3.0) == pytest.approx(brentq(lambda x: eta(x) - 3, 1e-9, 50))
-
-
-def test_largest_variance() -> None:
-    assert largest_variance(0.2, 0.9) == 0.25
-    assert largest_variance(0.8, 0.9) == pytest.approx(0.16)
-
-
 @pytest.mark.parametrize("level", [0, 1, 1.5, -0.1, "high", None])
 def test_a_level_outside_is_refused(level: object) -> None:
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
@@ -87,12 +68,3 @@ def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
         gain = certify_gain(1 + difference / 2, 1 - difference / 2, 0.1, random_state=seed)
         better += gain.at_least > 0
     assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05
-
-
-def test_bounds_near_the_ends_are_tight() -> None:
-    """Newton's method started next to 1, where its steps vanish: the bound of a frequent event was 1."""
-    for c in (0.0, 1 / 1500, 0.04, 0.5, 0.9, 0.96, 0.996):
-        for reach in (1e-4, 0.005, 0.05):
-            high = float(kl_upper(c, reach))
-            assert kl(c, high) == pytest.approx(reach, rel=1e-6)
-            assert kl_interval(1 - c, reach)[0] == pytest.approx(1 - high, rel=1e-6)

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import hcal
-from hcal.cli.app import app
+from command_line import run
 from helpers import synthetic
 
 
 def _run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output
-    return result.stdout if code in (0, 3) else result.stderr
+    result = run(*arguments, code=code)
+    return result.stderr if code == 1 else result.stdout
 
 
 @pytest.fixture

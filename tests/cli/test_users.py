@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import hcal
-from hcal.cli.app import app
+from command_line import run
 from hcal.io import Request, read
 from helpers import synthetic
 
 NAMES = ["cat", "dog", "eel", "fox"]
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"NO_COLOR": "1", "COLUMNS": "140"})
-    assert result.exit_code == code, result.output
-    return result
+#: How the tables of two classes, and of four, are asked for.
+TWO = ("--scores", "p_*", "--label", "y", "--id", "id")
+FOUR = ("--scores", "logit_*", "--label", "target", "--id", "key")
 
 
 def table(path: Path, seed: int, rows: int = 300) -> Path:
@@ -55,8 +53,7 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
     """fit with columns; then apply, evaluate, certify and info need no options."""
     cal, new, model, out = (tmp_path / n for n in ("cal.csv", "new.csv", "m.hcal", "out.csv"))
     table(cal, 2), table(new, 3)
-    columns = ("--scores", "logit_*", "--label", "target", "--id", "key")
-    run("fit", cal, *columns, "--method", "ts", "-o", model)
+    run("fit", cal, *FOUR, "--method", "ts", "-o", model)
     run("apply", model, new, "-o", out, "--keep")
     head, first = out.read_text().splitlines()[:2]
     assert head == "key,site,probs_cat,probs_dog,probs_eel,probs_fox,target"  # in the model's order
@@ -83,8 +80,7 @@ def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> Non
     days.mkdir()
     for i in range(5):
         table(days / f"day{i}.csv", i, rows=40)
-    columns = ("--scores", "logit_*", "--label", "target", "--id", "key")
-    run("fit", table(tmp_path / "cal.csv", 2), *columns, "--method", "ts", "-o", model, "-q")
+    run("fit", table(tmp_path / "cal.csv", 2), *FOUR, "--method", "ts", "-o", model, "-q")
     found = json.loads(run("apply", model, days, "-o", tmp_path / "out", "--json").stdout)
     assert (found["files"], found["rows"]) == (5, 200)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [f"day{i}.csv" for i in range(5)]
@@ -92,11 +88,10 @@ def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> Non
 
 def test_rows_without_a_label(tmp_path: Path) -> None:
     cal, model = two_classes(tmp_path / "cal.csv", 0, unlabelled=7), tmp_path / "m.hcal"
-    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
-    refused = run("fit", cal, *columns, "-o", model, code=1).stderr
+    refused = run("fit", cal, *TWO, "-o", model, code=1).stderr
     assert "--unlabelled drop" in refused
     assert "7" in refused
-    done = run("fit", cal, *columns, "--unlabelled", "drop", "-o", model)
+    done = run("fit", cal, *TWO, "--unlabelled", "drop", "-o", model)
     assert "7 rows without a label were dropped" in done.stderr
     assert "493 × 2" in done.stdout
     page = tmp_path / "r.html"
@@ -108,8 +103,7 @@ def test_rows_without_a_label(tmp_path: Path) -> None:
 def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
     cal, new = two_classes(tmp_path / "cal.csv", 0, 2000), two_classes(tmp_path / "new.csv", 1, 2000)
     model, page = tmp_path / "m.hcal", tmp_path / "r.html"
-    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
-    run("fit", cal, *columns, "-o", model, "-q")
+    run("fit", cal, *TWO, "-o", model, "-q")
     told = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
     assert "P(sick) stated" in told
     assert "observed" in told
@@ -126,25 +120,23 @@ def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
 
 def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
     study, page = two_classes(tmp_path / "study.csv", 0, 250), tmp_path / "r.html"
-    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
-    run("report", study, *columns, "--cross-fit", "--method", "platt", "-o", page)
+    run("report", study, *TWO, "--cross-fit", "--method", "platt", "-o", page)
     text = page.read_text(encoding="utf-8")
     assert "each row predicted by a fit without it" in text
-    said = run("certify", study, *columns, "--out-of-fold", "iso").stdout
+    said = run("certify", study, *TWO, "--out-of-fold", "iso").stdout
     assert "250" in said
 
 
 def test_a_certificate_is_refused_on_rows_of_the_fit(tmp_path: Path) -> None:
     cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
-    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
-    run("fit", cal, *columns, "--method", "hb", "--param", "bins=100", "-o", model, "-q")
+    run("fit", cal, *TWO, "--method", "hb", "--param", "bins=100", "-o", model, "-q")
     assert "used to fit" in run("certify", cal, "--model", model, code=1).stderr
 
 
 def test_a_certificate_of_applied_probabilities_asks_for_the_model(tmp_path: Path) -> None:
     """Apply, then certify, was a way around the check of the rows of the fit."""
     cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
-    run("fit", cal, "--scores", "p_*", "--label", "y", "--id", "id", "--method", "platt", "-o", model, "-q")
+    run("fit", cal, *TWO, "--method", "platt", "-o", model, "-q")
     for name in ("p.npz", "p.parquet"):
         run("apply", model, cal, "-o", tmp_path / name)
         asked = () if name == "p.npz" else ("--label", "y", "--id", "id")
@@ -291,7 +283,7 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
         (lambda: of_probs.fit(pd.Series(p), labels), "classes=\\[…\\].* of one score a row, the second is its class"),
         (lambda: three.predict_proba(z[:3]), "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)"),
         (lambda: hcal.save(wrapped, tmp_path / "m.hcal"), "CalibratedClassifier: save its calibrator_"),
-        (lambda: hcal.reliability(two, y, binning="corp")[1], "one curve, of the class 1: take \\[0\\]; level='class"),
+        (lambda: hcal.reliability(two, y, binning="corp")[1], "its last curve is 0, of the class 1; level='class"),
         (lambda: of_probs.fit(p, y + 0.5), "5, which is no class; hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, z), "y holds fractions, .* hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, missing), "the column 'target' of labels has no label in 2 of 400 rows"),

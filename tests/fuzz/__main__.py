@@ -1,7 +1,7 @@
 """Run every fuzzer of this folder: ``python tests/fuzz --count 2000 --seed 0``, which is ``make fuzz``.
 
-A fuzzer is a module with ``main(arguments) -> int`` that takes ``--count`` and ``--seed`` and returns 0 where
-nothing was found. All run, whatever one finds; the exit status is 1 if any found something.
+A fuzzer is a module with ``main(count, seed) -> int`` that returns 0 where nothing was found. All run, whatever
+one finds; the exit status is 1 if any found something.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = []
     for name in known if given.only is None else [given.only]:
         began = time.monotonic()
-        module = importlib.import_module(name)
-        code = module.main(["--count", str(given.count), "--seed", str(given.seed)])
+        code = importlib.import_module(name).main(given.count, given.seed)
         said = "FOUND" if code else "nothing found"
         print(f"{name}: {said}, {time.monotonic() - began:.0f} s", flush=True)
         found += [name] if code else []

@@ -9,13 +9,11 @@ rows beside them.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,22 +207,14 @@ def run_case(case: Case) -> str:
     return ""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(count: int, seed: int = 0) -> int:
     """Check many cases; print every one that fails, and how many did by method."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
     failed: Counter[str] = Counter()
-    for number in range(given.count):
-        case = draw_case(number, given.seed)
+    for number in range(count):
+        case = draw_case(number, seed)
         fault = run_case(case)
         if fault:
             failed[case.method] += 1
             print(f"{case}\n    {fault}", flush=True)
-    print(f"calibrators: {given.count} cases, {sum(failed.values())} failed {dict(failed) or ''}", flush=True)
+    print(f"calibrators: {count} cases, {sum(failed.values())} failed {dict(failed) or ''}", flush=True)
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,15 +3,13 @@
     python tests/fuzz --only models --count 2000 --seed 0
 
 A case is a function of (seed, number) alone. Every method is fitted once; then bytes, the header, what it tells
-of the fit (``info``, ``request``, ``scores``), or arrays are changed, most of the time with the checksum made
+of the fit (``info``, ``scores``), or arrays are changed, most of the time with the checksum made
 anew, as one who means harm would. A process of its own reads the files under a limit on its memory.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -220,18 +218,10 @@ def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
     return happened, failures
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(count: int, seed: int) -> int:
     """Run, print counts and failures; 1 if there is any."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    happened, failures = run(options.count, options.seed)
+    happened, failures = run(count, seed)
     for what, times in sorted(happened.items()):
         print(f"{what:<24}{times:6d}")
     print("\n".join(failures) or "no failures")
     return int(bool(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,13 +9,11 @@ a ``ValueError`` of one line that names the array.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -332,24 +330,14 @@ def run_case(number: int, seed: int) -> tuple[Counter[str], list[str]]:
     return counts, faults
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(count: int, seed: int) -> int:
     """Run the cases, print what was found and how much was tried; 1 if there is any fault."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", type=int, help="one case, by its number")
-    given = parser.parse_args(arguments)
-    numbers = range(given.count) if given.case is None else [given.case]
     total, found = Counter[str](), 0
-    for number in numbers:
-        counts, faults = run_case(number, given.seed)
+    for number in range(count):
+        counts, faults = run_case(number, seed)
         total += counts
         found += len(faults)
         for fault in faults:
             print(fault, flush=True)
-    print(f"properties: {len(numbers)} cases, {sum(total.values())} checks, {found} faults")
+    print(f"properties: {count} cases, {sum(total.values())} checks, {found} faults")
     return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

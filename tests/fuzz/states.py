@@ -1,17 +1,14 @@
 """Tampered monitor states by the thousand: each is refused in one line, or goes on with finite evidence.
 
-``python tests/fuzz/states.py --count 2000 --seed 0``. A case is a function of (seed, number) alone.
+``python tests/fuzz --only states --count 2000 --seed 0``. A case is a function of (seed, number) alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import math
-import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +59,15 @@ def check(path: Path, p: np.ndarray, y: np.ndarray) -> str:
     return "" if finite and monitor.prometheus() else f"evidence {monitor.log_evidence}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(count: int, seed: int) -> int:
     """Run the cases and print what is not as promised."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
     rng, found = np.random.default_rng(0), 0
     p = rng.dirichlet([1, 1, 1], size=300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
     state = hcal.Monitor().update(p, y, name="a.csv", digest="1", date="2026-01-01").update(p, (y + 1) % 3).state
     path = Path(tempfile.mkdtemp()) / "state.json"
-    for number in range(given.count):
-        path.write_text(tamper(state, np.random.default_rng([given.seed, number])))
+    for number in range(count):
+        path.write_text(tamper(state, np.random.default_rng([seed, number])))
         try:
             fault = check(path, p[:150], y[:150])
         except Exception as error:  # whatever comes out is the finding
@@ -83,7 +76,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found += 1
             print(f"state {number}: {fault[:200]}")
     return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -186,6 +186,3 @@ def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: P
     begun = run(str, iter(range(10**9)))  # endless, as far as the cluster can see
     assert next(begun) == "0"
     begun.close()
-
-
-TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(3)]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
 
 import hcal
 from hcal.integrations.export import as_python
-from helpers import synthetic
+from helpers import fit_quietly, synthetic
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -38,13 +37,7 @@ ODD_ROWS = {
 
 @pytest.fixture(scope="module")
 def fitted():
-    found = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        for name in NAMES:
-            found[name, 4] = hcal.make_calibrator(name).fit(*synthetic(300, 4))
-            found[name, 2] = hcal.make_calibrator(name).fit(*synthetic(300, 2))
-    return found
+    return {(name, k): fit_quietly(hcal.make_calibrator(name), *synthetic(300, k)) for name in NAMES for k in (4, 2)}
 
 
 def rows(k: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import joblib
 import numpy as np
@@ -14,35 +13,28 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import hcal
-from helpers import synthetic
+from helpers import fit_quietly, synthetic
 
 NAMES = [name for name in hcal.list_calibrators() if name != "h"]
 Z, Y = synthetic(150, 3)
 
 
-def fit(cal, z=Z, y=Y):
-    with warnings.catch_warnings():
-        # 150 rows are few for some methods, which then rightly say so
-        warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        return cal.fit(z, y)
-
-
 def test_clone_pickle_and_the_end_of_a_pipeline() -> None:
     for name in NAMES:
-        cal = fit(hcal.make_calibrator(name))
+        cal = fit_quietly(hcal.make_calibrator(name), Z, Y)
         fresh = clone(cal)
         assert not hasattr(fresh, "map_")
         assert fresh.get_params() == cal.get_params()
         again = pickle.loads(pickle.dumps(cal))
         np.testing.assert_array_equal(again.predict_proba(Z), cal.predict_proba(Z))
         pipe = make_pipeline(FunctionTransformer(lambda z: z * 2, lambda z: z / 2), clone(cal))
-        fit(pipe, Z / 2)
+        fit_quietly(pipe, Z / 2, Y)
         np.testing.assert_allclose(pipe.predict_proba(Z / 2), cal.predict_proba(Z), atol=1e-9)
 
 
 @pytest.mark.slow
 def test_all_travel_to_joblib_workers() -> None:
-    fitted = [fit(hcal.make_calibrator(name)) for name in NAMES]
+    fitted = [fit_quietly(hcal.make_calibrator(name), Z, Y) for name in NAMES]
     there = joblib.Parallel(n_jobs=2)(joblib.delayed(_predict)(cal, Z) for cal in fitted)
     for cal, probs in zip(fitted, there, strict=True):
         np.testing.assert_array_equal(probs, cal.predict_proba(Z), err_msg=cal.name)
@@ -57,7 +49,7 @@ def test_grid_search() -> None:
         (hcal.make_calibrator("ts"), {"input": ["logits"]}),
         (hcal.PooledCalibrator(), {"preserve": ["accuracy", "order"]}),
     ):
-        grid = fit(GridSearchCV(cal, params, cv=2))
+        grid = fit_quietly(GridSearchCV(cal, params, cv=2), Z, Y)
         assert grid.best_params_.keys() == params.keys()
         assert grid.best_score_ < 0  # the negative NLL
         assert grid.predict_proba(Z).shape == Z.shape

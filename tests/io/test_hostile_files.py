@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import struct
-import threading
 import time
 import tracemalloc
 import zipfile
@@ -199,22 +198,6 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path, monkeypat
 
 def test_a_file_cut_short_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    np.save(path, np.ones((2_000_000, 2)))
-    seen: list[str] = []
-
-    def worker() -> None:
-        try:
-            read(path, Request(input="logits"))
-        except ValueError as error:
-            seen.append(str(error))
-
-    for size in (20_000_000, 1_000_000, 50):
-        thread = threading.Thread(target=worker)
-        thread.start()
-        os.truncate(path, size)
-        thread.join()
-    assert all("a.npy" in text for text in seen)
-    assert seen  # the last one at least: its header claims more than is there
     np.save(path, np.ones((1000, 2)))
     blocks = iter(batches(path, Request(input="logits"), rows=100))
     next(blocks)

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import hcal
-from hcal.io import Request, model_file
+from hcal.io import model_file
 from hcal.io.model_file import check_info, read_model, write_model
 from helpers import synthetic
 
@@ -134,11 +134,3 @@ def test_the_container(model: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot be saved"):
         hcal.save(broken, tmp_path / "n.hcal")
     assert not (tmp_path / "n.hcal").exists()
-
-
-def test_a_model_remembers_how_it_was_asked(model: Path, tmp_path: Path) -> None:
-    cal = hcal.load(model)
-    cal.info_["request"] = Request(scores="p_*", label="y", input="logits").to_json()
-    hcal.save(cal, tmp_path / "m.hcal")
-    again = hcal.load(tmp_path / "m.hcal")
-    assert Request().for_model(again.info_["request"]).scores == "p_*"

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hcal.io import Request, atomic, atomic_path, can_write, read, write_blocks, write_probs
+from hcal.io import Request, atomic_path, can_write, files, read, write_blocks
 
 PROBS = np.array([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
 NAMES = ("cat", "dog", "eel")
@@ -26,11 +25,10 @@ def test_what_apply_writes_is_read_again_with_names_ids_and_other_columns(tmp_pa
     for suffix in (".csv", ".parquet", ".feather", ".jsonl", ".npz"):
         path, blocks = tmp_path / f"p{suffix}", tmp_path / f"b{suffix}"
         names = {"id": "key"}
-        write_probs(path, PROBS, TARGET, ids=IDS, kept=kept, classes=NAMES, names=names)
-        with write_blocks(blocks, 3, classes=NAMES, names=names) as write:
-            for i in (slice(0, 2), slice(2, 3)):
-                write(PROBS[i], TARGET[i], ids=IDS[i], kept={n: a[i] for n, a in kept.items()})
-        for each in (path, blocks):
+        for each, parts in ((path, [slice(3)]), (blocks, [slice(0, 2), slice(2, 3)])):
+            with write_blocks(each, 3, classes=NAMES, names=names) as write:
+                for i in parts:
+                    write(PROBS[i], TARGET[i], ids=IDS[i], kept={n: a[i] for n, a in kept.items()})
             data = read(each, Request(id="key"), keep=True)
             np.testing.assert_array_equal(data.values, PROBS)
             assert data.classes == NAMES
@@ -41,7 +39,8 @@ def test_what_apply_writes_is_read_again_with_names_ids_and_other_columns(tmp_pa
 
 
 def test_nan_is_null_and_rows_are_counted(tmp_path: Path) -> None:
-    write_probs(tmp_path / "p.jsonl", np.array([[np.nan, np.nan]]))
+    with write_blocks(tmp_path / "p.jsonl", 1) as write:
+        write(np.array([[np.nan, np.nan]]))
     assert json.loads((tmp_path / "p.jsonl").read_text()) == {"probs_0": None, "probs_1": None}
     with (
         pytest.raises(ValueError, match="3 rows came where 4 were announced"),
@@ -49,7 +48,7 @@ def test_nan_is_null_and_rows_are_counted(tmp_path: Path) -> None:
     ):
         write(PROBS)
     with pytest.raises(FileNotFoundError, match="no such directory"):
-        write_probs(tmp_path / "no" / "p.npz", PROBS)
+        can_write(tmp_path / "no" / "p.npz")
     for name in ("p.doc", "p.xlsx", "p.safetensors"):
         with pytest.raises(ValueError, match="cannot write"):
             can_write(tmp_path / name)
@@ -120,27 +119,18 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(atomic, "_sync", lambda path: done.append("folder" if path.is_dir() else "content"))
+    monkeypatch.setattr(files, "_sync", lambda path: done.append("folder" if path.is_dir() else "content"))
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
     put(tmp_path / "a")
     assert done == ["content", "rename", "folder"]
 
 
-def test_many_threads_write_beside_each_other(tmp_path: Path) -> None:
-    threads = [threading.Thread(target=put, args=(tmp_path / f"t{i}",)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all((tmp_path / f"t{i}").read_text() == "new" for i in range(8))
-
-
 def test_sigterm_while_writing_leaves_nothing_and_is_143(tmp_path: Path) -> None:
     """A bare SIGTERM left the temporary file."""
     code = (
         "import sys, time\n"
-        "from hcal.io.atomic import atomic_path, ended_by_sigterm\n"
+        "from hcal.io.files import atomic_path, ended_by_sigterm\n"
         "with ended_by_sigterm(), atomic_path(sys.argv[1]) as t:\n"
         "    t.write_text('half'); print('writing', flush=True); time.sleep(60)\n"
     )

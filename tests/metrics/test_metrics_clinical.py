@@ -55,7 +55,7 @@ def test_slope_intercept_and_calibration_in_the_large() -> None:
 def test_numbers_that_have_formulas() -> None:
     p, y, _ = risks(500, 1)
     p = p.round(2).clip(0.01, 0.99)  # ties
-    found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25])
+    found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25, 0.995])
     assert found.observed_expected.value == pytest.approx(y.sum() / p.sum())
     reach = 1.644854 * np.sqrt((1 - y.mean()) / y.sum())
     assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(reach, rel=1e-5)
@@ -69,7 +69,7 @@ def test_numbers_that_have_formulas() -> None:
     assert found.auc.high - found.auc.value == pytest.approx(1.644854 * se, rel=1e-5)
     z = ((y - p) * (1 - 2 * p)).sum() / np.sqrt(((1 - 2 * p) ** 2 * p * (1 - p)).sum())
     assert found.spiegelhalter_z == pytest.approx(z)
-    for i, t in enumerate([0.1, 0.25]):
+    for i, t in enumerate([0.1, 0.25, 0.995]):
         treated = p >= t
         true, false = (treated & (y == 1)).mean(), (treated & (y == 0)).mean()
         assert found.net_benefit.model[i] == pytest.approx(true - false * t / (1 - t))
@@ -93,6 +93,7 @@ def test_distances_to_the_smooth_curve_are_those_of_the_truth() -> None:
         assert estimate.low <= value <= estimate.high, name
     at = np.interp(found.curve.predicted, np.sort(p), truth[np.argsort(p)])
     assert np.abs(found.curve.observed - at).max() < 0.04
+    assert 0.02 < (found.curve.high - found.curve.low).max() < 0.2
     assert ((found.curve.low <= at) & (at <= found.curve.high)).mean() > 0.8
 
 
@@ -119,10 +120,11 @@ def test_intervals_cover_and_calibrated_predictions_are_not_accused() -> None:
 
 def test_cases_without_an_answer_say_so() -> None:
     p, y, _ = risks(200, 3)
-    separated = hcal.clinical(p, p > 0.3)
-    assert np.isnan(separated.slope.value)
-    assert separated.notes == ("the predictions separate the outcomes: the slope is not finite",)
-    assert separated.auc.value == 1.0
+    for y_apart, area in ((p > 0.3, 1.0), (p < 0.3, 0.0)):
+        separated = hcal.clinical(p, y_apart)
+        assert np.isnan(separated.slope.value)
+        assert separated.to_dict()["notes"] == ["the predictions separate the outcomes: the slope is not finite"]
+        assert separated.auc.value == area
     flat = hcal.clinical(np.full(200, 0.25), y)
     assert flat.notes == ("all predictions are equal: there is no slope",)
     assert flat.ici.value == pytest.approx(abs(y.mean() - 0.25))
@@ -137,6 +139,7 @@ def test_cases_without_an_answer_say_so() -> None:
         ((p, y), {"positive": 2}, r"positive must be a class 0\.\.1, got 2"),
         ((p, y), {"ci": 95}, "ci must be a level"),
         ((p, y), {"thresholds": [0.0]}, "thresholds must be risks between 0 and 1"),
+        ((p, y), {"thresholds": [1.0]}, "thresholds must be risks between 0 and 1"),
     ):
         with pytest.raises(ValueError, match=message):
             hcal.clinical(*arguments, **options)
@@ -158,10 +161,3 @@ def test_a_class_of_many_and_the_other_class_of_two() -> None:
     assert "Do not rely on this test" in text
     assert set(content["slope"]) == {"value", "low", "high"}
     assert len(content["net_benefit"]["thresholds"]) == 99
-
-
-def test_a_slope_needs_outcomes_that_overlap_whichever_way_they_lie() -> None:
-    x = np.linspace(0.1, 0.9, 40)
-    for y in (x > 0.5, x < 0.5):
-        found = hcal.clinical(x, y.astype(int)).to_dict()
-        assert found["notes"] == ["the predictions separate the outcomes: the slope is not finite"]

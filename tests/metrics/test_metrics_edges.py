@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
+
 import numpy as np
 import pytest
 from test_metrics_oracles import SETS, draw
 
 from hcal import metrics
+from hcal.metrics.clinical import Clinical, Curve, DecisionCurve, Estimate
+from hcal.metrics.resampling import Interval
 
 ALL = metrics.list_metrics()
 
@@ -36,6 +40,10 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         )
         assert (metric.kind == "score") == (metric.level == "score") == (metric.rows is not None)
         assert metric.lower_is_better == (name != "accuracy")
+    public = [getattr(metrics, name) for name in metrics.__all__]
+    results = [c for c in [*public, Clinical, Curve, DecisionCurve, Estimate, Interval] if is_dataclass(c)]
+    assert len(results) == 9
+    assert all(c.__dataclass_params__.frozen for c in results)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="unknown metric 'ECE'; the metrics are ece_ew"):
         metrics.get_metric("ECE")
     with pytest.raises(ValueError, match="level must be one of"):
@@ -80,6 +88,7 @@ def test_confidence_of_exactly_one_and_zero() -> None:
         # ace clips at 1.19e-7, as published; kde_ece spreads a point over one grid step of 1.3e-4.
         expected = pytest.approx(float(name == "accuracy"), abs=2e-3 if name == "kde_ece" else 2e-7)
         assert getattr(metrics, name)(*certain(True)) == expected, name
+    assert metrics.ace(*certain(True)) == pytest.approx(2**-23, rel=1e-6)
     wrong = dict.fromkeys(("ece_ew", "ks", "mce", "mmce", "kde_ece", "dece"), 1.0)
     # cwece: a third of the rows of a class at p = 1 and wrong; the label's own entries, p = 0, lie in no bin.
     wrong |= {"brier": 2.0, "accuracy": 0.0, "nll": 708.3964185322641, "cwece_a": 1 / 3}
@@ -232,6 +241,8 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(monkeypatch: py
     monkeypatch.setattr(sample, "SUBSET_ROWS", 300)
     s, other = metrics.Sample(p, y), np.random.default_rng(0).permutation(900)
     assert s.subset.n == 300
+    # The middle of every three rows in the order of confidence, prediction and label.
+    np.testing.assert_array_equal(s.subset_rows, np.sort(np.lexsort((y, p.argmax(1), p.max(1)))[1::3]))
     # Stratified by confidence: its quantiles are those of the whole.
     quantiles = [np.quantile(x.data.conf, [0.1, 0.5, 0.9]) for x in (s, s.subset)]
     np.testing.assert_allclose(*quantiles, atol=2e-3)

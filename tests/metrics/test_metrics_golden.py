@@ -1,16 +1,28 @@
-"""Every published value of the three golden files, within the tolerances of the specification."""
+"""Every published value of the three golden files, and every number of small samples as it was before.
+
+Write ``expected.txt`` anew with ``python tests/metrics/test_metrics_golden.py`` after a change that is meant, and read
+its diff.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+import test_metrics_oracles as small
 
 from hcal import metrics
+from hcal.metrics.clinical import clinical
+from hcal.metrics.resampling import bootstrap, intervals, measure
+from hcal.metrics.scores import swapped
 from hcal.numerics import softmax
-from helpers import GOLDEN, load_task
+from helpers import GOLDEN, assert_as_before, load_task
+
+EXPECTED = Path(__file__).with_name("expected.txt")
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_uncal", "resnet110_c10_test_div2")
 PUBLISHED = (
@@ -57,3 +69,45 @@ def test_golden_values(data: str) -> None:
         found = getattr(metrics, name)(s)
         assert found == pytest.approx(values[key], rel=tolerance(key, data)), name
     assert metrics.brier(s) == pytest.approx(BRIER[data], rel=5e-6)
+
+
+# -- small samples -----------------------------------------------------------------------------------
+
+
+def _lines() -> Iterator[str]:
+    p, y = small.sparse(120, 4, 3)
+    s, w = metrics.Sample(p, y), np.arange(120) % 3
+    values, _ = measure(s, metrics.list_metrics())
+    for name, i in intervals(s, values, 0.9, n_resamples=30).items():
+        function = metrics.get_metric(name).function
+        yield f"{name} {values[name]:.6g} {function(p, y, sample_weight=w):.6g} {vars(i)}"
+    drawn = bootstrap([s], ["skce", "dkde_ce", "brier"], 3, np.random.default_rng(0), first_order=True)[0]
+    yield f"{ {name: found.round(8).tolist() for name, found in drawn.items()} }"
+    for events in ("class-wise", "pooled", "top-label"):
+        yield f"{events} {metrics.h_error(s, events=events, window=15)} {metrics.h_error(p, y, events=events)}"
+    for name, width in (("kde_ece", 0.1), ("skce", 0.3), ("dkde_ce", 0.5)):
+        yield f"{name} {getattr(metrics, name)(s, bandwidth=width):.8g}"
+    for name in ("tcwece_k", "dece", "ace"):
+        yield f"{name} {getattr(metrics, name)(s, bins=4):.8g}"
+    for statistic in ("ks", "dece", "tcwece", "skce"):
+        yield f"{metrics.calibration_test(s, statistic=statistic, n_resamples=39)}"
+    yield f"{metrics.calibration_test(s, method='skce', n_resamples=39)}"
+    streamed = metrics.StreamingMetrics(4).update(p[:50], y[:50], w[:50]).update(p[50:], y[50:])
+    yield f"{streamed.n} {streamed.mean_confidence:.8g} {streamed.result()} {streamed.bounds()}"
+    p, y = small.draw(250, 2, 4)
+    parts = metrics.decompose(p, y), metrics.decompose(p, y, score="brier", folds=3, sample_weight=np.arange(250) % 4)
+    yield f"{parts} {metrics.sharpness(s):.8g}"
+    found = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
+    yield f"{found}"
+    yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in found.to_dict()['curve'].items()} }"
+    few, third = clinical(p[:, 1] ** 3, y, ci=0.8), clinical(*small.draw(600, 3, 5), positive=2)
+    yield f"{few} {third}"
+    yield f"{swapped(p, 1 - y)} {swapped(p, y)} {swapped(p[:12], 1 - y[:12], 'sick')}"
+
+
+def test_everything_is_as_it_was() -> None:
+    assert_as_before(_lines(), EXPECTED)
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text("\n".join(_lines()) + "\n", encoding="utf-8")

@@ -35,6 +35,13 @@ def coarse(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return p, y
 
 
+def sparse(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities below 3 % are 0; some others are small."""
+    p, y = draw(n, k, seed)
+    p[p < 0.03] = 0.0
+    return p / p.sum(1, keepdims=True), y
+
+
 SETS = {
     "five classes": draw(80, 5, 0),
     "two classes": draw(60, 2, 1),
@@ -42,6 +49,7 @@ SETS = {
     "float32": draw(70, 4, 3, dtype=np.float32),
     "ties and edges": coarse(90, 4, 4),
     "ties, flat": coarse(60, 3, 5),
+    "zeros and small values": sparse(60, 5, 8),
     "fewer rows than bins": draw(7, 3, 6),
     "class absent": (draw(50, 6, 7)[0], np.minimum(draw(50, 6, 7)[1], 3)),
 }

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
-import hcal
 from studies import metric_coverage as coverage
 
 
@@ -53,21 +51,3 @@ def test_all_sets() -> None:
     check(coverage.study(1.0, 2000, seed=7), coverage.SCORES, power=None)
     check(coverage.study(1.2, 2000, seed=7), (*coverage.SCORES, "dece"))
     check(coverage.study(2.0, 2000, seed=7), ("dece", "skce", "hce_pooled"))
-
-
-def test_skce_and_its_standard_error_are_those_of_all_pairs() -> None:
-    """The jackknife's value is the mean over pairs of different rows, which leaves one row out of n."""
-    from hcal.metrics.canonical import skce_jackknife
-    from hcal.metrics.sample import Sample
-
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet([1, 1, 1], 60)
-    y = rng.integers(0, 3, 60)
-    value, error = skce_jackknife(Sample(p, y))
-    assert value == pytest.approx(hcal.metrics.skce(p, y), abs=1e-12)
-    draws = []
-    for seed in range(300):
-        again = np.random.default_rng(seed)
-        q = again.dirichlet([1, 1, 1], 60)
-        draws.append(hcal.metrics.skce(q, again.integers(0, 3, 60)))
-    assert 0.5 < error / np.std(draws) < 2.0

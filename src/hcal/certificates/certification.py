@@ -293,7 +293,7 @@ def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:
     if missing.any():
         raise ValueError(f"groups has a missing value at row {int(missing.argmax())}")
     names, which = np.unique(values.astype(str), return_inverse=True)
-    return [(str(name), which.reshape(-1) == g) for g, name in enumerate(names)]
+    return [(str(name), which == g) for g, name in enumerate(names)]
 
 
 def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:

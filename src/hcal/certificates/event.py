@@ -35,8 +35,8 @@ _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 def part_name(level: int) -> str:
     """Return the name of a window of a resolution: half, quarter, …
 
-    >>> part_name(3), part_name(7)
-    ('eighth', '128th')
+    >>> part_name(0), part_name(5), part_name(6)
+    ('all', 'thirty-second', '64th')
     """
     return _PARTS[level] if level < len(_PARTS) else f"{2**level}th"
 
@@ -250,10 +250,8 @@ class EventCertificate:
         >>> found.rows_needed(0.05) < found.rows_needed(0.01)
         True
         """
-        if not bound > 0:
-            raise ValueError(f"bound must be positive, got {bound!r}")
         low, high = 1.0, float(PRACTICAL_ROWS)
-        if self._typical(high) > bound:
+        if not self._typical(high) <= bound:
             return None
         while high / low > 1.01:
             middle = float(np.sqrt(low * high))

@@ -10,10 +10,8 @@ bets, which is a martingale too, and finds a drift that starts late. After an al
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -24,9 +22,8 @@ from hcal import inputs
 from hcal.certificates.bets import FAMILIES, Gamblers, log_average
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
-from hcal.io.atomic import atomic_path
-from hcal.io.class_names import ClassName, check_classes, class_title, encode
-from hcal.io.files import open_regular
+from hcal.io.class_names import check_classes, class_title, encode
+from hcal.io.files import atomic_path, open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
 
@@ -39,7 +36,7 @@ _EVENTS = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
 _KEPT = 1000  # files and alarms that are remembered
 _LARGEST_FILE = 1 << 28
 _MOST_CLASSES = 1 << 20
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,8 @@ class Alarm:
 class Monitor:
     """Check a stream of predictions and labels; an alarm is false with probability at most ``level``, ever.
 
-    After an alarm the evidence starts anew, with the same promise. The alarm is over when it has not been
-    raised again for 2,560 rows.
+    The top label is checked, and every class's probability (of two classes that of class 1). After an alarm the
+    evidence starts anew, with the same promise. The alarm is over when it has not been raised again for 2,560 rows.
 
     Parameters
     ----------
@@ -99,8 +96,6 @@ class Monitor:
     tolerance : float or "auto"
         Events that are off by at most this are no reason for an alarm; 0 for any miscalibration. ``"auto"``
         takes 5 points for an event of one half and less for rarer ones, from the first probabilities.
-    positive : int
-        The class that is checked where there are two.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns: alarms use them, and labels may be given by them.
 
@@ -127,20 +122,12 @@ class Monitor:
     'stated too high'
     """
 
-    def __init__(
-        self,
-        level: float = 0.05,
-        tolerance: float | str = 0.0,
-        *,
-        positive: int = 1,
-        classes: Sequence[ClassName] | None = None,
-    ) -> None:
+    def __init__(self, level: float = 0.05, tolerance: float | str = 0.0, *, classes: Any = None) -> None:
         check_level(level)
         number = isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
         if not number and tolerance != "auto":
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
-        self.level, self.positive = float(level), int(positive)
-        self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
+        self.level, self.tolerance = float(level), "auto" if tolerance == "auto" else float(tolerance)
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         self.reset()
 
@@ -174,7 +161,7 @@ class Monitor:
         """
         if digest and (seen := next((f for f in self.files if f["digest"] == digest), None)):
             raise ValueError(f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})")
-        p = inputs.check_probs(probs)[0].astype(np.float64, copy=False)
+        p = inputs.check_probs(probs)[0].astype(np.float64)
         labels = inputs.check_labels(encode(y, self.classes), *p.shape)
         if self.classes is not None:
             check_classes(self.classes, p.shape[1])
@@ -191,8 +178,6 @@ class Monitor:
         return self
 
     def _begin(self, k: int, p: Float64 | None = None) -> None:
-        if k == 2 and self.positive not in (0, 1):
-            raise ValueError(f"positive must be class 0 or 1, got {self.positive}")
         self.n_classes = k
         self._total = np.zeros((4, 1 + (k if k > 2 else 1)))
         self._allowed = np.full(self._total.shape[1], 0.0 if self.tolerance == "auto" else self.tolerance)
@@ -203,7 +188,7 @@ class Monitor:
 
     @property
     def _column(self) -> int:
-        """Of all sums, those that windows show: of P(positive) where there are two classes, else of the top label."""
+        """Of all sums, those that windows show: of P(class 1) where there are two classes, else of the top label."""
         return 1 if self.n_classes == 2 else 0
 
     def _start_anew(self) -> None:
@@ -213,7 +198,7 @@ class Monitor:
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
         top = p.argmax(axis=1)
-        chosen = [self.positive] if self.n_classes == 2 else list(range(self.n_classes))
+        chosen = [1] if self.n_classes == 2 else list(range(self.n_classes))
         claims = np.concatenate([p[np.arange(len(p)), top][:, None], p[:, chosen]], axis=1)
         return claims, np.concatenate([(top == y)[:, None], y[:, None] == chosen], axis=1).astype(np.float64)
 
@@ -253,7 +238,7 @@ class Monitor:
     def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
         family = list(self._gamblers)[int(families.argmax())]
         event, words = self._gamblers[family].leader()
-        number = self.positive if self.n_classes == 2 else event
+        number = 1 if self.n_classes == 2 else event
         name = "top label" if family == "top-label" else class_title(number, self.classes)
         evidence = float(np.exp(min(log_evidence, 700.0)))
         many, claimed, happened = (float(v) for v in sums[:3, _EVENTS[family].start + event])
@@ -291,7 +276,7 @@ class Monitor:
         -------
         dict
             ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
-            gap's standard error, of P(positive) where there are two classes, else of the top label.
+            gap's standard error, of P(class 1) where there are two classes, else of the top label.
         """
         files = [f["sums"] for f in self.files if since is not None and f["date"] >= since]
         blocks = [block[:, self._column] for block in self._recent if since is None]
@@ -339,7 +324,7 @@ class Monitor:
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain values."""
         return {
-            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "positive": self.positive,
+            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance,
             "classes": None if self.classes is None else list(self.classes), "n": self.n,
             "n_classes": self.n_classes, "raised": self._raised, "past": self._past,
             "alarm": None if self.alarm is None else asdict(self.alarm),
@@ -361,7 +346,7 @@ class Monitor:
         schema = state.get("schema") if isinstance(state, dict) else None
         if schema != _SCHEMA:
             raise ValueError(f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one")
-        made = cls(state["level"], state["tolerance"], positive=state["positive"], classes=state["classes"])
+        made = cls(state["level"], state["tolerance"], classes=state["classes"])
         if _checked(state["n_classes"], 0, "n_classes") > _MOST_CLASSES:
             raise ValueError(f"n_classes must be at most {_MOST_CLASSES:,}")
         if state["n_classes"]:
@@ -406,20 +391,19 @@ class Monitor:
 
 def _checked(value: Any, form: Any, name: str) -> Any:
     """Return a value of the same keys, types and shapes as another, its numbers finite and not less."""
-    if isinstance(form, dict):
-        right = isinstance(value, dict) and set(value) == set(form)
-        value = {key: _checked(value[key], form[key], key) for key in form} if right else value
-    elif isinstance(form, list):  # the form of each of any number
-        right = isinstance(value, list)
-        value = [_checked(each, form[0], name) for each in value] if right else value
-    elif isinstance(form, np.ndarray):
+    kind = type(form)
+    if kind is dict and isinstance(value, dict) and set(value) == set(form):
+        return {key: _checked(value[key], form[key], key) for key in form}
+    if kind is list and isinstance(value, list):  # the form of each of any number
+        return [_checked(each, form[0], name) for each in value]
+    if kind is np.ndarray:
         value = np.asarray(value, dtype=np.float64)
         right = value.shape == form.shape and bool((np.isfinite(value) & (value >= form)).all())
     elif form is None:
         right = value is None or type(value) is int
     else:
-        right = type(value) is type(form) and (type(value) is not float or math.isfinite(value))
-        right = right and (type(value) is not int or 0 <= value < 2**53)
+        least = 0 if kind is int else -(2**53)
+        right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or least <= value < 2**53)
     if not right:
         raise ValueError(f"{name} is not as a monitor writes it")
     return value

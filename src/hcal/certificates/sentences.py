@@ -46,7 +46,11 @@ def capital(text: str) -> str:
 
 
 def estimate_words(value: float) -> str:
-    """Write an estimated error; below 0.1 points it says no more than that."""
+    """Write an estimated error; below 0.1 points it says no more than that.
+
+    >>> estimate_words(0.001), estimate_words(0.0009)
+    ('0.1 points', 'less than 0.1 points')
+    """
     return points(value) if value >= 0.001 else "less than 0.1 points"
 
 
@@ -94,8 +98,8 @@ def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
         f"at least {points(g.proven_gap)}; it states {share(g.stated)} and {share(g.observed)} happened."
         for g in wrong[:_SHOWN]
     ]
-    more = len(wrong) - _SHOWN
-    return [*lines, *([f"{more} more groups are proven to be off."] if more > 0 else [])]
+    more = [f"{len(wrong) - _SHOWN} more groups are proven to be off."] if wrong[_SHOWN:] else []
+    return [*lines, *more]
 
 
 # -- certificates -----------------------------------------------------------------------------------
@@ -222,7 +226,7 @@ def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
     if not wrong:
         return [*lines, "No class is proven wrong."]
     named = ", ".join(f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN])
-    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    more = f" and {len(wrong) - _SHOWN} more" if wrong[_SHOWN:] else ""
     first = f"{capital(classes.title(wrong[0]))}: {_window(classes.refutations[wrong[0]])}."
     return [*lines, f"Proven wrong: {named}{more}.", first]
 

@@ -36,7 +36,6 @@ BINS = 2 * _SIDE + 1
 SMALLEST = 200
 #: Confidences that people set thresholds at.
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-COVERAGES = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ class EventTable:
 def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
     """Return the stream bin of each probability, from its bits: no search, no logarithm.
 
-    >>> bin_of(np.array([0.0, 0.5, 1.0])).tolist() == [0, _SIDE, BINS - 1]
-    True
+    >>> bin_of(np.array([0.0, 1e-9, 0.25, 0.5, 0.75, 1.0])).tolist()
+    [0, 196, 1984, 2048, 2112, 4096]
     """
     upper = p > 0.5
     small = np.where(upper, 1 - p, p).astype(np.float32)  # 1 − p is exact above one half
@@ -323,26 +322,14 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
     >>> found = threshold_table(EventTable.of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
     >>> found.share.tolist(), found.low.round(3).tolist()
     ([1.0, 0.5], [0.996, 0.991])
+    >>> few = threshold_table(EventTable.of_rows(np.array([0.6, 0.95]), np.array([0.0, 1.0])), 0.05, (0.9, 0.99))
+    >>> few.observed, few.low.round(4), few.high
+    (array([ 1., nan]), array([0.0125, 0.    ]), array([1., 1.]))
     """
     first = np.searchsorted(table.low, np.asarray(at), side="left")
     rows = table.n - table.ends[first]
     happened = table.prefix[1][-1] - table.prefix[1][first]
-    some = np.maximum(rows, 1)
-    observed = np.clip(happened / some, 0, 1)
-    low, high = kl_interval(observed, np.log(2 * len(first) / failure) / some)
-    empty = rows < 0.5
-    nothing = np.where(empty, np.nan, observed)
-    return Tails(np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))
-
-
-def risk_coverage(table: EventTable, failure: float) -> Tails:
-    """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
-
-    >>> p = np.linspace(0.5, 1, 1000)
-    >>> len(risk_coverage(EventTable.of_rows(p, np.ones(1000)), 0.05).share)
-    20
-    """
-    left = table.n - np.asarray(COVERAGES) * table.n
-    first = np.searchsorted(table.ends, left + 1e-9, side="right") - 1
-    at = np.unique(table.low[np.minimum(first, len(table.low) - 1)])
-    return threshold_table(table, failure, at[::-1])
+    with np.errstate(divide="ignore", invalid="ignore"):  # no row: its interval is all of [0, 1]
+        observed = np.clip(happened / rows, 0, 1)
+        low, high = kl_interval(np.nan_to_num(observed), np.log(2 * len(first) / failure) / rows)
+    return Tails(np.asarray(at), rows / table.n, rows, observed, low, high)

@@ -198,7 +198,6 @@ def apply(
 ) -> None:
     """Turn new scores into calibrated probabilities; the model knows the columns it was fitted on."""
     from hcal.io import can_write
-    from hcal.io.atomic import check_new_folder
     from hcal.io.files import files_of
     from hcal.leakage import model_fingerprint
 
@@ -206,7 +205,8 @@ def apply(
     calibrator = load_model(model, multilabel=True)
     paths = [path.absolute() for path in files_of(files.file)]  # a worker may stand in another folder
     if len(paths) > 1 and not output.suffix:  # many files give as many files of the same names
-        check_new_folder(output)
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise ValueError(f"{output} exists: name a new or an empty folder")
         output.mkdir(parents=True, exist_ok=True)
         pieces = [(files.of(path), _target(output.absolute(), path)) for path in paths]
     else:

@@ -125,8 +125,6 @@ def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
     (array([0, 1, 2, 3, 4]), 8388)
     """
     size = min(n_rows, SAMPLE_ROWS, max(SAMPLE_NUMBERS // n_classes, 1))
-    if size == n_rows:
-        return np.arange(n_rows, dtype=np.int64)
     rng = np.random.default_rng(0)
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
@@ -197,22 +195,15 @@ def evaluate_batches(
         streamed, before = whole.after, result
         probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
         result = _over_all(evaluate(probs, sample.y, metrics, ci, baseline=raw, **options), streamed, before)
-        fitted = getattr(calibrator, "fitted_on_", None)
-        if fitted is not None and whole.rows is not None:
+        if (fitted := getattr(calibrator, "fitted_on_", None)) is not None and whole.rows is not None:
             overlap = leakage.overlap(fitted, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
-        bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
-        how = {name: _how(bounds[name]) for name in how}
+        bounds = streamed.bounds()
+        how |= {n: f"all rows, within {bounds[n]:.1e}" if n in NAMES else "sample" for n in how if bounds.get(n, 1)}
         if whole.groups is not None:
             result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
-
-
-def _how(bound: float | None) -> str:
-    if bound is None:
-        return "sample"
-    return f"all rows, within {bound:.1e}" if bound else "all rows"
 
 
 def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None) -> Evaluation:

@@ -15,6 +15,7 @@ from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.result import Printed, number_text
 from hcal.extras import load_extra
 from hcal.metrics import get_metric
+from hcal.numerics import Float64
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,20 +116,12 @@ class Comparison(Printed):
         return replace(
             row,
             scores={n: float(np.mean([c.scores[n] for c in cells])) for n in names},
-            drawn={n: self._mean_drawn([c.drawn[n] for c in cells]) for n in drawn},
+            drawn={n: _mean_drawn(np.asarray([c.drawn[n] for c in cells])) for n in drawn},
             fit_s=sum(c.fit_s for c in cells),
             predict_s=sum(c.predict_s for c in cells),
             warnings=tuple(dict.fromkeys(f"{c.task}: {w}" for c in cells for w in c.warnings)),
             collapse=tuple(f"{c.task}: {r}" for c in cells for r in c.collapse),
         )
-
-    @staticmethod
-    def _mean_drawn(drawn: list[Sequence[float]]) -> list[float]:
-        """Average replicates over tasks that are drawn too, the same ones for every method."""
-        values = np.asarray(drawn)
-        tasks = np.random.default_rng(0).integers(0, len(values), values.shape[::-1])
-        picked = values[tasks, np.arange(values.shape[1])[:, None]]
-        return [float(v) for v in picked.mean(axis=1)]
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.results)
@@ -292,6 +285,12 @@ class Comparison(Printed):
         if any("phi" in r.scores for r in self.results):
             told.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
         return Group(table, *(Text(line) for line in (*told, *self.notes)))
+
+
+def _mean_drawn(values: Float64) -> list[float]:
+    """Average replicates (tasks, B) over tasks that are drawn too, the same ones for every method."""
+    tasks = np.random.default_rng(0).integers(0, len(values), values.shape[::-1])
+    return [float(v) for v in np.take_along_axis(values.T, tasks, axis=1).mean(axis=1)]
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:

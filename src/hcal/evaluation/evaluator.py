@@ -109,8 +109,7 @@ def evaluate(
     values, told = measure(s, [n for n in names if n not in left_out])
     notes += told
     if left_out:
-        why = "they need whole repetition counts as weights"
-        notes.append(f"left out, because {why}: {', '.join(left_out)}")
+        notes.append(f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}")
     draws: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
     found = {} if ci is None else intervals(s, values, ci, **draws)
     rate = None
@@ -122,8 +121,7 @@ def evaluate(
     tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
     proof: dict[str, Any] = {}
     if tested or groups is not None:
-        options: dict[str, Any] = {"level": ci or 0.95, "groups": groups, "positive": positive}
-        proof["certificate"] = certify(s, classes=known, **options)
+        proof["certificate"] = certify(s, level=ci or 0.95, groups=groups, positive=positive, classes=known)
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}

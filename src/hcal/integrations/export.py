@@ -20,7 +20,7 @@ import numpy as np
 from hcal import xp
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
-from hcal.io.atomic import atomic_path
+from hcal.io.files import atomic_path
 from hcal.maps.base import Map
 from hcal.text import without_nan
 

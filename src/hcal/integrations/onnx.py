@@ -13,7 +13,7 @@ from typing import Literal
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.extras import load_extra
-from hcal.io.atomic import atomic_path
+from hcal.io.files import atomic_path
 
 #: ONNX operator set: onnxruntime 1.14 (2023) and later.
 OPSET = 18

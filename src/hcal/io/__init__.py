@@ -9,8 +9,8 @@ Reading. A :class:`Request` says what a file calls its columns and what its numb
 
 ``read`` takes one file, several, a folder or a pattern: ``.npz .npy .csv .jsonl .parquet .feather`` and
 numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
-columns into a model's order, ``data.beside`` are the other columns (``keep=True``), ``data.columns`` what the
-file calls label, id, group and weight. ``Request(unlabelled="drop")`` leaves out rows without a label;
+columns into a model's order, ``data.beside`` are the other columns (``keep=True``).
+``Request(unlabelled="drop")`` leaves out rows without a label;
 ``data.dropped`` and ``data.notes`` say how many.
 
 By blocks. The same rows some at a time, for files that memory does not hold:
@@ -20,8 +20,8 @@ By blocks. The same rows some at a time, for files that memory does not hold:
     source.pieces()                                     # parts for joblib or Dask: read_piece(piece)
     read_blocks(piece)                                  # (number of the first row, DataFile) as it was read
 
-Writing. ``write_probs(path, probs, y, ids=, kept=, classes=, names=)`` or, block by block,
-``with write_blocks(path, n_rows, ...) as write: write(probs, y, ids=, kept=)``. ``can_write`` raises early.
+Writing, block by block: ``with write_blocks(path, n_rows, classes=, names=) as write: write(probs, y, ids=, kept=)``.
+``can_write`` raises early.
 ``atomic_path`` makes any output appear whole or not at all.
 
 Models. ``write_model(path, header, arrays)`` and ``read_model(path)`` (:mod:`hcal.io.model_file`) know a JSON
@@ -36,12 +36,11 @@ Errors are ValueError or OSError with one line that names the file and what to d
 
 from __future__ import annotations
 
-from hcal.io.atomic import atomic_path
 from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
-from hcal.io.files import checksum
+from hcal.io.files import atomic_path, checksum
 from hcal.io.reading import DataFile, Piece, read, read_blocks
 from hcal.io.request import Part, Request
-from hcal.io.writing import can_write, write_blocks, write_probs
+from hcal.io.writing import can_write, write_blocks
 
 __all__ = [
     "Batch",
@@ -59,5 +58,4 @@ __all__ = [
     "read_piece",
     "rows_from",
     "write_blocks",
-    "write_probs",
 ]

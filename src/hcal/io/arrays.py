@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hcal.io.files import check_memory, one_line, size_of
+from hcal.io.files import check_memory, quoted, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
 
@@ -132,12 +132,7 @@ def _open_pickle(file: BinaryIO) -> Openers:
     return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
 
 
-OPENERS: Final[dict[str, Callable[[BinaryIO], Openers]]] = {
-    ".npy": _open_npy,
-    ".npz": _open_npz,
-    ".p": _open_pickle,
-    ".pkl": _open_pickle,
-}
+OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz, ".p": _open_pickle, ".pkl": _open_pickle}
 
 
 class ArrayRows:
@@ -197,7 +192,7 @@ class ArrayRows:
         """Yield rows from ``cut`` to ``stop`` − 1, at most ``size`` at once, but whole images."""
         for name in columns:
             if name not in texts and self.array(name).dtype.kind == "U":
-                raise ValueError(f"{one_line(repr(name), 60)} holds {self.array(name).dtype}, not numbers")
+                raise ValueError(f"{quoted(name)} holds {self.array(name).dtype}, not numbers")
         items, end = max(size // self.pixels, 1), stop // self.pixels
         for first in range(cut[0] // self.pixels, end, items):
             rows = slice(first, min(first + items, end))

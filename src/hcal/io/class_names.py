@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.io.files import one_line
+from hcal.io.files import one_line, quoted
 from hcal.numerics import IntArray
 
 ClassName = str | int
@@ -32,14 +32,13 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     found = [name.item() if isinstance(name, np.generic) else name for name in classes]
     if len(found) != n_classes:
         raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
-    if not (all(type(n) is str for n in found) or all(type(n) is int for n in found)):
+    if {type(name) for name in found} not in ({str}, {int}):
         raise ValueError("classes must be all text or all integers")
-    for name in found:
-        if isinstance(name, str) and not 0 < len(name) <= LONGEST_NAME:
-            raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
+    if not all(0 < len(str(name)) <= LONGEST_NAME for name in found):
+        raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
     if len(set(found)) < len(found):
-        twice = next(name for name, count in Counter(found).items() if count > 1)
-        raise ValueError(f"two classes are named {one_line(repr(twice), 60)}")
+        twice = Counter(found).most_common(1)[0][0]
+        raise ValueError(f"two classes are named {quoted(twice)}")
     return tuple(found)
 
 
@@ -96,7 +95,7 @@ def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         known = one_line(", ".join(map(str, classes)), 120)
-        raise ValueError(f"y: row {row} is {one_line(repr(values[row]), 60)}, no class of {known}")
+        raise ValueError(f"y: row {row} is {quoted(values[row])}, no class of {known}")
     return codes
 
 

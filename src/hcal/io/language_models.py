@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hcal.io.files import one_line, open_regular, parse_json
+from hcal.io.files import open_regular, parse_json, quoted
 from hcal.io.request import OptionScore, Request
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 
@@ -114,8 +114,8 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
         return {"kind": "probs", "values": stated.confidence, "y": stated.correct, "dropped": lost, "notes": notes}
     samples = kind == "samples"
     found = read_lm_eval(paths, score=request.option_score or "sum") if samples else _read_responses(lines)
-    ids = {"ids": np.array(found.ids), "columns": {"id": "doc_id" if samples else "custom_id"}} if found.ids else {}
-    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True, **ids}
+    ids = np.array(found.ids) if found.ids else None
+    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "ids": ids, "questions": True}
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -228,12 +228,10 @@ def _log_likelihoods(where: str, responses: Any) -> Float64:
 def _requests(arguments: Any) -> tuple[list[str], list[str]]:
     """Return the contexts and the continuations of the requests, as far as the file has them."""
     if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, ...}
-        keys = sorted(arguments, key=lambda key: int("0" + "".join(c for c in key if c.isdigit())))
-        pairs = [(arguments[key].get("arg_0"), arguments[key].get("arg_1")) for key in keys]
-    elif isinstance(arguments, list) and all(isinstance(a, list) and len(a) >= 2 for a in arguments):
-        pairs = [(a[0], a[1]) for a in arguments]
-    else:
-        pairs = []
+        keys = sorted(arguments, key=lambda key: int("0" + "".join(filter(str.isdecimal, key))))
+        found = [arguments[key] for key in keys]
+        arguments = [list(each.values()) if isinstance(each, dict) else each for each in found]
+    pairs = [a[:2] for a in arguments if isinstance(a, list) and len(a) > 1] if isinstance(arguments, list) else []
     if not all(isinstance(text, str) for _, text in pairs):
         return [], []
     return [str(context or "") for context, _ in pairs], [text for _, text in pairs]
@@ -272,7 +270,7 @@ def _readings(sample: _Sample) -> list[int | None]:
 
 
 def _no_target(target: Any) -> str:
-    return f"the target {one_line(repr(target), 60)} is no index or text of one of its options"
+    return f"the target {quoted(target)} is no index or text of one of its options"
 
 
 # -- token log-probabilities --------------------------------------------------------------------------
@@ -294,8 +292,7 @@ def _read_responses(lines: Iterable[tuple[str, Any]]) -> Questions:
             answers.append(_target(row["target"], labels, given))
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"{where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it "
-                f"({one_line(repr(error), 60)})"
+                f"{where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it ({quoted(error)})"
             ) from None
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
@@ -455,7 +452,7 @@ def read_stated(
         right, said = _is_right(record, where), record.get("confidence")
         share = _confidence(said, 100.0 if unit == "percent" else 1.0, where, ranges, words)
         if share is None:
-            unread[number] = f"{one_line(repr(said), 40)} ({where})"
+            unread[number] = f"{quoted(said)} ({where})"
         else:
             confidence.append(share)
             correct.append(right)
@@ -500,7 +497,7 @@ def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping
         return None
     if not 0 <= share <= 1:
         hint = "; unit='percent' (--unit percent) if numbers go up to 100" if whole == 1 else ""
-        raise ValueError(f"{where}: the confidence {one_line(repr(said), 40)} is not between 0 and {whole:g}{hint}")
+        raise ValueError(f"{where}: the confidence {quoted(said)} is not between 0 and {whole:g}{hint}")
     return share
 
 
@@ -521,7 +518,7 @@ def _is_right(record: Mapping[str, Any], where: str) -> int:
     if "correct" in record:
         said = normal_answer(record["correct"])
         if said not in _RIGHT:
-            raise ValueError(f"{where}: 'correct' must be true or false, got {one_line(repr(said), 60)}")
+            raise ValueError(f"{where}: 'correct' must be true or false, got {quoted(said)}")
         return _RIGHT[said]
     if "answer" in record and "target" in record:
         return int(normal_answer(record["answer"]) == normal_answer(record["target"]))

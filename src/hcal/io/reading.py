@@ -22,10 +22,10 @@ from hcal.inputs import InputKind
 from hcal.io import class_names
 from hcal.io.arrays import OPENERS, ArrayRows, Block, Cut, check_mask
 from hcal.io.class_names import ClassName, label_cells, typed
-from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular
+from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular, quoted
 from hcal.io.language_models import is_questions, read_questions
-from hcal.io.request import BARE, CLASSES, Part, Plan, Request, plan_of
-from hcal.io.tables import READERS
+from hcal.io.request import CLASSES, Part, Plan, Request, plan_of
+from hcal.io.tables import ArrowRows, TextRows
 
 #: What has a value a row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
@@ -33,7 +33,11 @@ _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
 _LABELS: Final = "\0labels"
 #: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
 _MOST_PIECES: Final = 256
-_READERS: Final = READERS | dict.fromkeys(OPENERS, ArrayRows)
+_READERS: Final[dict[str, Any]] = {
+    **dict.fromkeys((".csv", ".jsonl"), TextRows),
+    **dict.fromkeys((".parquet", ".feather"), ArrowRows),
+    **dict.fromkeys(OPENERS, ArrayRows),
+}
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,6 @@ class DataFile:
         The files that were read together with ``path``.
     questions : bool
         Whether rows are questions with their options, −inf where one does not exist.
-    columns : dict of str
-        What the file calls the label, id, group and weight.
     beside : dict of arrays
         All columns but the scores, the id and the label, where they were to be kept.
     dropped : int
@@ -81,7 +83,6 @@ class DataFile:
     weight: NDArray[Any] | None = None
     more: tuple[Path, ...] = ()
     questions: bool = False
-    columns: dict[str, str] = field(default_factory=dict)
     beside: dict[str, Any] = field(default_factory=dict)
     dropped: int = 0
     notes: tuple[str, ...] = ()
@@ -107,11 +108,6 @@ class DataFile:
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
             raise ValueError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}")
-        if self.y.ndim == 2:
-            raise ValueError(
-                f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several "
-                "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
-            )
         return np.asarray(class_names.encode(self.y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
@@ -266,7 +262,7 @@ def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: 
     if request.unlabelled == "drop":
         return missing | ignored
     if missing.any() and "label" not in request.optional:  # of a model applied to new rows they are carried along
-        name = one_line(repr(plan.roles.get("label", "y")), 60)
+        name = quoted(plan.roles.get("label", "y"))
         raise ValueError(
             f"it has no label in {name} in {missing.sum():,} of the rows {row:,} to {row + len(y) - 1:,}, "
             f"first in row {row + missing.argmax():,}: "
@@ -326,18 +322,16 @@ def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Se
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the group and the weight go on too, under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("group", "weight") if role in parts}
-    data = DataFile(
-        piece.path, plan.kind, values, y, plan.part, ids=parts.get("id"), groups=parts.get("group"),
-        weight=parts.get("weight"), columns=plan.roles, beside=beside,
-    )  # fmt: skip
-    if names is None:
-        return data
-    return replace(data, classes=tuple(map(str, class_names.check_classes(names, data.n_classes))))
+    classes = None
+    if names is not None:
+        n_classes = 2 if values.ndim == 1 else values.shape[1]
+        classes = tuple(map(str, class_names.check_classes(names, n_classes)))
+    ids, groups, weight = (parts.get(role) for role in ("id", "group", "weight"))
+    return DataFile(piece.path, plan.kind, values, y, plan.part, classes, ids, groups, weight, beside=beside)
 
 
 def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:
-    named = plan.scores[0] in (plan.kind, BARE) or request.scores is not None or plan.part
-    one = len(columns) == 1 and (columns[0].ndim > 1 or named)
+    one = len(columns) == 1
     if not one and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if one else np.stack(columns, axis=1)

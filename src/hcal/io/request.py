@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hcal.inputs import INPUT_KINDS, InputKind
-from hcal.io.files import one_line
+from hcal.io.files import one_line, quoted
 
 Part = Literal["cal", "test"]
 OptionScore = Literal["sum", "length", "mutual-information"]
@@ -104,9 +104,9 @@ class Request:
         for name in ("scores", *ROLES):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST):
-                raise ValueError(f"{name} must be the name of a column, got {one_line(repr(value), 60)}")
+                raise ValueError(f"{name} must be the name of a column, got {quoted(value)}")
         if self.ignore_index is not None and type(self.ignore_index) is not int:
-            raise ValueError(f"ignore_index must be an integer, got {one_line(repr(self.ignore_index), 60)}")
+            raise ValueError(f"ignore_index must be an integer, got {quoted(self.ignore_index)}")
 
     def to_json(self) -> dict[str, Any]:
         """Return what a model remembers, as plain values."""
@@ -192,7 +192,7 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
     """
     if len(set(names)) < len(names):
         twice = next(n for n in names if list(names).count(n) > 1)
-        raise ValueError(f"two columns are named {one_line(repr(twice), 60)}")
+        raise ValueError(f"two columns are named {quoted(twice)}")
     roles = _roles(names, request, part)
     free = [n for n in names if n not in roles.values() and n != CLASSES]
     scores, kind, suffix = _find_scores(free, request, ("",) if table else (f"_{part}", ""))
@@ -216,7 +216,7 @@ def _roles(names: Sequence[str], request: Request, part: Part) -> dict[str, str]
 
 
 def _lacks(name: str, names: Iterable[str]) -> ValueError:
-    return ValueError(f"it has no {one_line(repr(name), 60)}; it holds: {_listed(names)}")
+    return ValueError(f"it has no {quoted(name)}; it holds: {_listed(names)}")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -260,7 +260,7 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
         return [kind]
     found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
     parts = [n[len(kind) :].strip("_ .[]") for n in found]
-    if not found or not all(map(str.isdecimal, parts)):
+    if len(found) < 2 or not all(map(str.isdecimal, parts)):
         return found if len(found) > 1 else []
     if numbered := _by_number(found, parts):
         return numbered
@@ -280,14 +280,14 @@ def match_scores(names: Sequence[str], wanted: str) -> list[str]:
     if any(c in wanted for c in "*?["):
         found = [n for n in names if fnmatchcase(n, wanted)]
         if not found:
-            raise ValueError(f"no column matches {one_line(repr(wanted), 60)}; it holds: {_listed(names)}")
+            raise ValueError(f"no column matches {quoted(wanted)}; it holds: {_listed(names)}")
         return _by_number(found, _class_parts(found, wanted)) or found
     found = [name.strip() for name in wanted.split(",")]
     for name in found:
         if name not in names:
             raise _lacks(name, names)
     if len(set(found)) < len(found):
-        raise ValueError(f"{one_line(repr(wanted), 60)} names a column twice")
+        raise ValueError(f"{quoted(wanted)} names a column twice")
     return found
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hcal.extras import load_extra
 from hcal.io.arrays import MODEL, Block, Cut
 from hcal.io.class_names import is_number
-from hcal.io.files import one_line, parse_json, size_of
+from hcal.io.files import one_line, parse_json, quoted, size_of
 from hcal.io.request import Plan
 
 _MARK_BYTES: Final = 2**22
@@ -114,8 +114,8 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
     rows = [cell if isinstance(cell, list) else [cell] for cell in cells]
     bad = [len(row) != width or not all(is_number(str(part)) for part in row) for row in rows]
     number = bad.index(True) if any(bad) else 0
-    held, what = one_line(repr(cells[number]), 60), f"{width} numbers" if lists else "a number"
-    raise ValueError(f"column {one_line(repr(name), 60)} holds {held} in row {first + number}, not {what}")
+    held, what = quoted(cells[number]), f"{width} numbers" if lists else "a number"
+    raise ValueError(f"column {quoted(name)} holds {held} in row {first + number}, not {what}")
 
 
 def _csv_names(line: bytes) -> list[str]:
@@ -149,7 +149,7 @@ def _json_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[st
     rows = [_object(line, number) for number, line in enumerate(lines, first + 1)]
     for number, row in enumerate(rows, first + 1):
         if odd := row.keys() ^ set(names):
-            raise ValueError(f"line {number} has other keys than the first, such as {one_line(repr(min(odd)), 60)}")
+            raise ValueError(f"line {number} has other keys than the first, such as {quoted(min(odd))}")
     return {name: [row[name] for row in rows] for name in names}
 
 
@@ -205,17 +205,9 @@ def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:
         raise ValueError(f"column {name!r} has {missing} missing values")
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     if numbers.dtype.kind not in "biuf":
-        raise ValueError(f"column {one_line(repr(name), 60)} holds {one_line(column.type, 40)}, not numbers")
+        raise ValueError(f"column {quoted(name)} holds {one_line(column.type, 40)}, not numbers")
     if not lists:
         return numbers
     if len(np.unique(column.value_lengths())) > 1:
         raise ValueError(f"the lists of column {name!r} differ in length")
     return numbers.reshape(len(column), -1)
-
-
-READERS: Final[dict[str, type[Any]]] = {
-    ".csv": TextRows,
-    ".jsonl": TextRows,
-    ".parquet": ArrowRows,
-    ".feather": ArrowRows,
-}

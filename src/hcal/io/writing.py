@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from hcal.extras import load_extra
 from hcal.io.arrays import MODEL
-from hcal.io.atomic import atomic_path
 from hcal.io.class_names import typed
+from hcal.io.files import atomic_path
 from hcal.io.request import CLASSES
 
 Arrays = dict[str, NDArray[Any]]
@@ -128,33 +128,6 @@ def can_write(path: str | Path) -> None:
         raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(_WRITERS))}")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"no such directory: {Path(path).parent}")
-
-
-def write_probs(path: str | Path, probs: NDArray[Any], y: Any = None, **beside: Any) -> None:
-    """Write probabilities, and what is known of the rows, in the format of the extension, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-        ``.npz .npy .csv .parquet .feather`` or ``.jsonl``; ``.npy`` holds the probabilities only.
-    probs : array of shape (N, K)
-    y : array of shape (N,), optional
-    **beside
-        ``ids``, ``kept``, ``classes`` and ``names`` as for :func:`write_blocks`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "p.csv"
-    >>> probs, y, ids = np.array([[0.25, 0.75]]), np.array(["dog"]), np.array([7])
-    >>> write_probs(path, probs, y, classes=["cat", "dog"], ids=ids)
-    >>> print(path.read_text().strip())
-    id,probs_cat,probs_dog,y
-    7,0.25,0.75,dog
-    """
-    rows = {name: beside.pop(name, None) for name in ("ids", "kept")}
-    with write_blocks(path, len(probs), **beside) as write:
-        write(probs, y, **rows)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray, row_blocks
 
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
 # Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
@@ -162,7 +162,7 @@ def _kernel_blocks(s: Sample, columns: IntArray, bandwidth: float) -> Iterator[t
     p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
     shape = p[columns] / bandwidth
     with np.errstate(divide="ignore"):
-        offset = np.log(s.w[columns]) - _dirichlet_constant(shape)
+        offset = np.log(s.w[columns]) - _log_gammas(shape)
         # Each row itself is left out: one copy less of its weight (none left: −inf).
         fewer = np.log(np.maximum(s.w - 1, 0)) - np.log(np.maximum(s.w, 1))
     place = np.argsort(columns, kind="stable")
@@ -178,11 +178,10 @@ def _kernel_blocks(s: Sample, columns: IntArray, bandwidth: float) -> Iterator[t
         yield rows, p[rows], kernel
 
 
-def _dirichlet_constant(shape: Float64) -> Vector:
-    """Return Σ_k lnΓ(a_k + 1) − lnΓ(Σ_k (a_k + 1)) of every row, shape (N,)."""
-    step = max(1, BLOCK // shape.shape[1])
-    parts = [gammaln(shape[i : i + step] + 1).sum(axis=1) for i in range(0, len(shape), step)]
-    return np.asarray(np.concatenate(parts) - gammaln(shape.sum(axis=1) + shape.shape[1]))
+def _log_gammas(shape: Float64) -> Vector:
+    """Return Σ_k lnΓ(a_k + 1) of every row, (N,). lnΓ(Σ_k (a_k + 1)) is the same in all rows, and cancels."""
+    parts = [gammaln(shape[rows] + 1).sum(axis=1) for rows in row_blocks(shape.shape, BLOCK)]
+    return np.asarray(np.concatenate(parts))
 
 
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",

@@ -219,5 +219,5 @@ def _lloyd(x: Vector, counts: Vector, sums: Vector, centres: Float64) -> tuple[F
     sum_below, sum_above = sums[middle] - sums[low], sums[high] - sums[middle]
     distance = (safe * (below - above) + sum_above - sum_below).sum(axis=1) / counts[-1]
     size = below + above
-    means = (sum_below + sum_above) / np.where(size > 0, size, 1.0)
+    means = (sum_below + sum_above) / np.maximum(size, 1.0)
     return np.where(size > 0, means, np.inf), distance

@@ -342,14 +342,14 @@ def _auc(p: Vector, event: Vector, z: float) -> Estimate:
     return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
 
 
-def _hosmer_lemeshow(p: Vector, event: Vector, groups: int = 10) -> tuple[float, float]:
+def _hosmer_lemeshow(p: Vector, event: Vector) -> tuple[float, float]:
     """Return the statistic over tenths of the predicted risk (ties together) and its p-value."""
-    group = np.searchsorted(np.quantile(p, np.arange(1, groups) / groups), p, side="left")
-    size, expected, observed = (np.bincount(group, w, groups) for w in (np.ones_like(p), p, event))
-    full = size > 0
-    variance = np.maximum(expected * (1 - expected / np.where(full, size, 1)), 1e-300)
-    statistic = float(((observed - expected)[full] ** 2 / variance[full]).sum())
-    return statistic, float(chdtrc(int(full.sum()), statistic))
+    tenth = np.searchsorted(np.quantile(p, np.arange(1, 10) / 10), p, side="left")
+    _, group, size = np.unique(tenth, return_inverse=True, return_counts=True)
+    expected, observed = (np.bincount(group, w) for w in (p, event))
+    variance = np.maximum(expected * (1 - expected / size), 1e-300)
+    statistic = float(((observed - expected) ** 2 / variance).sum())
+    return statistic, float(chdtrc(len(size), statistic))
 
 
 def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -> DecisionCurve:

@@ -281,7 +281,7 @@ def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: i
     n = len(d)
     position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     position[place] = np.arange(n, dtype=position.dtype)
-    table = position.reshape(-1, k)
+    table = position.reshape(n // k, k)
     table.sort(axis=1)
     step = max(1, BLOCK // k)
     for first in range(0, len(table), step):
