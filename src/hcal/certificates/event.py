@@ -210,10 +210,8 @@ class EventCertificate:
         if w.at_least[i] <= 0:
             return None
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        names = ("stated", "observed", "low", "high", "at_least")
-        numbers = {name: float(getattr(w, name)[i]) for name in names}
-        direction = "over" if w.stated[i] > w.high[i] else "under"
-        return Refutation(int(w.rows[i]), claims, direction=direction, **numbers)
+        numbers = (float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least))
+        return Refutation(int(w.rows[i]), claims, *numbers, "over" if w.stated[i] > w.high[i] else "under")
 
     @property
     def at_least(self) -> float:
