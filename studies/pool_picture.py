@@ -11,7 +11,7 @@ import numpy as np
 
 import hcal
 from hcal.calibrators.pool import map as maps
-from hcal.io.atomic import atomic_path
+from hcal.io.files import atomic_path
 from hcal.numerics import softmax
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "assets" / "default.svg"

@@ -225,7 +225,8 @@ def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
         found = drift(old, 1.6 * new)
         assert found.changed
         assert "The scores have changed" in str(found)
+    assert drift(old[:50], new[:50]).rows == (50, 50)
     with pytest.raises(ValueError, match="at least 50 rows"):
-        drift(old[:10], new)
+        drift(old[:49], new)
     with pytest.raises(ValueError, match="reference has 50 classes"):
         drift(old, new[:, :3])

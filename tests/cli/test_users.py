@@ -283,7 +283,7 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
         (lambda: of_probs.fit(pd.Series(p), labels), "classes=\\[…\\].* of one score a row, the second is its class"),
         (lambda: three.predict_proba(z[:3]), "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)"),
         (lambda: hcal.save(wrapped, tmp_path / "m.hcal"), "CalibratedClassifier: save its calibrator_"),
-        (lambda: hcal.reliability(two, y, binning="corp")[1], "one curve, of the class 1: take \\[0\\]; level='class"),
+        (lambda: hcal.reliability(two, y, binning="corp")[1], "its last curve is 0, of the class 1; level='class"),
         (lambda: of_probs.fit(p, y + 0.5), "5, which is no class; hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, z), "y holds fractions, .* hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, missing), "the column 'target' of labels has no label in 2 of 400 rows"),

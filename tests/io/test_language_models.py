@@ -95,7 +95,7 @@ def test_bad_samples_are_named(tmp_path: Path) -> None:
         ({"filtered_resps": [["-1.0", "True"]]}, "line 1: 1 option"),
         ({"filtered_resps": [["nan", "True"], ["-1", "False"]]}, "line 1: 'filtered_resps' holds NaN"),
         ({"target": "no such text"}, "line 1: the target 'no such text' is no index or text"),
-        ({"target": "9"}, "line 1: the target '9' is no index or text"),
+        ({"target": "9", "arguments": {"gen_args_0": "Q"}}, "line 1: the target '9' is no index or text"),
     ):
         path = change(write_samples(tmp_path, n=3).path, **new)
         with pytest.raises(ValueError, match=message):

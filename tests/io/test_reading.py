@@ -32,18 +32,9 @@ TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 
 
 def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    if path.suffix == ".csv":
-        lines = [",".join(table), *(",".join("" if v is None else str(v) for v in r.values()) for r in rows)]
-        path.write_text("\n".join(lines) + "\n")
-    elif path.suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, rows)))
-    else:
-        pa = pytest.importorskip("pyarrow")
-        from pyarrow import feather, parquet
-
-        write = parquet.write_table if path.suffix == ".parquet" else feather.write_feather
-        write(pa.table(table), str(path))
+    frame, kind = pytest.importorskip("pandas").DataFrame(table), path.suffix.removeprefix(".").removesuffix("l")
+    options = {"csv": {"index": False}, "json": {"orient": "records", "lines": True}}.get(kind, {})
+    getattr(frame, f"to_{kind}")(path, **options)
     return path
 
 
@@ -277,9 +268,9 @@ def test_labels_that_are_names_or_matrices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path, Request(classes=("no", "yes"))).labels(), [0, 1])
     with pytest.raises(ValueError, match=r"row 1 is 'yes', no class of no, nein"):
         read(path, Request(classes=("no", "nein"))).labels()
-    np.savez(tmp_path / "m.npz", logits=LOGITS, y=np.eye(3)[[0, 1, 1]] + np.eye(3))
-    with pytest.raises(ValueError, match=r"several labels a row: use hcal\.MultilabelCalibrator"):
-        read(tmp_path / "m.npz").labels()
+    np.savez(tmp_path / "m.npz", logits=LOGITS, y=np.eye(3, dtype=int)[[0, 1, 1]] | np.eye(3, dtype=int))
+    with pytest.raises(ValueError, match=r"several labels a row .*: use hcal\.MultilabelCalibrator"):
+        hcal.make_calibrator("ts").fit(LOGITS, read(tmp_path / "m.npz").labels())
 
 
 def test_one_score_of_two_classes_and_swapped_names(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.io import Request, atomic, atomic_path, can_write, read, write_blocks
+from hcal.io import Request, atomic_path, can_write, files, read, write_blocks
 
 PROBS = np.array([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
 NAMES = ("cat", "dog", "eel")
@@ -119,7 +119,7 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(atomic, "_sync", lambda path: done.append("folder" if path.is_dir() else "content"))
+    monkeypatch.setattr(files, "_sync", lambda path: done.append("folder" if path.is_dir() else "content"))
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
     put(tmp_path / "a")
@@ -130,7 +130,7 @@ def test_sigterm_while_writing_leaves_nothing_and_is_143(tmp_path: Path) -> None
     """A bare SIGTERM left the temporary file."""
     code = (
         "import sys, time\n"
-        "from hcal.io.atomic import atomic_path, ended_by_sigterm\n"
+        "from hcal.io.files import atomic_path, ended_by_sigterm\n"
         "with ended_by_sigterm(), atomic_path(sys.argv[1]) as t:\n"
         "    t.write_text('half'); print('writing', flush=True); time.sleep(60)\n"
     )

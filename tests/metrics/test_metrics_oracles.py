@@ -96,20 +96,6 @@ def test_scores_agree_with_scikit_learn() -> None:
     assert metrics.accuracy(p, y) == accuracy_score(y, p.argmax(1))
 
 
-def test_errors_agree_with_torchmetrics() -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torchmetrics")
-    from torchmetrics.functional.classification import multiclass_calibration_error as theirs
-
-    # Away from a confidence of exactly 1.0, which torchmetrics puts into a bin of its own.
-    p, y = draw(500, 4, 13)
-    tp, ty = torch.from_numpy(p), torch.from_numpy(y)
-    for name, norm in (("ece_ew", "l1"), ("ece_r2", "l2"), ("mce", "max")):
-        expected = float(theirs(tp, ty, num_classes=4, n_bins=15, norm=norm))
-        # torchmetrics accumulates in float32.
-        assert getattr(metrics, name)(p, y) == pytest.approx(expected, rel=1e-5)
-
-
 def test_mmce_of_any_bandwidth() -> None:
     p, y = draw(60, 3, 16)
     conf, hit = (np.array(v) for v in oracles.top(p, y))

@@ -247,6 +247,9 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
     assert not any("used to fit" in a for a in verdict.alarms)
     with pytest.raises(ValueError, match="or pass cross_fit=True"):
         hcal.report("platt", logits, y, tmp_path / "r.html")
+    np.savez(tmp_path / "rows.npz", logits=logits, y=y)
+    with pytest.raises(ValueError, match="needs all rows at once"):
+        hcal.report(None, tmp_path / "rows.npz", None, tmp_path / "r.html", cross_fit=True, batch_rows=50)
 
 
 def test_files_by_blocks_have_the_numbers_of_all_rows(tmp_path: Path, monkeypatch: Any) -> None:
@@ -313,7 +316,9 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     np.savez(file, logits=logits, y=y)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
     found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    assert any("used to fit the calibrator" in alarm for alarm in found["alarms"])
+    assert sum("were used to fit the calibrator" in alarm for alarm in found["alarms"]) == 1
+    assert found["grade"] == "few"
+    assert found["headline"] == "Cannot be told from rows that the calibrator learned from"
     result = CliRunner().invoke(app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"])
     assert result.stderr.startswith("warning: About 100 % of the 400 rows were used to fit")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model)])

@@ -53,10 +53,7 @@ def test_estimate_and_proof_stand_side_by_side() -> None:
     assert found.estimate <= found.bound
     assert found.how_far.startswith(f"Estimated {points(found.estimate)} off on average, at most")
     assert list(verdict_of(content).chips) == ["How far off", "How sure", "What to do"]
-
-
-def test_the_rule_is_printed_under_the_verdict() -> None:
-    assert verdict_of(measured()).rule in render(measured()).replace("&#39;", "'")
+    assert verdict_of(content).rule in render(content).replace("&#39;", "'")
 
 
 def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
@@ -70,19 +67,13 @@ def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
 # The three cases that an error of the top label alone called safe.
 
 
-def _weighted_regression() -> tuple[np.ndarray, np.ndarray]:
-    """A class-weighted logistic regression with few positives: it ranks well and states far too much."""
+def test_a_class_weighted_regression_is_not_safe() -> None:
+    """With few positives it ranks well and states far too much."""
     rng = np.random.default_rng(0)
     score = rng.normal(-5.6, 2.1, 9_000)
     y = (rng.random(9_000) < 1 / (1 + np.exp(-score))).astype(int)
-    weighted = score + np.log((1 - y.mean()) / y.mean())
-    return 1 / (1 + np.exp(-weighted)), y
-
-
-def test_a_class_weighted_regression_is_not_safe() -> None:
-    p, y = _weighted_regression()
     assert 0.015 < y.mean() < 0.04
-    content = measure_report(p, y, input="probs")
+    content = measure_report(score + np.log((1 - y.mean()) / y.mean()), y)
     verdict = verdict_of(content)
     assert verdict.grade == "bad"
     assert any(re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences)
@@ -116,21 +107,14 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
         assert " ".join(sentence.split()) in " ".join(said.split())
 
 
-def test_over_confident_then_calibrated_is_told() -> None:
+def test_over_and_under_confident_and_calibrated_are_called_so() -> None:
     verdict = verdict_of(measured())
     assert re.search(r"over-confident by \d+\.\d points", verdict.sentences[0])
     assert "none of the 4,000 predicted classes changes" in verdict.sentences[1]
     assert "falls from" in verdict.sentences[1]
-
-
-def test_under_confident_and_calibrated_are_called_so() -> None:
     assert "under-confident by" in verdict_of(measured(0.4)).sentences[0]
     assert "neither over- nor under-confident" in verdict_of(measured(1.0)).sentences[0]
-
-
-def test_an_over_confident_model_as_it_stands_is_not_safe() -> None:
-    logits, y = synthetic(1000)
-    assert verdict_of(measure_report(logits, y)).grade == "bad"
+    assert verdict_of(measure_report(*synthetic(1000))).grade == "bad"  # as it stands
 
 
 def test_few_rows_are_neither_praised_nor_condemned() -> None:
@@ -162,12 +146,3 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
     assert "The calibrator's fit did not converge." in verdict.alarms
     assert "NLL is worse after calibration than before, beyond chance." in verdict.alarms
     assert 'class="alarms" role="alert"' in render(measure_report(logits, y, calibrator))
-
-
-def test_rows_seen_in_calibration_raise_the_alarm() -> None:
-    logits, y = synthetic(300)
-    calibrator = hcal.make_calibrator("ts").fit(logits, y)
-    verdict = verdict_of(measure_report(logits, y, calibrator))
-    assert sum("were used to fit the calibrator" in alarm for alarm in verdict.alarms) == 1
-    assert verdict.grade == "few"
-    assert verdict.headline == "Cannot be told from rows that the calibrator learned from"

@@ -70,13 +70,6 @@ def test_every_check_of_the_further_theory_holds() -> None:
         assert check.holds, check.label
 
 
-def test_pooling_hides_a_class_and_the_class_wise_error_finds_it() -> None:
-    p, y, calibrated = theory_more.blind_world(20_000, seed=11)
-    assert h_error(p, y, events="pooled").value < 2 * h_error(p, y, events="pooled").noise
-    assert h_error(p, y).value > 3 * h_error(p, y).noise
-    assert h_error(p, calibrated).value < 2 * h_error(p, calibrated).noise
-
-
 def test_pooling_hides_the_top_label_too() -> None:
     # The runner-up of one row is as probable as the winner of another; they err in opposite directions.
     n, rng = 8000, np.random.default_rng(0)
@@ -86,14 +79,6 @@ def test_pooling_hides_the_top_label_too() -> None:
     y = theory_more.draw_labels(true, rng)
     assert theory_more.objective(p, y, scale=1.0) < 0.035  # windows of 200: chance alone gives about 0.025
     assert h_error(p, y, events="top-label").value == pytest.approx(0.1, abs=0.02)
-
-
-def test_atomic_events_do_not_bound_all_events_at_equal_epsilon() -> None:
-    h = 0.05
-    true = np.full(4, 0.25)
-    predicted = true + h * np.array([1, 1, -1, -1])
-    assert np.abs(predicted - true).max() == pytest.approx(h)
-    assert abs(predicted[:2].sum() - true[:2].sum()) == pytest.approx(2 * h)
 
 
 def test_top_label_and_class_wise_calibration_do_not_imply_each_other() -> None:

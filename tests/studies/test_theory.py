@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hcal.objective.definition import sliding_means
 from studies import theory, theory_norm, theory_page, theory_windows
 from studies.theory import World
 
@@ -114,3 +116,37 @@ def test_plots_draw_the_numbers_of_the_table(runs: list[theory_norm.Draws]) -> N
     table = checks["h against proper scores"]
     np.testing.assert_array_equal(heights, table.column("h") + table.column("NLL") + table.column("Brier"))
     plt.close("all")
+
+
+def test_theorem_7_on_every_small_case() -> None:
+    """Both conditions hold for exactly the same ε, on all multisets of up to three events on a grid."""
+    for n in (1, 2, 3):
+        for p, o in product(product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=n), product((False, True), repeat=n)):
+            case = np.array(p), np.array(o)
+            left, right = theory_windows.smallest_epsilon_rate(*case), theory_windows.smallest_epsilon_windows(*case)
+            assert left == pytest.approx(right, abs=1e-9), case
+
+
+def test_fast_statistics_are_the_exact_ones_of_the_open_interval():
+    """T̃ over [R₁, R₂] is T over the interval widened by an infinitesimal: no event on its boundary."""
+    rng = np.random.default_rng(0)
+    p, o = np.sort(rng.random(40)), rng.random(40) < 0.5
+    fast = sliding_means(p, 7) - sliding_means(o, 7)
+    for k, error in enumerate(fast):
+        run = np.arange(k, k + 7)
+        nu = 1e-9
+        exact = theory_windows.exact_statistics(p, o, (p[k] - nu, p[k + 6] + nu), run)
+        assert exact.t3 == 14
+        assert exact.error == pytest.approx(abs(error), abs=1e-12)
+
+
+def test_boundary_events_count_half():
+    s = theory_windows.exact_statistics([0.25, 0.5, 0.75], [1, 1, 0], (0.25, 0.75))
+    assert (s.t1, s.t2, s.t3) == (0.75 + 2 * 0.5, 0.75, 4)
+
+
+def test_statistics_refuse_a_subset_outside_the_interval():
+    with pytest.raises(ValueError, match="inside the interval"):
+        theory_windows.exact_statistics([0.1, 0.9], [0, 1], (0.5, 1.0), [0])
+    with pytest.raises(ValueError, match="R1 < R2"):
+        theory_windows.exact_statistics([0.1], [0], (0.5, 0.5))

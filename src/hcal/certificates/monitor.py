@@ -22,9 +22,8 @@ from hcal import inputs
 from hcal.certificates.bets import FAMILIES, Gamblers, log_average
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
-from hcal.io.atomic import atomic_path
 from hcal.io.class_names import check_classes, class_title, encode
-from hcal.io.files import open_regular
+from hcal.io.files import atomic_path, open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
 
@@ -309,8 +308,7 @@ class Monitor:
             "evidence_log10": ("gauge", self.log_evidence / np.log(10)),
             "recent_stated": ("gauge", recent["stated"]), "recent_observed": ("gauge", recent["observed"]),
         }  # fmt: skip
-        lines = (f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
-        return "".join(lines)
+        return "".join(f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
 
     # -- saving -----------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def friendly() -> Iterator[None]:
     if os.environ.get("HCAL_DEBUG"):
         yield
         return
-    from hcal.io.atomic import Terminated, ended_by_sigterm
+    from hcal.io.files import Terminated, ended_by_sigterm
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

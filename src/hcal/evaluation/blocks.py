@@ -125,8 +125,6 @@ def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
     (array([0, 1, 2, 3, 4]), 8388)
     """
     size = min(n_rows, SAMPLE_ROWS, max(SAMPLE_NUMBERS // n_classes, 1))
-    if size == n_rows:
-        return np.arange(n_rows, dtype=np.int64)
     rng = np.random.default_rng(0)
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
@@ -197,8 +195,7 @@ def evaluate_batches(
         streamed, before = whole.after, result
         probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
         result = _over_all(evaluate(probs, sample.y, metrics, ci, baseline=raw, **options), streamed, before)
-        fitted = getattr(calibrator, "fitted_on_", None)
-        if fitted is not None and whole.rows is not None:
+        if (fitted := getattr(calibrator, "fitted_on_", None)) is not None and whole.rows is not None:
             overlap = leakage.overlap(fitted, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:

@@ -40,8 +40,6 @@ from hcal.progress import silent
 DEFAULT_METRICS: Final = ("ece_ew", "dece", "cwece_a", "nll", "brier", "accuracy")
 #: Resampled test sets behind the intervals of differences.
 RESAMPLES: Final = 200
-# Processes cost seconds to start; below this many events one process is faster.
-_PARALLEL_EVENTS = 200_000
 
 Method = str | Calibrator | tuple[str, Mapping[str, Any]]
 Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
@@ -147,8 +145,8 @@ def compare(
         A file of JSON lines to which every finished cell is appended. Cells that it already holds, of this version,
         these rows and these settings, are not run again.
     n_jobs : int, optional
-        Processes, each with its share of the cores; −1 for all cores. Unless given: all when there is
-        enough to do, else this process alone. Times are wall-clock: for comparable ones use 1.
+        Processes, each with its share of the cores; −1 for one a core. Unless given, this process alone, so that
+        the times, which are wall-clock, can be compared.
     scheduler : address or dask.distributed.Client, optional
         Run the cells on a Dask cluster instead.
     progress : bool, optional
@@ -181,8 +179,7 @@ def compare(
         if classes is not None:
             known = check_classes(classes, len(classes))
             cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-        arrays = cal_logits, cal_y, test_logits, test_y
-        sources = {"task": Task.from_arrays("task", *arrays, input, folds, groups)}
+        sources = {"task": Task.from_arrays("task", cal_logits, cal_y, test_logits, test_y, input, folds, groups)}
     elif cal_logits is not None or folds is not None or groups is not None:
         raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
     else:
@@ -340,9 +337,6 @@ def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cel
         return
     from joblib import effective_n_jobs
 
-    if n_jobs is None:
-        size = sum(w.task.cal.size if isinstance(w.task, Task) else _PARALLEL_EVENTS for w in work)
-        n_jobs = -1 if size >= _PARALLEL_EVENTS * len(work) else 1
     try:
         yield from Processes(max(1, min(effective_n_jobs(n_jobs), len(work))))(run_cell, work)
     except WorkerDiedError:

@@ -72,9 +72,8 @@ class CrossFit:
     @property
     def sentences(self) -> list[str]:
         """What was done and found, in words."""
-        told = [
-            f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({int(self.fold.max()) + 1} folds)."
-        ]
+        folds = int(self.fold.max()) + 1
+        told = [f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds)."]
         if self.slope is not None and self.brier is not None:
             slope = f"calibration slope {self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f}), "
             told.append(

@@ -78,20 +78,12 @@ class CalibrationDisplay:
     """
 
     diagram: Reliability
+    prob_true: NDArray[np.float64]
+    prob_pred: NDArray[np.float64]
     estimator_name: str = ""
     pos_label: Any = None
     ax_: Any = None
     figure_: Any = None
-
-    @property
-    def prob_true(self) -> NDArray[np.float64]:
-        """How often the event happened, in the bins that hold rows."""
-        return _filled(self.diagram, "observed")
-
-    @property
-    def prob_pred(self) -> NDArray[np.float64]:
-        """The mean probability of the bins that hold rows."""
-        return _filled(self.diagram, "predicted")
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any) -> Self:
@@ -152,7 +144,9 @@ class CalibrationDisplay:
         elif pos_label is not None:
             raise ValueError("pos_label is for two classes; with more, the predicted class is shown")
         binning: Any = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
-        return cls(reliability(p, codes, bins=n_bins, binning=binning, **options), name, pos_label).plot(ax=ax)
+        diagram = reliability(p, codes, bins=n_bins, binning=binning, **options)
+        full = diagram[0].weight > 0
+        return cls(diagram, diagram[0].observed[full], diagram[0].predicted[full], name, pos_label).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
         """Draw it."""
@@ -162,8 +156,3 @@ class CalibrationDisplay:
         title = f"{name or self.estimator_name}: {event}".removeprefix(": ")
         self.ax_.set_title(f"{title}, error {self.diagram[0].error:.4f}", fontsize=10)
         return self
-
-
-def _filled(diagram: Reliability, name: str) -> NDArray[np.float64]:
-    curve = diagram[0]
-    return np.asarray(getattr(curve, name)[curve.weight > 0])

@@ -68,23 +68,20 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
     (((3, 3), (2,)), 'float64', [[0.25, 0.75], [0.25, 0.75]])
     """
     k = len(calibrator.classes_)  # says so where nothing was fitted
-    if isinstance(scores, dask.dataframe.DataFrame):
-        _check_classes(len(scores.columns), k)
+    frame = isinstance(scores, dask.dataframe.DataFrame)
+    array = scores if frame else _rows_in_chunks(scores, "scores")
+    found = _classes_of(array)
+    if found == found and found != k:  # a size that Dask does not know yet is NaN
+        raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
+    if frame:
         narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
         names = scores.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
-    array = _rows_in_chunks(scores, "scores")
-    _check_classes(_classes_of(array), k)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
     new: dict[str, Any] = {"chunks": (array.chunks[0], (k,)), "dtype": dtype, "meta": np.empty((0, 0), dtype)}
     new |= {"new_axis": 1} if array.ndim == 1 else {}
     return array.map_blocks(partial(_predict_block, calibrator, np.empty((0, k), dtype)), **new)
-
-
-def _check_classes(found: Any, k: int) -> None:
-    if found == found and found != k:  # a size that Dask does not know yet is NaN
-        raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
 
 
 def _predict_block(
@@ -194,8 +191,6 @@ def _rows_in_chunks(x: Any, what: str) -> Any:
         x = x.to_dask_array()
     if not isinstance(x, dask.array.Array):
         raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
-    if x.ndim not in (1, 2):
-        raise ValueError(f"{what} must have one or two axes, got shape {x.shape}")
     return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
 
 

@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from hcal import xp
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
-from hcal.io.atomic import atomic_path
+from hcal.io.files import atomic_path
 from hcal.maps.base import Map
 from hcal.text import without_nan
 
@@ -140,9 +140,9 @@ def _curve(calibrator: Calibrator) -> dict[str, Any]:
 def as_python(calibrator: Calibrator) -> str:
     """Return a Python module that predicts what the calibrator does, with numpy alone."""
     whole = calibrator.prediction_
-    needed = _Needed()
+    sources: dict[str, str] = {}
     for each in _types(whole):
-        needed.add_class(each)
+        _add_class(each, sources)
     binary = """
     if x.ndim == 1:
         x = np.stack([1 - x, x] if KIND == "probs" else [0 * x, x], axis=1)"""
@@ -166,7 +166,7 @@ def namespace(x):
     return xp
 
 
-{"".join(needed.sources)}
+{"".join(sources.values())}
 CLASSES = {calibrator.classes_.tolist()!r}
 KIND = {calibrator.input!r}
 PREDICTION = {_constructed(whole)}
@@ -210,40 +210,34 @@ def _numpy_operations() -> str:
     return "\n\n".join(part for part in parts if not part.startswith(("def namespace", "_SELF")))
 
 
-class _Needed:
-    """The sources of the maps and of every function and constant of hcal that they use, in order."""
+def _add_class(cls: type[Map], sources: dict[str, str]) -> None:
+    """Add the source of a map, after that of every function and constant of hcal that it uses."""
+    methods: dict[str, Any] = {"probabilities": Map.probabilities}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Map) and base is not Map:
+            methods |= {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
+    methods["compiled"] = Map.compiled  # what is exported is the formula
+    unused = ("check", "in_blocks", "narrowed")
+    kept = [f for n, f in methods.items() if n == "__call__" or not n.startswith(("__", *unused))]
+    for method in kept:
+        _add_globals(method, sources)
+    names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    store = "".join(f"        self.{name} = {name}\n" for name in names) or "        pass\n"
+    head = f"class {cls.__name__}:\n    def __init__(self, {', '.join(f'{n}=None' for n in names)}):\n{store}\n"
+    sources[cls.__name__] = head + "\n".join(map(inspect.getsource, kept)) + "\n\n"
 
-    def __init__(self) -> None:
-        self.sources: list[str] = []
-        self._seen: set[str] = set(vars(xp))
 
-    def add_class(self, cls: type[Map]) -> None:
-        methods: dict[str, Any] = {"probabilities": Map.probabilities}
-        for base in reversed(cls.__mro__):
-            if issubclass(base, Map) and base is not Map:
-                methods |= {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
-        methods["compiled"] = Map.compiled  # what is exported is the formula
-        unused = ("check", "in_blocks", "narrowed")
-        kept = [f for n, f in methods.items() if n == "__call__" or not n.startswith(("__", *unused))]
-        for method in kept:
-            self._add_globals(method)
-        names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        store = "".join(f"        self.{name} = {name}\n" for name in names) or "        pass\n"
-        head = f"class {cls.__name__}:\n    def __init__(self, {', '.join(f'{n}=None' for n in names)}):\n{store}\n"
-        self.sources.append(head + "\n".join(map(inspect.getsource, kept)) + "\n\n")
-
-    def _add_globals(self, function: FunctionType) -> None:
-        for name in _names(function.__code__):
-            value = function.__globals__.get(name)
-            if name in self._seen or value is None or isinstance(value, ModuleType):
-                continue
-            self._seen.add(name)
-            if isinstance(value, FunctionType) and value.__module__.startswith("hcal"):
-                self._add_globals(value)
-                self.sources.append(inspect.getsource(value) + "\n\n")
-            elif isinstance(value, (int, float, str, tuple, dict, np.ndarray)):
-                shown = f"np.array({value.tolist()!r})" if isinstance(value, np.ndarray) else repr(value)
-                self.sources.append(f"{name} = {shown}\n\n\n")
+def _add_globals(function: FunctionType, sources: dict[str, str]) -> None:
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if name in sources or name in vars(xp):
+            continue
+        if isinstance(value, FunctionType) and value.__module__.startswith("hcal"):
+            _add_globals(value, sources)
+            sources[name] = inspect.getsource(value) + "\n\n"
+        elif isinstance(value, (int, float, str, tuple, dict, np.ndarray)):
+            shown = f"np.array({value.tolist()!r})" if isinstance(value, np.ndarray) else repr(value)
+            sources[name] = f"{name} = {shown}\n\n\n"
 
 
 def _names(code: Any) -> list[str]:

@@ -26,12 +26,7 @@ def _mlflow() -> Any:
 
 
 def log_evaluation(
-    evaluation: Evaluation,
-    *,
-    report: str | None = None,
-    calibrator: Calibrator | None = None,
-    prefix: str = "hcal",
-    step: int | None = None,
+    evaluation: Evaluation, *, report: str | None = None, calibrator: Calibrator | None = None, prefix: str = "hcal"
 ) -> None:
     """Log what was measured to the active MLflow run.
 
@@ -45,7 +40,6 @@ def log_evaluation(
     calibrator : Calibrator, optional
         Logged as the model ``{prefix}-calibrator`` (:func:`log_model`).
     prefix : str
-    step : int, optional
     """
     mlflow = _mlflow()
     found = {**evaluation.to_dict(), "mean_confidence": evaluation.mean_confidence}
@@ -55,7 +49,7 @@ def log_evaluation(
     if evaluation.test is not None:
         found["calibration_test_p"] = evaluation.test.p_value
     values = {f"{prefix}/{name}": value for name, value in found.items() if math.isfinite(value)}
-    mlflow.log_metrics(values, step=step)
+    mlflow.log_metrics(values)
     mlflow.log_text(evaluation.to_json(), f"{prefix}/evaluation.json")
     if report is not None:
         mlflow.log_text(report, f"{prefix}/report.html")

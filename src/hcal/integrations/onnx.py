@@ -13,7 +13,7 @@ from typing import Literal
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.extras import load_extra
-from hcal.io.atomic import atomic_path
+from hcal.io.files import atomic_path
 
 #: ONNX operator set: onnxruntime 1.14 (2023) and later.
 OPSET = 18
@@ -78,12 +78,8 @@ def export_onnx(
         )
     model = program.model_proto
     model.producer_name, model.producer_version = "hcal", __version__
-    facts = {
-        "name": calibrator.name,
-        "input": calibrator.input,
-        "preserves": calibrator.preserves,
-        "classes": [str(name) for name in calibrator.classes_],
-    }
+    facts = {what: getattr(calibrator, what) for what in ("name", "input", "preserves")}
+    facts["classes"] = [str(name) for name in calibrator.classes_]
     onnx.helper.set_model_props(model, {"hcal": json.dumps(facts)})
     onnx.checker.check_model(model, full_check=True)
     with atomic_path(path) as temporary:

@@ -126,10 +126,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         else:
             self.classes_ = np.unique(y)
             labels = encode(y, self.classes_)
-            if len(self.classes_) < 2:
-                raise ValueError(f"calibration needs more than one class; y has {self.classes_.tolist()}")
-            if weight is not None and len(np.unique(y[weight > 0])) < 2:
-                raise ValueError("sample_weight leaves one class only; calibration needs at least two classes")
+            if len(present := np.unique(y if weight is None else y[weight > 0])) < 2:
+                raise ValueError(f"calibration needs rows of more than one class; there are {present.tolist()}")
             splits = self._splits(X, y, members, routed.splitter.split)
             held_out = [test for _, test in splits]
             to_fit = routed.estimator.fit
@@ -173,7 +171,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         -------
         array of shape (N,)
         """
-        best = self.predict_proba(X).argmax(axis=1)
+        best = self.predict_proba(X).argmax(axis=1)  # says so where nothing was fitted
         labels: NDArray[Any] = self.classes_[best]
         return labels
 
@@ -260,13 +258,22 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
-        name = self._response(estimator)
-        if name == "predict_proba":
-            scores = np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), _ZERO))
+        have, absent = np.asarray(estimator.classes_), _FLOOR
+        if self._response(estimator) == "predict_proba":
+            logits, absent = np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), _ZERO)), _ZERO
         else:
-            scores = raw_margins(estimator, X)
-        absent = _ZERO if name == "predict_proba" else _FLOOR
-        return align_columns(scores, np.asarray(estimator.classes_), self.classes_, absent)
+            logits = raw_margins(estimator, X)
+        if logits.shape[1] != len(have):
+            raise ValueError(
+                f"the estimator gives {logits.shape[1]} scores for {len(have)} classes; "
+                "one-versus-one scores cannot be calibrated (decision_function_shape='ovr' helps)"
+            )
+        if np.array_equal(have, self.classes_):
+            return logits
+        # A class that a fold never saw gets a probability near zero, as a share of the largest.
+        out = np.repeat(logits.max(axis=1, keepdims=True) + np.log(absent), len(self.classes_), axis=1)
+        out[:, np.searchsorted(self.classes_, have)] = logits
+        return out
 
     def _response(self, estimator: Any) -> str:
         """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
@@ -355,25 +362,3 @@ def _unwrap(estimator: Any) -> tuple[Any, Any]:
     if isinstance(estimator, Pipeline):
         return _unwrap(estimator[-1])[0], estimator[:-1] if len(estimator) > 1 else None
     return estimator, None
-
-
-def align_columns(logits: FloatArray, have: NDArray[Any], want: NDArray[Any], absent: float = _FLOOR) -> FloatArray:
-    """Put columns in the order of ``want``; a class that a fold never saw gets a probability near zero.
-
-    ``absent`` is that probability, as a share of the largest.
-
-    Examples
-    --------
-    >>> align_columns(np.array([[1.0, 2.0]]), np.array(["a", "b"]), np.array(["a", "b"]))
-    array([[1., 2.]])
-    """
-    if logits.shape[1] != len(have):
-        raise ValueError(
-            f"the estimator gives {logits.shape[1]} scores for {len(have)} classes; "
-            "one-versus-one scores cannot be calibrated (decision_function_shape='ovr' helps)"
-        )
-    if np.array_equal(have, want):
-        return logits
-    out = np.repeat(logits.max(axis=1, keepdims=True) + np.log(absent), len(want), axis=1)
-    out[:, np.searchsorted(want, have)] = logits
-    return out

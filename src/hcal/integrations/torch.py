@@ -162,14 +162,22 @@ class CalibrationHead(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the calibrator as the bytes of its file: which formula meets the buffers is in it."""
-        content = b"" if self.calibrator is None else _to_bytes(self.calibrator)
-        return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
+        if self.calibrator is None:
+            return torch.zeros(0, dtype=torch.uint8)
+        with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
+            save(self.calibrator, path := Path(folder) / "model.hcal")
+            return torch.from_numpy(np.fromfile(path, np.uint8))
 
     def set_extra_state(self, state: Tensor) -> None:
         """Become the calibrator that a state dict holds."""
-        content = state.cpu().numpy().tobytes()
-        if content and (self.calibrator is None or content != _to_bytes(self.calibrator)):
-            self._become(_from_bytes(content))
+        if not len(state):
+            return
+        with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
+            state.cpu().numpy().tofile(path := Path(folder) / "model.hcal")
+            try:
+                self._become(load(path))
+            except ValueError as error:
+                raise ValueError("the stored calibrator is not a whole hcal model") from error
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.
@@ -178,24 +186,6 @@ class CalibrationHead(nn.Module):
                 if buffer is not None:
                     module._buffers[name] = buffer.to(fn(buffer).device)
         return self
-
-
-def _to_bytes(calibrator: Calibrator) -> bytes:
-    """Return what :func:`hcal.save` would write."""
-    with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
-        save(calibrator, path := Path(folder) / "model.hcal")
-        return path.read_bytes()
-
-
-def _from_bytes(content: bytes) -> Calibrator:
-    """Return the calibrator again, checked as :func:`hcal.load` checks."""
-    with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
-        path = Path(folder) / "model.hcal"
-        path.write_bytes(content)
-        try:
-            return load(path)
-        except ValueError as error:
-            raise ValueError("the stored calibrator is not a whole hcal model") from error
 
 
 class CalibratedModule(nn.Module):

@@ -122,13 +122,11 @@ class CalibrationScore(CalibrationMetrics):
     def __init__(self, num_classes: int, metric: str = "ece_ew", **kwargs: Any) -> None:
         super().__init__(num_classes, [metric], **kwargs)
 
-    def compute(self) -> torch.Tensor:
+    def compute(self) -> Any:
         """Return the metric of everything seen.
 
         Returns
         -------
         scalar tensor
         """
-        (value,) = super().compute().values()
-        found: torch.Tensor = value
-        return found
+        return super().compute()[self.metrics[0]]

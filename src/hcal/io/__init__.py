@@ -36,9 +36,8 @@ Errors are ValueError or OSError with one line that names the file and what to d
 
 from __future__ import annotations
 
-from hcal.io.atomic import atomic_path
 from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
-from hcal.io.files import checksum
+from hcal.io.files import atomic_path, checksum
 from hcal.io.reading import DataFile, Piece, read, read_blocks
 from hcal.io.request import Part, Request
 from hcal.io.writing import can_write, write_blocks

@@ -228,12 +228,10 @@ def _log_likelihoods(where: str, responses: Any) -> Float64:
 def _requests(arguments: Any) -> tuple[list[str], list[str]]:
     """Return the contexts and the continuations of the requests, as far as the file has them."""
     if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, ...}
-        keys = sorted(arguments, key=lambda key: int("0" + "".join(c for c in key if c.isdigit())))
-        pairs = [(arguments[key].get("arg_0"), arguments[key].get("arg_1")) for key in keys]
-    elif isinstance(arguments, list) and all(isinstance(a, list) and len(a) >= 2 for a in arguments):
-        pairs = [(a[0], a[1]) for a in arguments]
-    else:
-        pairs = []
+        keys = sorted(arguments, key=lambda key: int("0" + "".join(filter(str.isdecimal, key))))
+        found = [arguments[key] for key in keys]
+        arguments = [list(each.values()) if isinstance(each, dict) else each for each in found]
+    pairs = [a[:2] for a in arguments if isinstance(a, list) and len(a) > 1] if isinstance(arguments, list) else []
     if not all(isinstance(text, str) for _, text in pairs):
         return [], []
     return [str(context or "") for context, _ in pairs], [text for _, text in pairs]

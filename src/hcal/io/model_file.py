@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
-from hcal.io.atomic import atomic_path
-from hcal.io.files import one_line, open_regular, parse_json
+from hcal.io.files import atomic_path, one_line, open_regular, parse_json
 from hcal.io.request import Request
 
 #: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.

@@ -24,7 +24,7 @@ from hcal.io.arrays import OPENERS, ArrayRows, Block, Cut, check_mask
 from hcal.io.class_names import ClassName, label_cells, typed
 from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular, quoted
 from hcal.io.language_models import is_questions, read_questions
-from hcal.io.request import BARE, CLASSES, Part, Plan, Request, plan_of
+from hcal.io.request import CLASSES, Part, Plan, Request, plan_of
 from hcal.io.tables import ArrowRows, TextRows
 
 #: What has a value a row.
@@ -108,11 +108,6 @@ class DataFile:
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
             raise ValueError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}")
-        if self.y.ndim == 2:
-            raise ValueError(
-                f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several "
-                "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
-            )
         return np.asarray(class_names.encode(self.y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
@@ -336,8 +331,7 @@ def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Se
 
 
 def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:
-    named = plan.scores[0] in (plan.kind, BARE) or request.scores is not None or plan.part
-    one = len(columns) == 1 and (columns[0].ndim > 1 or named)
+    one = len(columns) == 1
     if not one and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if one else np.stack(columns, axis=1)

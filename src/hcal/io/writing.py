@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from hcal.extras import load_extra
 from hcal.io.arrays import MODEL
-from hcal.io.atomic import atomic_path
 from hcal.io.class_names import typed
+from hcal.io.files import atomic_path
 from hcal.io.request import CLASSES
 
 Arrays = dict[str, NDArray[Any]]

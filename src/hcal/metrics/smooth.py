@@ -19,7 +19,7 @@ from hcal.numerics import Float64
 #: Grid of ``kde_ece``: its margins hold the mirror images of the widest kernel.
 GRID: Final = np.linspace(-0.6, 1.6, 2**14)
 _STEP: Final = float(GRID[1] - GRID[0])
-_TINY: Final = 1e-6  # density below which the published definition does not divide
+_TINY: Final = 5e-7  # half the density below which the published definition does not divide
 _WIDEST: Final = 0.2  # bandwidth whose kernel reaches the margins of the grid
 #: Cells of ``smece``. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
@@ -70,7 +70,7 @@ def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | 
 
 
 def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
-    """Return the density on the grid of the data and its mirror images, 0 outside (0, 1), doubled inside.
+    """Return the density on the grid of the data and its mirror images, 0 outside (0, 1); it sums to one half.
 
     A circular convolution is enough: the kernel reaches at most 0.6, the width of the margins on both sides.
     """
@@ -81,7 +81,7 @@ def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
     kernel = np.zeros(len(GRID))
     kernel[np.arange(-reach, reach + 1)] = 35 / (32 * half) * (1 - u * u) ** 3
     density = np.maximum(irfft(rfft(grid) * rfft(kernel), n=len(GRID)), 0)
-    return np.where((GRID > 0) & (GRID < 1), 2 * density, 0.0)
+    return np.where((GRID > 0) & (GRID < 1), density, 0.0)
 
 
 def share_out(mass: Vector, place: Vector, size: int) -> Vector:

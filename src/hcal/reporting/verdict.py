@@ -123,11 +123,10 @@ def _action(content: Content, found: Assessment, grade: Grade) -> str:
 def _rows_to_collect(content: Content) -> str:
     """How many rows would tell, in words; nothing where no practical number would."""
     found, certificate = content.final.evaluation.assessment, content.final.evaluation.certificate
-    if found is None or certificate is None:
-        return "some more labelled rows"
-    if found.rows_needed is not None:
+    if found is not None and found.rows_needed is not None:
         return f"about {found.rows_needed:,} labelled rows"
-    return "" if certificate.headline.rows_needed(found.tolerance) is None else "some more labelled rows"
+    never = found and certificate and certificate.headline.rows_needed(found.tolerance) is None
+    return "" if never else "some more labelled rows"
 
 
 def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]]:
