@@ -137,3 +137,8 @@ def test_the_parts_of_a_prediction() -> None:
     with np.errstate(invalid="ignore"):
         odd = whole(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
     assert np.isnan(odd).all()
+    seen = []
+    passed_on = type("PassedOn", (Map,), {"__call__": lambda self, x: seen.append(x.min()) or x})
+    for width, lowest in ((np.float32, -1e15), (np.float64, -1e30)):  # products with it stay finite
+        Prediction(map=map_type(passed_on)())(np.array([[-np.inf, 3.0]], width))
+        assert seen[-1] == pytest.approx(lowest)
