@@ -210,8 +210,9 @@ class EventCertificate:
         if w.at_least[i] <= 0:
             return None
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        numbers = (float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least))
-        return Refutation(int(w.rows[i]), claims, *numbers, "over" if w.stated[i] > w.high[i] else "under")
+        stated, observed, low, high, least = (float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least))
+        direction = "over" if stated > high else "under"
+        return Refutation(int(w.rows[i]), claims, stated, observed, low, high, least, direction)
 
     @property
     def at_least(self) -> float:

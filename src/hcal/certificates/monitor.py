@@ -308,8 +308,7 @@ class Monitor:
             "evidence_log10": ("gauge", self.log_evidence / np.log(10)),
             "recent_stated": ("gauge", recent["stated"]), "recent_observed": ("gauge", recent["observed"]),
         }  # fmt: skip
-        lines = (f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
-        return "".join(lines)
+        return "".join(f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
 
     # -- saving -----------------------------------------------------------------------------------
 
