@@ -268,7 +268,7 @@ def parts() -> dict[str, Row]:
         "no slope by spread": _NO_SPREAD,
         "no class terms in top-versus-rest": {"members__CLASS_RIDGE": 1e12},
         "no runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
-        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01, "members__FEW_ERRORS": 1e-6},
+        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01},
     }
 
 
@@ -290,7 +290,6 @@ def ablation(args: argparse.Namespace) -> None:
 #: Every constant of the pool that data could choose, with half and twice its value beside it.
 CONSTANTS = {
     "caution": ("members__CAUTION", "binary__CAUTION"),
-    "few errors": ("members__FEW_ERRORS",),
     "ridge of coefficients": ("members__RIDGE", "binary__RIDGE"),
     "ridge of constants": ("members__CONSTANT_RIDGE", "binary__CONSTANT_RIDGE"),
     "ridge of class terms": ("members__CLASS_RIDGE",),

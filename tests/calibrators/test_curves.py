@@ -146,19 +146,8 @@ def test_scabin_bin_returns_the_mean_of_the_curve() -> None:
 
 def test_scabin_default_keeps_accuracy_where_the_published_bins_lose_it() -> None:
     logits, y = synthetic(3000, 30, scale=2)
-    accuracy = {
-        bins: (fit("scabin", logits, y, bins=bins).predict_proba(logits).argmax(axis=1) == y).mean()
-        for bins in (None, 15)
-    }
-    assert accuracy[None] > accuracy[15] + 0.01
-
-
-def test_imax_log_odds_are_exact_where_probabilities_saturate() -> None:
-    z = np.array([[800.0, 0.0, -3.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
-    odds = log_odds(z)
-    np.testing.assert_allclose(odds[0, 0], 800 - np.log(1 + np.exp(-3.0)))
-    np.testing.assert_allclose(odds[2], logit(hcal.softmax(z)[2]))
-    np.testing.assert_allclose(odds[1], -np.log(2))
+    ours, published = (fit("scabin", logits, y, bins=bins).predict(logits) for bins in (None, 15))
+    assert (ours == y).mean() > (published == y).mean() + 0.01
 
 
 def test_imax_keeps_more_information_than_equal_width_bins() -> None:

@@ -14,8 +14,6 @@ import hcal
 from hcal.calibrators import files, get_calibrator
 from hcal.calibrators.parameters import check_params
 from hcal.calibrators.prior import estimate_frequencies
-from hcal.maps.base import Map, array, build_map, map_type, option
-from hcal.xp import Array
 from helpers import fit_quietly, quick, synthetic
 
 METHODS = hcal.list_calibrators()
@@ -24,62 +22,6 @@ LOGITS, CODES = synthetic()
 Y = np.array(NAMES)[CODES]
 
 Fit = Callable[..., Any]
-
-
-# -- maps ---------------------------------------------------------------------------------------------
-
-
-@map_type
-class Example(Map):
-    edges: Array = array("ends", "B-1", order="increasing")
-    values: Array = array("of bins", "B", low=0, high=1)
-    matrix: Array = array("square", "K", "K")
-    classes: Array = array("seen", "C", low=0, dtype="int64", order="increasing")
-    shape: str = option("how it is read", ("step", "line"), "step")
-    extra: Array = array("may be absent", optional=True)
-
-    def __call__(self, x: Array) -> Array:
-        return x
-
-
-GOOD: dict[str, Any] = {
-    "edges": np.array([0.1, 0.5]),
-    "values": np.array([0.0, 0.5, 1.0]),
-    "matrix": np.zeros((3, 3)),
-    "classes": np.array([0, 2]),
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"edges": np.array([0.1, np.inf])}, "'edges' holds inf"),
-        ({"edges": np.array([0.1, np.nan])}, "'edges' holds NaN"),
-        ({"edges": np.array([0.5, 0.1])}, "'edges' must be increasing, entry 1 is not"),
-        ({"edges": np.array([0.1])}, r"'values' has shape \(3,\), declared is \(B\) with B = 2"),
-        ({"values": np.array([0.0, 0.5, 1.5])}, r"'values' holds 1.5, declared are values in \[0, 1\]"),
-        ({"matrix": np.zeros((3, 4))}, r"'matrix' has shape \(3, 4\)"),
-        ({"matrix": np.zeros((3, 3), np.float32)}, "'matrix' has type float32, declared is an array of float64"),
-        ({"classes": np.array([0.0, 2.0])}, "'classes' has type float64"),
-        ({"shape": "curve"}, "'shape' is 'curve', declared is one of"),
-        ({"classes": None}, "'classes' is missing"),
-        ({"surplus": np.zeros(1)}, "'surplus' is not a field of Example"),
-    ],
-)
-def test_what_is_wrong_with_a_map_is_named(changes: dict[str, Any], message: str) -> None:
-    fields = {k: v for k, v in (GOOD | changes).items() if v is not None}
-    words = {"type": "Example"} | {k: fields.pop(k) for k in ("shape",) if k in fields}
-    with pytest.raises(ValueError, match=message):
-        build_map((Example,), words, fields)
-
-
-def test_sizes_that_are_known_are_checked() -> None:
-    example = Example(**GOOD)
-    example.check_fields({"K": 3})
-    with pytest.raises(ValueError, match=r"'matrix' has shape \(3, 3\), declared is \(K, K\) with K = 4"):
-        example.check_fields({"K": 4})
-    assert set(example.arrays()) == set(GOOD)
-    assert example.options() == {"type": "Example", "shape": "step"}
 
 
 # -- files --------------------------------------------------------------------------------------------

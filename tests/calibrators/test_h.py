@@ -154,19 +154,13 @@ def test_both_references_of_the_piecewise_map():
     assert np.abs(found["largest"].map(logits) - found["log_softmax"].map(logits)).max() > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [({"select": "ece"}, "select"), ({"maps": "linear-3"}, "unknown map"), ({"maps": ()}, "at least one map")],
-)
-def test_bad_parameters_are_named(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        hcal.HCalibrator(**parameters).fit(*synthetic(60))
-
-
-def test_weights_that_are_no_repetitions_are_refused():
-    logits, y = synthetic(60)
+def test_bad_parameters_and_weights_that_are_no_repetitions_are_named():
+    task = synthetic(60)
+    for parameters, message in (({"maps": "linear-3"}, "unknown map"), ({"maps": ()}, "at least one map")):
+        with pytest.raises(ValueError, match=message):
+            hcal.HCalibrator(**parameters).fit(*task)
     with pytest.raises(ValueError, match="sample_weight of integers only"):
-        hcal.HCalibrator().fit(logits, y, np.full(60, 0.5))
+        hcal.HCalibrator().fit(*task, np.full(60, 0.5))
 
 
 def test_without_torch_one_line_says_what_to_install(monkeypatch):
@@ -176,7 +170,8 @@ def test_without_torch_one_line_says_what_to_install(monkeypatch):
 
 
 def test_the_twelve():
-    assert len(PAPER_MAPS) == len(set(PAPER_MAPS)) == 12
+    sizes = {"piecewise": (1, 10, 100, 500), "monotonic": (2, 10, 20, 50), "ensemble": (16, 32, 64, 128)}
+    assert tuple(f"{family}-{size}" for family, each in sizes.items() for size in each) == PAPER_MAPS
     assert AdamSettings() == AdamSettings(0.005, 2000, None, 20, 160)
 
 

@@ -316,7 +316,6 @@ def test_large_problems_are_fitted_on_all_rows_and_weighed_on_some(monkeypatch: 
     monkeypatch.setattr(members, "_HELD_SCORES", 3000)
     monkeypatch.setattr(members, "_BLOCK", 700)
     monkeypatch.setattr(regression, "_MANY_SCORES", 1500)
-    monkeypatch.setattr(regression, "_BLOCK", 700)
     assert np.abs(fit(z, y).predict_proba(z) - whole).mean() < 0.01
 
 

@@ -211,6 +211,8 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
         hcal.Monitor.load(fifo)
     path.write_text(json.dumps(state))
     assert hcal.Monitor.load(path).state == state
+    path.write_text(changed("alarm", "evidence", value=1e300))  # as large as it is ever written
+    assert hcal.Monitor.load(path).alarm.evidence == 1e300
 
 
 def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
@@ -225,7 +227,8 @@ def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
         found = drift(old, 1.6 * new)
         assert found.changed
         assert "The scores have changed" in str(found)
+    assert drift(old[:50], new[:50]).rows == (50, 50)
     with pytest.raises(ValueError, match="at least 50 rows"):
-        drift(old[:10], new)
+        drift(old[:49], new)
     with pytest.raises(ValueError, match="reference has 50 classes"):
         drift(old, new[:, :3])

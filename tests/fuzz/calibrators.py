@@ -20,41 +20,17 @@ from typing import Any
 import numpy as np
 
 import hcal
+from helpers import quick
 
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 
-#: Shorter searches: what is promised does not depend on how thorough they are.
-QUICK: dict[str, dict[str, Any]] = {
-    "ms": {"penalty": (0.01, 1e-3)},
-    "dir": {"penalty": (0.01, 1e-3)},
-    "diag": {"hidden": (2,), "max_iterations": 60},
-    "dec": {"max_critics": 4},
-    "gp": {"inducing": 4, "samples": 10, "max_iterations": 40},
-}
 #: Seconds that a fit of these sizes may take on a busy machine; the slowest takes two on an idle one.
 PATIENCE = 60.0
-
-
-def _normal(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return rng.normal(size=(n, k)) * 3
-
-
-def _votes(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return np.log(rng.multinomial(6, np.full(k, 1 / k), size=n) + 0.5)
 
 
 def _mixed(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
     scale = rng.choice([0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308], size=(n, 1))
     return np.clip(rng.normal(size=(n, k)), -1.5, 1.5) * scale
-
-
-def _ties(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return rng.integers(-2, 3, size=(n, k)).astype(np.float64)
-
-
-def _neighbours(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    """Scores that differ in their last bits only."""
-    return 1.0 + rng.integers(0, 3, size=(n, k)) * np.finfo(np.float64).eps
 
 
 def _outlier(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
@@ -65,11 +41,11 @@ def _outlier(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
 
 #: How the scores look; as logits.
 SCORES: dict[str, Draw] = {
-    "normal": _normal,
-    "votes": _votes,
-    "ties": _ties,
+    "normal": lambda rng, n, k: rng.normal(size=(n, k)) * 3,
+    "votes": lambda rng, n, k: np.log(rng.multinomial(6, np.full(k, 1 / k), size=n) + 0.5),
+    "ties": lambda rng, n, k: rng.integers(-2, 3, size=(n, k)).astype(np.float64),
     "mixed scales": _mixed,
-    "last bits": _neighbours,
+    "last bits": lambda rng, n, k: 1.0 + rng.integers(0, 3, size=(n, k)) * np.finfo(np.float64).eps,
     "one outlier": _outlier,
     "constant rows": lambda rng, n, k: np.repeat(rng.normal(size=(n, 1)), k, axis=1),
     "one row again and again": lambda rng, n, k: np.repeat(rng.normal(size=(1, k)), n, axis=0),
@@ -172,7 +148,7 @@ def check(case: Case) -> None:
     y = LABELS[case.labels](rng, z)
     weight = WEIGHTS[case.weights](rng, case.n)
     _, new = _scores(case, rng, 7)
-    calibrator = hcal.make_calibrator(case.method, input=case.kind, **QUICK.get(case.method, {}))
+    calibrator = quick(case.method, input=case.kind)
     began = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

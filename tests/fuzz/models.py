@@ -24,14 +24,9 @@ from safetensors.numpy import save as to_bytes
 import hcal
 from hcal.io import Request
 from hcal.io.model_file import digest
+from helpers import quick
 
 Rng = np.random.Generator
-#: Smaller searches for the methods whose default one is long: what is saved does not depend on how thorough.
-QUICK: dict[str, dict[str, Any]] = {
-    "ms": {"penalty": (0.1, 1e-3), "folds": 2}, "dir": {"penalty": (0.1, 1e-3), "folds": 2},
-    "diag": {"hidden": (2,), "max_iterations": 30}, "dec": {"critics": 3}, "h": {"epochs": 3},
-    "gp": {"inducing": 4, "samples": 10, "max_iterations": 5},
-}  # fmt: skip
 NUMBERS = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1.0, 1e-320, 1e-30, 1e15, 1e100, 1e290, 1e300, -1e300, 1.7e308]
 VALUES: list[Any] = [None, True, -1, 0, 1, 2, 3, 2**40, 10**30, 0.5, 1e300, float("nan"), float("inf"), "", "x"]
 VALUES += [[], [1], {}, {"a": 1}, ["x"], [[[[1]]]], "order", "probs", "logits", [0.1, 2.0], "\x1b[31m", "y" * 20_000]
@@ -48,16 +43,11 @@ def originals() -> list[bytes]:
             rng = np.random.default_rng(number)
             logits = rng.normal(size=(80, k)) * 2
             y = (logits + rng.normal(size=logits.shape)).argmax(axis=1)
-            params = {key: v for key, v in QUICK.get(name, {}).items() if key in _parameters(name)}
-            calibrator = hcal.make_calibrator(name, **params).fit(logits, y)
+            calibrator = quick(name).fit(logits, y)
             calibrator.info_["request"] = Request(scores="p_*", label="y").to_json()
             hcal.save(calibrator, path)
             found.append(path.read_bytes())
     return found
-
-
-def _parameters(name: str) -> set[str]:
-    return set(hcal.make_calibrator(name).get_params())
 
 
 def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import calibrators
 import hcal
 from hcal.metrics import METRICS, Sample
 
@@ -76,20 +77,9 @@ PREDICTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = 
     "equal rows": lambda rng, n, k: np.tile(_soft(rng.normal(size=(1, k))), (n, 1)),
     "dirichlet": lambda rng, n, k: rng.dirichlet(np.full(k, 0.05), n) + 0.0,
 }
-LABELS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
-    "random": lambda rng, p: rng.integers(0, p.shape[1], len(p)),
-    "right": lambda rng, p: p.argmax(axis=1),
-    "wrong": lambda rng, p: p.argmin(axis=1),
-    "one class only": lambda rng, p: np.zeros(len(p), dtype=int),
-    "absent classes": lambda rng, p: rng.integers(0, max(p.shape[1] // 2, 1), len(p)),
-}
-WEIGHTS: dict[str, Callable[[np.random.Generator, int], np.ndarray | None]] = {
-    "none": lambda rng, n: None,
-    "counts": lambda rng, n: np.append(rng.integers(0, 4, n - 1), 1).astype(float),
-    "fractions": lambda rng, n: rng.uniform(0.01, 3, n),
-    "one row": lambda rng, n: np.eye(n)[0],
+#: Beside those of the calibrators' fuzzer, which are wilder than a sum over rows of any size can bear.
+WEIGHTS = {name: draw for name, draw in calibrators.WEIGHTS.items() if name != "far apart"} | {
     "tiny": lambda rng, n: np.full(n, 1e-300),
-    "huge": lambda rng, n: np.full(n, 1e12),
     "mixed": lambda rng, n: 10.0 ** rng.uniform(-9, 9, n),
 }
 
@@ -98,10 +88,10 @@ def draw_case(rng: np.random.Generator) -> Case:
     """Draw one legal case and the words that describe it."""
     n = int(rng.choice([1, 2, 3, 7, 30, 60]))
     k = int(rng.choice([2, 3, 5, 12, 40]))
-    kinds = [str(rng.choice(list(table))) for table in (PREDICTIONS, LABELS, WEIGHTS)]
+    kinds = [str(rng.choice(list(table))) for table in (PREDICTIONS, calibrators.LABELS, WEIGHTS)]
     probs = PREDICTIONS[kinds[0]](rng, n, k)
     probs = np.where(np.isfinite(probs).all(axis=1, keepdims=True), probs, 1 / k)  # 0/0 of a Dirichlet draw
-    y = LABELS[kinds[1]](rng, probs)
+    y = calibrators.LABELS[kinds[1]](rng, probs)
     return Case(probs, y, WEIGHTS[kinds[2]](rng, n), f"N={n} K={k} {', '.join(kinds)}")
 
 

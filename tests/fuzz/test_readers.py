@@ -11,26 +11,17 @@ import readers
 
 from hcal.io import Request, read
 
-#: Makers whose files are refused although they are whole: compressed in a way that is not read.
-REFUSED = {".p": (7, 8)}
-
 
 def test_whole_files_are_read_rightly(tmp_path: Path) -> None:
     for suffix, makers in readers.SEEDS.items():
-        _read_whole(tmp_path / f"whole{suffix}", suffix, makers)
-
-
-def _read_whole(path: Path, suffix: str, makers: list[readers.Maker]) -> None:
-    for i, make in enumerate(makers):
-        path.write_bytes(make())
-        if i in REFUSED.get(suffix, ()):
-            assert readers.judge(path) == "refused"
-            continue
-        data = read(path, Request(input="logits"), part="cal")
-        # float32 files and six digits of text: 2e-6 is what they keep of logits up to 4.
-        np.testing.assert_allclose(data.values, readers.LOGITS, atol=2e-5)
-        if data.y is not None:
-            np.testing.assert_array_equal(data.y, readers.Y)
+        path = tmp_path / f"whole{suffix}"
+        for make in makers:
+            path.write_bytes(make())
+            data = read(path, Request(input="logits"), part="cal")
+            # float32 files and six digits of text: 2e-6 is what they keep of logits up to 4.
+            np.testing.assert_allclose(data.values, readers.LOGITS, atol=2e-5)
+            if data.y is not None:
+                np.testing.assert_array_equal(data.y, readers.Y)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory limit is Linux's")

@@ -95,12 +95,13 @@ def test_a_question_with_one_option_is_certain_and_teaches_nothing() -> None:
 
 def test_bad_questions_are_named() -> None:
     for scores, y, mask, message in (
-        ([[1.0, 2.0]], [2], None, "question 0 has the answer 2"),
+        ([[1.0, 2.0], [0.0, 1.0, 2.0]], [2, 0], None, "question 0 has the answer 2"),
+        ([[1.0, 2.0]], [2], None, "row 0 is 2"),
         ([[1.0, 2.0], []], [0, 0], None, "question 1 has no options"),
         ([[1.0, np.inf]], [0], None, "\\+inf"),
         (np.array([[1.0, np.nan]]), [0], [[True, True]], "no score for option 1"),
         (np.array([[1.0, 2.0]]), [0], [[True]], "mask has shape"),
-        ([[1.0, 2.0]], [0, 1], None, "one option number for each of the 1 questions"),
+        ([[1.0, 2.0]], [0, 1], None, "y has 2 labels for 1 rows"),
         ([[1.0]], [0], None, "nothing to learn"),
         ([], [], None, "questions x options"),
     ):

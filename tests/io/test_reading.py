@@ -32,18 +32,9 @@ TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 
 
 def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    if path.suffix == ".csv":
-        lines = [",".join(table), *(",".join("" if v is None else str(v) for v in r.values()) for r in rows)]
-        path.write_text("\n".join(lines) + "\n")
-    elif path.suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, rows)))
-    else:
-        pa = pytest.importorskip("pyarrow")
-        from pyarrow import feather, parquet
-
-        write = parquet.write_table if path.suffix == ".parquet" else feather.write_feather
-        write(pa.table(table), str(path))
+    frame, kind = pytest.importorskip("pandas").DataFrame(table), path.suffix.removeprefix(".").removesuffix("l")
+    options = {"csv": {"index": False}, "json": {"orient": "records", "lines": True}}.get(kind, {})
+    getattr(frame, f"to_{kind}")(path, **options)
     return path
 
 

@@ -20,7 +20,8 @@ class Toy(Map):
     inner: Map
     knots: xp.Array = array("where", "G", order="increasing")
     values: xp.Array = array("what", "G+1", low=0.0, high=1.0)
-    counts: xp.Array = array("how many", "K", low=0, dtype="int64", optional=True)
+    counts: xp.Array = array("how many", "K", low=0, dtype="int64", order="not falling", optional=True)
+    matrix: xp.Array = array("square", "G-1", "G-1", 2, optional=True)
     how: str = option("how it is read", ("step", "line"), "line")
 
     def __call__(self, x):
@@ -45,7 +46,13 @@ def toy(**changes):
     [
         ({"knots": np.array([1.0, 0.0])}, "'knots' must be increasing, entry 1 is not"),
         ({"knots": np.array([0.0, np.nan])}, "'knots' holds NaN"),
+        ({"knots": np.array([1.0, 1.0])}, "'knots' must be increasing, entry 1 is not"),
+        ({"knots": np.array([0.0, np.inf])}, r"'knots' holds inf, declared are values in \[-1e\+100, 1e\+100\]"),
         ({"knots": np.array([0, 1])}, "'knots' has type int64, declared is an array of float64"),
+        ({"matrix": np.zeros((1, 2, 2))}, r"'matrix' has shape \(1, 2, 2\), declared is \(G-1, G-1, 2\) with G = 2"),
+        ({"matrix": np.zeros((1, 1, 3))}, r"'matrix' has shape \(1, 1, 3\)"),
+        ({"matrix": np.zeros((1, 1, 2), np.float32)}, "'matrix' has type float32, declared is an array of float64"),
+        ({"counts": np.array([2, 1])}, "'counts' must be not falling, entry 1 is not"),
         ({"knots": np.zeros((2, 2))}, r"'knots' has shape \(2, 2\), declared is \(G\)"),
         ({"values": np.array([0.0, 1.0])}, r"'values' has shape \(2,\), declared is \(G\+1\) with G = 2"),
         ({"values": np.array([0.0, 0.5, 1.5])}, r"'values' holds 1.5, declared are values in \[0, 1\]"),
@@ -60,12 +67,13 @@ def test_a_field_that_is_not_as_declared_is_named(changes, message) -> None:
 
 
 def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
-    one = toy(counts=np.array([1, 2, 3]))
+    one = toy(counts=np.array([1, 2, 2]), knots=np.array([0.0, 1e100]), matrix=np.zeros((1, 1, 2)))
+    assert toy(knots=np.empty(0), values=np.zeros(1)).values.size == 1  # no value is out of range
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.how = "step"
     options, arrays = one.options(), one.arrays()
     assert options == {"type": "Toy", "inner": {"type": "Temperature"}, "how": "line"}
-    assert set(arrays) == {"inner.beta", "knots", "values", "counts"}
+    assert set(arrays) == {"inner.beta", "knots", "values", "counts", "matrix"}
     again = build_map((Toy, Temperature), options, arrays)
     assert again.arrays().keys() == arrays.keys()
     again.check_fields({"K": 3})

@@ -110,6 +110,23 @@ def test_starts():
         np.testing.assert_allclose(build_trainable(name, x)(x).detach(), x.exp(), atol=2e-6)
     near_uniform = build_trainable("ensemble-128", problem(k=100), init="published")(problem(k=100)).detach()
     assert near_uniform.max() < 0.05
+    assert EnsembleLinear(5).a.tolist() == pytest.approx([0.999, 0.9995, 1.0, 1.0005, 1.001], abs=1e-12)
+    assert (EnsembleLinear(1).a.item(), EnsembleLinear(1).w.item()) == (1.0, 1.0)
+    net = build_trainable("monotonic-3", x, init="published")
+    assert net.scale == pytest.approx(1 / float(x.std()))
+    assert len(net.values()) == 2049
+    assert net.step == pytest.approx(-float(x.min()) / 2048)
+    bounds = [1, 1, *[3**-0.5] * 4]  # 1/√fan-in of weight and bias, layer by layer
+    assert all(0.2 * b < p.abs().max() <= b for p, b in zip(net.layers, bounds, strict=True))
+    flat = build_trainable("monotonic-3", torch.zeros(4, 3))  # identical logits have no spread
+    np.testing.assert_allclose(flat(torch.zeros(1, 3)).detach(), 1 / 3, atol=1e-12)
+    for name in ("monotonic-3", "ensemble-4"):  # the seed decides, and it is 0 unless given
+        starts = [
+            build_trainable(name, x, init="published", **s) for s in ({}, {"random_state": 0}, {"random_state": 1})
+        ]
+        one, two, other = (torch.cat([p.detach().ravel() for p in each.parameters()]) for each in starts)
+        assert torch.equal(one, two)
+        assert not torch.equal(one, other)
 
 
 def test_gradients_against_finite_differences():
@@ -158,17 +175,18 @@ def test_kernels_formula_and_fitted_map_agree(monkeypatch):
             np.testing.assert_allclose(compiled, probs, atol=2e-6)
 
 
-def test_cell_sums_are_the_gradient_of_the_table():
-    """What the backward pass on a GPU computes, on the CPU."""
-    x, new = problem(40, 5), disturbed("piecewise-7", problem())
-    values = new.values().detach().requires_grad_()
-    inner = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    (table_scores(x, values, new.step) * inner).sum().backward()
-    cell, part = trainable._locate(x, new.step, 7)
-    order = cell.reshape(-1).argsort()
-    edges = torch.searchsorted(cell.reshape(-1)[order], torch.arange(8))
-    found = trainable._cell_sums(inner, trainable.CellOrder(order, edges, part.reshape(-1)[order]), 7)
-    np.testing.assert_allclose(-found, values.grad, atol=1e-10)
+def test_sums_over_ordered_cells_are_the_same_gradient():
+    """What the backward pass on a GPU computes, on the CPU; some events lie below the last knot."""
+    x = problem(40, 5, scale=20.0)
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for name in ("piecewise-1", "piecewise-40", "monotonic-5"):
+        grads, new = [], disturbed(name, x / 2)
+        for order in (None, new.cell_order(x)):
+            new.zero_grad()
+            (new(x, order) * direction).sum().backward()
+            grads.append(torch.cat([p.grad.ravel() for p in new.parameters()]))
+        np.testing.assert_allclose(grads[1], grads[0], atol=1e-10 * float(grads[0].abs().max()))
+    assert build_trainable("ensemble-2", x).cell_order(x) is None
 
 
 hostile = st.one_of(st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0]), st.floats(-1e4, 1e4), st.floats(-5, 5))

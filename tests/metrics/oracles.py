@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy.cluster.vq import kmeans
 from scipy.integrate import trapezoid
-from scipy.stats import norm
+from scipy.stats import foldnorm, norm
 
 # scipy 1.15 renamed the seed.
 SEED = "rng" if "rng" in inspect.signature(kmeans).parameters else "seed"
@@ -89,12 +89,7 @@ def dece(p, y):
         c, h = np.mean(conf[a:b]), np.mean(hit[a:b])
         plug += (b - a) / n * abs(c - h)
         mu, s = h - c, math.sqrt(h * (1 - h) / (b - a))
-        if s == 0:
-            corrections.append(abs(mu))
-        else:
-            corrections.append(
-                s * math.sqrt(2 / math.pi) * math.exp(-(mu**2) / (2 * s**2)) + mu * (1 - 2 * norm.cdf(-mu / s))
-            )
+        corrections.append(foldnorm.mean(abs(mu) / s, scale=s) if s else abs(mu))
     return 2 * plug - float(np.mean(corrections))
 
 

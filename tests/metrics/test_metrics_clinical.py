@@ -21,35 +21,23 @@ def risks(n: int, seed: int, slope: float = 0.8, intercept: float = 0.2) -> tupl
     return 1 / (1 + np.exp(-z)), (rng.random(n) < truth).astype(int), truth
 
 
-def weighted_least_squares(X: np.ndarray, y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logistic regression as textbooks write it: reweighted least squares on the working response."""
-    beta = np.zeros(X.shape[1])
-    for _ in range(40):
-        eta = X @ beta + offset
-        mu = 1 / (1 + np.exp(-eta))
-        w = mu * (1 - mu)
-        working = eta - offset + (y - mu) / w
-        root = np.sqrt(w)[:, None]
-        beta = np.linalg.lstsq(X * root, working * root[:, 0], rcond=None)[0]
-    return beta, np.sqrt(np.diag(np.linalg.inv(X.T @ (X * w[:, None]))))
-
-
 def test_slope_intercept_and_calibration_in_the_large() -> None:
     p, y, _ = risks(600, 0)
     found = hcal.clinical(p, y)
     x = np.log(p / (1 - p))
-    design = np.stack([np.ones_like(x), x], axis=1)
-    (a, b), se = weighted_least_squares(design, y, np.zeros_like(x))
-    for ours, value, error in ((found.intercept, a, se[0]), (found.slope, b, se[1])):
-        expected = (value, value - 1.959964 * error, value + 1.959964 * error)
-        assert (ours.value, ours.low, ours.high) == pytest.approx(expected, rel=1e-5)
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x[:, None], y)
-    assert found.slope.value == pytest.approx(model.coef_[0, 0], rel=1e-4)
-    (large,), (error,) = weighted_least_squares(design[:, :1], y, x)
-    assert found.in_the_large.value == pytest.approx(large, rel=1e-6)
-    assert found.in_the_large.high - large == pytest.approx(1.959964 * error, rel=1e-5)
+    design, risk = np.stack([np.ones_like(x), x], axis=1), model.predict_proba(x[:, None])[:, 1]
+    se = np.sqrt(np.diag(np.linalg.inv(design.T @ (design * (risk * (1 - risk))[:, None]))))
+    for ours, value, error in zip(
+        (found.intercept, found.slope), (model.intercept_[0], model.coef_[0, 0]), se, strict=True
+    ):
+        expected = (value, value - 1.959964 * error, value + 1.959964 * error)
+        assert (ours.value, ours.low, ours.high) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     # At its solution the shifted risks sum to the number of outcomes.
-    assert (1 / (1 + np.exp(-(x + large)))).sum() == pytest.approx(y.sum())
+    shifted = 1 / (1 + np.exp(-(x + found.in_the_large.value)))
+    assert shifted.sum() == pytest.approx(y.sum())
+    error = 1 / np.sqrt((shifted * (1 - shifted)).sum())
+    assert found.in_the_large.high - found.in_the_large.value == pytest.approx(1.959964 * error, rel=1e-5)
 
 
 def test_numbers_that_have_formulas() -> None:

@@ -32,7 +32,9 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         assert metric.name == name
         assert getattr(metrics, name) is metric.function
         assert "\n" not in metric.explain
-        assert "sample_weight : array-like of shape (N,), optional" in metric.function.__doc__
+        words, _, rest = metric.function.__doc__.partition("sample_weight : array-like of shape (N,), optional")
+        assert words.startswith("Return ")
+        assert ("Whole repetition counts" in rest, ">>> " in rest) == (metric.weights != "any", True)
         for rows in (metric.rows, metric.shares):
             assert rows is None or s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
         assert metric.ends is None or metric.ends(s, metric.function(s), 0.0)[1] == pytest.approx(

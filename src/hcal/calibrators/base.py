@@ -28,6 +28,7 @@ from hcal.numerics import Float64, FloatArray, IntArray, softmax
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy"] | None
+_Names = tuple[ClassName, ...] | None
 #: Scores, labels, weights and groups.
 _Rows = tuple[FloatArray, IntArray, Float64 | None, IntArray | None]
 
@@ -106,7 +107,7 @@ class Calibrator(TakesScores, ABC):
     map_: Map
     prediction_: Prediction
     n_classes_: int
-    class_names_: tuple[ClassName, ...] | None = None
+    class_names_: _Names = None
     converged_: bool
     info_: dict[str, Any]
     scores_: dict[str, Scores]
@@ -277,32 +278,25 @@ class Calibrator(TakesScores, ABC):
             raise ValueError(f"{self.name!r} does not support sample_weight")
         total, rows = float(weight.sum()), int(np.count_nonzero(weight))
         if not rows / _FAR <= total <= rows * _FAR:
-            warnings.warn(
+            words = (
                 f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 is the "
                 "row twice), so the fit takes the data for that many: pass "
-                "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
-                CalibrationWarning,
-                stacklevel=3,
+                "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter"
             )
+            warnings.warn(words, CalibrationWarning, stacklevel=3)
         return weight
 
     def _remember(
-        self,
-        fitted: Fitted,
-        n_classes: int,
-        names: tuple[ClassName, ...] | None,
-        *,
-        floor: Float64 | None = None,
-        log_prior: Float64 | None = None,
+        self, fitted: Fitted, n_classes: int, names: _Names, floor: Float64 | None = None, ratio: Float64 | None = None
     ) -> None:
         """Take over what a fit learned or a file holds."""
         if fitted.preserves != "as declared":
             self.preserves = fitted.preserves
-        if log_prior is not None:
+        if ratio is not None:
             self.preserves = None
         self.map_ = fitted.map
         self.prediction_ = Prediction(
-            map=fitted.map, kind=self.input, preserves=self.preserves, floor=floor, prior=log_prior
+            map=fitted.map, kind=self.input, preserves=self.preserves, floor=floor, prior=ratio
         )
         self.n_classes_ = n_classes
         self.class_names_ = names
@@ -314,7 +308,7 @@ class Calibrator(TakesScores, ABC):
         other = self.clone()
         info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
         fitted = Fitted(self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves)
-        other._remember(fitted, self.n_classes_, self.class_names_, floor=self.prediction_.floor, log_prior=log_ratio)
+        other._remember(fitted, self.n_classes_, self.class_names_, floor=self.prediction_.floor, ratio=log_ratio)
         other.scores_, other.fitted_on_ = self.scores_, self.fitted_on_
         return other
 
@@ -329,15 +323,11 @@ class Calibrator(TakesScores, ABC):
             warnings.warn(f"{self.name}: {fitted.message or 'did not converge'}", CalibrationWarning, stacklevel=3)
         before, after = self.scores_["before"]["nll"], self.scores_["after"]["nll"]
         if after > before * (1 + 1e-6) + 1e-12:
-            warnings.warn(
-                f"{self.name}: NLL on the calibration set rose from {before:.6g} to {after:.6g}; "
-                "the calibrator left it worse than before",
-                CalibrationWarning,
-                stacklevel=3,
-            )
+            words = f"{self.name}: NLL on the calibration set rose from {before:.6g} to {after:.6g}"
+            warnings.warn(f"{words}; the calibrator left it worse than before", CalibrationWarning, stacklevel=3)
 
 
-def named(fitted: Fitted, names: tuple[ClassName, ...] | None) -> Fitted:
+def named(fitted: Fitted, names: _Names) -> Fitted:
     """Return the same, with the user's names of the classes in every sentence."""
     told = {key: [with_names(words, names) for words in fitted.info[key]] for key in {"notes"} & set(fitted.info)}
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)

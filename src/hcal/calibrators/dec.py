@@ -14,7 +14,7 @@ from hcal.calibrators._log_odds import expit
 from hcal.calibrators._scaling import on_grid
 from hcal.calibrators.base import Calibrator, Fitted, class_ranks
 from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.parameters import Between, Seed, parameters
+from hcal.calibrators.parameters import Between, NotBelowZero, Seed, parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.nll import unit_weight
@@ -88,8 +88,8 @@ class DecisionCalibration(Calibrator):
     grouped = True
     map_types = (CriticSteps,)
 
-    critics: Annotated[int, Between(0)] | None = None
-    max_critics: Annotated[int, Between(0)] = 100
+    critics: NotBelowZero | None = None
+    max_critics: NotBelowZero = 100
     floor: Annotated[float, Between(0, 0.5)] | None = None
     random_state: Seed = 0
 

@@ -139,13 +139,9 @@ class DiagonalOrderPreserving(Calibrator):
 
         found = select(self.hidden, [(sides, sides) for sides in folds], fit, lambda m, sides: held_out(m[1], sides))
         models = [solved for solved, _ in found.models]
-        info: dict[str, Any] = {
-            "hidden": found.chosen,
-            "iterations": [m.iterations for m in models],
-            "rows": len(ranked),
-            "held_out_nll": dict(zip(map(str, self.hidden), found.scores, strict=True)),
-        }
+        held = dict(zip(map(str, self.hidden), found.scores, strict=True))
+        info = {"hidden": found.chosen, "iterations": [m.iterations for m in models], "rows": len(ranked)}
         failed = [m.message for m in models if not m.converged]
         values = np.mean([table for _, table in found.models], axis=0)
         table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values)
-        return Fitted(table, not failed, failed[0] if failed else "", info)
+        return Fitted(table, not failed, failed[0] if failed else "", info | {"held_out_nll": held})

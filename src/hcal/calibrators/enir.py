@@ -81,9 +81,7 @@ def start_groups(p: Float64, hit: NDArray[Any]) -> tuple[Float64, NearIsotonic]:
 def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
     upper, start = start_groups(p, hit)
     # Two passes over the path: sizes and hits first, then only the kept models are added up. Memory stays O(G).
-    scored = [
-        (binary_cross_entropy(model.beta, model.hits, model.mass).sum(), len(model.beta)) for model in path(start)
-    ]
+    scored = [(binary_cross_entropy(m.beta, m.hits, m.mass).sum(), len(m.beta)) for m in path(start)]
     entropies, sizes = np.array(scored).T
     mean = np.zeros(len(upper))
     for weight, model in zip(bic_weights(entropies, sizes, len(p)), path(start), strict=True):

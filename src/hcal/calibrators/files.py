@@ -124,7 +124,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     fitted_map.check_fields({"K": header["n_classes"]})
     names = None if header["classes"] is None else check_classes(header["classes"], header["n_classes"])
     fitted = Fitted(fitted_map, header["converged"], "", header["info"], header["preserves"])
-    calibrator._remember(fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), log_prior=arrays.get(_PRIOR))
+    calibrator._remember(fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), ratio=arrays.get(_PRIOR))
     calibrator.prediction_.check_fields({"K": header["n_classes"]})
     leakage.check_fingerprint(parts[_ROWS])
     calibrator.fitted_on_ = parts[_ROWS]

@@ -117,20 +117,15 @@ class GaussianProcessCalibration(Calibrator):
         start = start_parameters(line_centres(ranked, share, self.inducing))
         elbo = _negative_elbo(ranked, own, share, total, cells, self.inducing)
         solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9)
-        m, s, z, (length, variance, noise) = _unpack(solved.theta, self.inducing)
+        m, s, z, shape = _unpack(solved.theta.copy(), self.inducing)
+        length, variance, noise = shape.tolist()
         inverse = np.asarray(np.linalg.inv(_lower(z, length, variance, noise)[1]), dtype=np.float64)
-        rng = np.random.RandomState(self.random_state)
+        draws = np.random.RandomState(self.random_state).standard_normal(((self.samples + 1) // 2, x.shape[1]))
+        kernel = np.array([length, variance, variance + noise])
         found = LatentProcess(
-            unit=np.array(unit),
-            inducing=z.copy(),
-            kernel=np.array([length, variance, variance + noise]),
-            whitening=inverse,
-            mean=m.copy(),
-            known=1 - s**2,
-            draws=rng.standard_normal(((self.samples + 1) // 2, x.shape[1])),
+            unit=np.array(unit), inducing=z, kernel=kernel, whitening=inverse, mean=m, known=1 - s**2, draws=draws
         )
-        shape = {"length": float(length), "variance": float(variance)}
-        info = {"iterations": solved.iterations, **shape, "rows": len(ranked)}
+        info = {"iterations": solved.iterations, "length": length, "variance": variance, "rows": len(ranked)}
         return Fitted(found, solved.converged, solved.message, info)
 
 

@@ -107,13 +107,12 @@ class HCalibrator(Calibrator):
             device=self.device or "cpu", random_state=self.random_state, verbose=self.verbose,
         )[self.select]  # fmt: skip
         if why := fitted.info["collapsed"]:
-            warnings.warn(
+            words = (
                 f"h: the map chosen by select={self.select!r} is nearly uniform ({why}): do not use its "
                 "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
-                "select='score' or 'top_label' does not.",
-                CalibrationWarning,
-                stacklevel=4,
+                "select='score' or 'top_label' does not."
             )
+            warnings.warn(words, CalibrationWarning, stacklevel=4)
         return fitted
 
 
@@ -128,14 +127,9 @@ class Candidate:
 
     def record(self, select: str) -> dict[str, Any]:
         """Return what ``info_`` tells of it."""
-        best = self.trained.best[select]
-        return {
-            "map": self.name,
-            "score": best.score,
-            "epoch": best.epoch,
-            "epochs": self.trained.epochs,
-            "stopped": self.trained.stopped,
-        }
+        best, done = self.trained.best[select], self.trained
+        told = {"map": self.name, "score": best.score, "epoch": best.epoch}
+        return told | {"epochs": done.epochs, "stopped": done.stopped}
 
 
 def train_candidates(
@@ -215,10 +209,8 @@ def _winner(candidates: list[Candidate], select: str, inputs: dict[Reference, Te
     winner = min(candidates, key=lambda c: c.trained.best[select].score)
     best = winner.trained.best[select]
     winner.module.load_state_dict(best.parameters)
-    probs, before = (
-        winner.module(inputs[winner.reference]).detach().cpu().numpy(),
-        inputs["log_softmax"].cpu().numpy(),
-    )
+    probs = winner.module(inputs[winner.reference]).detach().cpu().numpy()
+    before = inputs["log_softmax"].cpu().numpy()
     info = {
         "select": select,
         "map": winner.name,

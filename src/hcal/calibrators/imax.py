@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 from scipy.special import logit
 
@@ -11,7 +9,7 @@ from hcal.calibrators._curves import MOST, default_floor, floor_field, normalise
 from hcal.calibrators._log_odds import expit, log_odds
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import Between, NotNegative, Seed, parameters
+from hcal.calibrators.parameters import NotNegative, Seed, TwoOrMore, parameters
 from hcal.maps.base import ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.xp import Array, namespace
@@ -65,7 +63,7 @@ class IMaxBinning(Calibrator):
     title = "I-Max binning"
     map_types = (SharedBins,)
 
-    bins: Annotated[int, Between(2)] = 15
+    bins: TwoOrMore = 15
     random_state: Seed = 755619
     floor: NotNegative | None = None
 

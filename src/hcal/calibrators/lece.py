@@ -10,10 +10,12 @@ import numpy as np
 from hcal.calibrators._curves import MOST
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
-from hcal.calibrators.parameters import Between, parameters
+from hcal.calibrators.parameters import Between, TwoOrMore, parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 from hcal.xp import Array, namespace
+
+Values = tuple[float, ...]
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
 THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
@@ -130,7 +132,7 @@ class LocallyEqualErrors(Calibrator):
 
     fraction: Annotated[float, Between(0, 1, above=True)] | None = None
     threshold: Annotated[float, Between(0, 1)] | None = None
-    folds: Annotated[int, Between(2)] = 10
+    folds: TwoOrMore = 10
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         return self._learn(x, y, 1.0, groups)
@@ -140,19 +142,13 @@ class LocallyEqualErrors(Calibrator):
         n, k = x.shape
         work = 2.0 * n * n * k
         if work > _MAX_WORK:
-            raise ValueError(
-                f"{self.name!r} compares all pairs of rows: {n} rows of {k} classes are {work:.1e} operations "
-                f"(limit {_MAX_WORK:.0e}, minutes of work); fit it on a subset of the rows"
-            )
+            words = f"{self.name!r} compares all pairs of rows: {n} rows of {k} classes are {work:.1e} operations"
+            raise ValueError(f"{words} (limit {_MAX_WORK:.0e}, minutes of work); fit it on a subset of the rows")
         chosen = self._choose(x * beta, y, groups)
         kept = n if chosen["threshold"] < 1 else 0
-        found = NeighbourErrors(
-            beta=np.array(beta),
-            probs=softmax(beta * x[:kept]) if kept else np.empty((0, k)),
-            labels=y[:kept],
-            count=np.array(_count(chosen["fraction"], n), dtype=np.int64),
-            threshold=np.array(chosen["threshold"]),
-        )
+        probs = softmax(beta * x[:kept]) if kept else np.empty((0, k))
+        count, threshold = np.array(_count(chosen["fraction"], n), dtype=np.int64), np.array(chosen["threshold"])
+        found = NeighbourErrors(beta=np.array(beta), probs=probs, labels=y[:kept], count=count, threshold=threshold)
         return Fitted(found, info=chosen)
 
     def _choose(self, x: Float64, y: IntArray, groups: IntArray | None) -> dict[str, Any]:
@@ -162,7 +158,8 @@ class LocallyEqualErrors(Calibrator):
         folds = fold_sides(deal_folds(x, self.folds, groups))
         best, loss = -1, None  # of one row or group nothing can be chosen, so nothing moves unless told
         if len(folds) > 1 and len(fractions) * len(thresholds) > 1:
-            losses = np.mean([held_out_nll(softmax(x), y, *sides, fractions, thresholds) for sides in folds], axis=0)
+            probs = softmax(x)
+            losses = np.mean([held_out_nll(probs, y, sides, fractions, thresholds) for sides in folds], axis=0)
             best = int(losses.argmin())
             loss = float(losses.flat[best])
         fraction, threshold = list(product(fractions, thresholds))[best]
@@ -174,14 +171,10 @@ def _count(fraction: float, n_rows: int) -> int:
 
 
 def held_out_nll(
-    probs: FloatArray,
-    y: IntArray,
-    fit: IntArray,
-    held: IntArray,
-    fractions: tuple[float, ...],
-    thresholds: tuple[float, ...],
+    probs: FloatArray, y: IntArray, sides: tuple[IntArray, IntArray], fractions: Values, thresholds: Values
 ) -> Float64:
     """Return the mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
+    fit, held = sides
     error = probs[fit] - np.eye(probs.shape[1])[y[fit]]
     counts = [_count(fraction, len(fit)) for fraction in fractions]
     last = [count - 1 for count in counts]

@@ -88,11 +88,9 @@ class MultilabelCalibrator(Estimator):
 
     def predict_proba(self, scores: Any) -> Any:
         """Return the calibrated probability (N, L) that each label is present, in the library of the input."""
-        x, _ = self._check(scores)
-        if x.shape[1] != len(self.own_weight_):
-            raise ValueError(
-                f"scores has {x.shape[1]} labels, but the calibrator was fitted on {len(self.own_weight_)}"
-            )
+        (x, _), known = self._check(scores), len(self.own_weight_)
+        if x.shape[1] != known:
+            raise ValueError(f"scores has {x.shape[1]} labels, but the calibrator was fitted on {known}")
         out = np.empty(x.shape)
         for j in range(x.shape[1]):
             odds = _log_odds(self.members_["common"].predict_proba(x[:, j]))
@@ -120,13 +118,12 @@ class MultilabelCalibrator(Estimator):
 
     def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
         """Take over what a model file holds, checked."""
-        names, weight = facts.get("labels"), facts.get("own_weight")
+        names, weight = facts.get("labels"), facts.get("own_weight", ())
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ValueError("'labels' must be a list of names")
-        if not isinstance(weight, list) or len(weight) != len(names):
-            raise ValueError("'own_weight' must be one number for each label")
-        if not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
-            raise ValueError("'own_weight' must lie in [0, 1]")
+        sized = isinstance(weight, list) and len(weight) == len(names)
+        if not sized or not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
+            raise ValueError("'own_weight' must be one number in [0, 1] for each label")
         known = {"common", *map(str, range(len(names)))}
         if "common" not in members or not set(members) <= known or any(m.n_classes_ != 2 for m in members.values()):
             raise ValueError("the members must be 'common' and binary calibrators of the labels")

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import leakage
 from hcal.calibrators._scaling import Temperature
@@ -20,7 +19,7 @@ from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preser
 from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator
 from hcal.calibrators.ts import TemperatureScaling
-from hcal.inputs import InputKind, to_numpy
+from hcal.inputs import InputKind, check_labels, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
 from hcal.metrics.scores import Scores, score_probs
@@ -29,7 +28,6 @@ from hcal.solvers.temperature import label_derivatives, solve_increasing
 
 #: The member that every number of options without a calibrator of its own falls back to.
 _COMMON = "common"
-Mask = NDArray[np.bool_]
 
 
 class MultipleChoiceCalibrator(Estimator):
@@ -90,7 +88,11 @@ class MultipleChoiceCalibrator(Estimator):
             True where an option exists. Without it, NaN and −inf mark options that do not exist.
         """
         known, _ = _pad(scores, mask)
-        labels = _check_answers(y, np.isfinite(known))
+        labels = check_labels(y, *known.shape)
+        absent = np.flatnonzero(np.isneginf(known[np.arange(len(labels)), labels]))
+        if absent.size:
+            row = absent[0]
+            raise ValueError(f"question {row} has the answer {labels[row]}, which is not one of its options")
         groups = list(_groups(known, labels))
         if not groups:
             raise ValueError("no question has 2 or more options: there is nothing to learn from")
@@ -229,18 +231,6 @@ def _pad(scores: Any, mask: Any) -> tuple[Float64, list[int] | None]:
     if not exists.any(axis=1).all():
         raise ValueError(f"question {int(np.argmin(exists.any(axis=1)))} has no options")
     return np.where(exists, padded, -np.inf), counts
-
-
-def _check_answers(y: Any, exists: Mask) -> IntArray:
-    labels = np.asarray(to_numpy(y, "y")[0])
-    if labels.shape != (len(exists),) or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"y must hold one option number for each of the {len(exists)} questions")
-    inside = (labels >= 0) & (labels < exists.shape[1])
-    inside[inside] = exists[np.flatnonzero(inside), labels[inside]]
-    if not inside.all():
-        row = int(np.argmin(inside))
-        raise ValueError(f"question {row} has the answer {labels[row]}, which is not one of its options")
-    return labels.astype(np.int64)
 
 
 def _groups(known: Float64, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:

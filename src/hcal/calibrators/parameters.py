@@ -6,7 +6,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
@@ -35,6 +35,8 @@ class Between:
 
 
 Count = Annotated[int, Between(1)]
+TwoOrMore = Annotated[int, Between(2)]
+NotBelowZero = Annotated[int, Between(0)]
 Seed = Annotated[int, Between(0, 2**32 - 1)]
 Positive = Annotated[float, Between(0, above=True)]
 NotNegative = Annotated[float, Between(0)]
@@ -65,15 +67,12 @@ class Estimator:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments of the constructor by name."""
-        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Self:
         """Set arguments of the constructor; return the object."""
-        valid = self.get_params()
+        refuse_unknown(type(self), params)
         for name, value in params.items():
-            if name not in valid:
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(valid)}")
             setattr(self, name, value)
         return self
 
@@ -82,9 +81,9 @@ class Estimator:
         return type(self)(**self.get_params())
 
     def __repr__(self) -> str:
-        defaults = {n: p.default for n, p in inspect.signature(type(self).__init__).parameters.items()}
-        changed = {name: value for name, value in self.get_params().items() if value is not defaults[name]}
-        given = ", ".join(f"{name}={value!r}" for name, value in changed.items() if value != defaults[name])
+        usual = inspect.signature(type(self)).parameters
+        told = {name: repr(value) for name, value in self.get_params().items()}
+        given = ", ".join(f"{name}={value}" for name, value in told.items() if value != repr(usual[name].default))
         return f"{type(self).__name__}({given})"
 
     def __sklearn_tags__(self) -> Any:
@@ -116,6 +115,15 @@ class TakesScores(Estimator):
     input: InputKind = "logits"
 
 
+def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "") -> None:
+    """Name the first parameter that a method does not have, and those that it has."""
+    valid = inspect.signature(method).parameters
+    for name in names:
+        if name not in valid:
+            own = as_called or method.name
+            raise ValueError(f"{own!r} has no parameter {name!r}; valid parameters: {', '.join(valid) or 'none'}")
+
+
 def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters, given or read from JSON, as the constructor takes them; name the first that is not one.
 
@@ -131,10 +139,9 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
         hints = typing.get_type_hints(method.__init__, include_extras=True)
     except (AttributeError, NameError, TypeError):  # of others: a name that only type checkers import
         hints = {}
+    refuse_unknown(method, params)
     found: dict[str, Any] = {}
     for name, value in params.items():
-        if name not in inspect.signature(method).parameters:
-            raise ValueError(f"{method.name!r} has no parameter {name!r}")
         hint = hints.get(name, Any)
         if not _accepts(hint, value.item() if isinstance(value, np.generic) else value):
             raise ValueError(f"parameter {name!r} of {method.name!r} must be {_in_words(hint)}, got {value!r}")

@@ -40,10 +40,8 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
     """
     unseen = np.flatnonzero((old == 0) & (new > 0))
     if unseen.size:
-        raise ValueError(
-            f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be "
-            "adjusted: its frequency must be 0"
-        )
+        words = f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be adjusted"
+        raise ValueError(f"{words}: its frequency must be 0")
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
 

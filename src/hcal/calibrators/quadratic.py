@@ -68,7 +68,7 @@ class QuadraticScaling(Calibrator):
         found, converged = fit_events(log_odds(x), y, weight, _fit_parabola, identity)
         height, low_slope, high_slope, low, high = found.T
         curve = QuadraticOdds(height=height, low_slope=low_slope, high_slope=high_slope, low=low, high=high)
-        return Fitted(curve, converged, "" if converged else "Newton did not converge")
+        return Fitted(curve, converged)
 
 
 def _parts(odds: Array, low: Array, high: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import hcal.calibrators as package
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.parameters import refuse_unknown
 
 _Method = TypeVar("_Method", bound=type[Calibrator])
 #: A name goes into command lines, CSV files and tables.
@@ -60,7 +61,6 @@ def register(cls: _Method) -> _Method:
     ...     name, title = "mine", "A method of mine"
     >>> get_calibrator("mine") is Mine
     True
-    >>> unregister("mine")
     """
     if not _is_method(cls):
         raise TypeError(f"register takes a concrete subclass of Calibrator with a name of its own, got {cls!r}")
@@ -72,20 +72,6 @@ def register(cls: _Method) -> _Method:
         raise ValueError(f"{cls.__name__} declares no map_types: without them its files cannot be checked")
     _registered[cls.name] = cls
     return cls
-
-
-def unregister(name: str) -> None:
-    """Forget a method that :func:`register` added.
-
-    Examples
-    --------
-    >>> unregister("ts")
-    Traceback (most recent call last):
-    ...
-    ValueError: 'ts' was not registered
-    """
-    if _registered.pop(name, None) is None:
-        raise ValueError(f"{name!r} was not registered")
 
 
 def list_calibrators() -> list[str]:
@@ -138,11 +124,5 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     if variant and variant not in cls.variants:
         known = ", ".join(f"{base}:{each}" for each in cls.variants) or "none"
         raise ValueError(f"{base!r} has no variant {variant!r}; valid variants: {known}")
-    params = {**(cls.variants[variant] if variant else {}), **params}
-    valid = [p for p in inspect.signature(cls.__init__).parameters if p != "self"]
-    unknown = [p for p in params if p not in valid]
-    if unknown:
-        raise ValueError(
-            f"{name!r} has no parameter {', '.join(map(repr, unknown))}; valid parameters: {', '.join(valid) or 'none'}"
-        )
-    return cls(**params)
+    refuse_unknown(cls, params, name)
+    return cls(**{**(cls.variants[variant] if variant else {}), **params})

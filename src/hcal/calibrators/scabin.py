@@ -69,7 +69,7 @@ class ScalingBinning(Calibrator):
         n, k = x.shape
         bins = max(1, min(10 * k, n // 5)) if self.bins is None else self.bins
         probs = xp.rounded(softmax(x))
-        lines, failed = np.tile([[1.0], [0.0]], k), []  # a class without rows keeps its p_k
+        lines, converged = np.tile([[1.0], [0.0]], k), True  # a class without rows keeps its p_k
         ridge = np.diag([_RIDGE / n / 2, 0.0])
         for c, p in columns(probs):
             hit = (y == c).astype(np.float64)
@@ -77,12 +77,11 @@ class ScalingBinning(Calibrator):
                 design = np.stack([_clipped_odds(p), np.ones(n)], axis=1)
                 solved = logistic(design, hit, penalty=ridge, start=np.array([1.0, 0.0]))
                 lines[:, c] = solved.theta
-                failed += [] if solved.converged else [c]
+                converged &= solved.converged
         curves = fit_curves(_platt(probs, *lines), y, None, lambda score, *_: _discretise(score, bins))
         floor = default_floor(self.floor, n, k)
         found = PlattCurves(shape="step", slope=lines[0], intercept=lines[1], floor=floor, **curves)
-        message = f"the Platt fit of {len(failed)} classes did not converge, first class {failed[:1]}"
-        return Fitted(found, not failed, message if failed else "", {"bins": bins})
+        return Fitted(found, converged, info={"bins": bins})
 
 
 def _clipped_odds(p: Array) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -20,7 +19,7 @@ from hcal.calibrators._log_odds import (
     platt_targets,
 )
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import Between, parameters
+from hcal.calibrators.parameters import TwoOrMore, parameters
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, run_starts
 from hcal.solvers.nll import logistic
@@ -93,16 +92,13 @@ class SmoothSpline(Calibrator):
     weighted = True
     map_types = (OddsCurves,)
 
-    knots: Annotated[int, Between(2)] = 12
+    knots: TwoOrMore = 12
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         # Beyond e^±1e6 rows say nothing new, and the cube of the range must be a number.
         odds = np.clip(xp.rounded(log_odds(x)), -1e6, 1e6)
-        return Fitted(
-            OddsCurves(
-                **fit_curves(events(odds), event_labels(y, x.shape[1]), weight, partial(_fit_spline, self.knots))
-            )
-        )
+        curves = fit_curves(events(odds), event_labels(y, x.shape[1]), weight, partial(_fit_spline, self.knots))
+        return Fitted(OddsCurves(**curves))
 
 
 def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:

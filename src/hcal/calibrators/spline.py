@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
 
 import numpy as np
 from scipy.interpolate import CubicSpline
 
 from hcal import xp
-from hcal.calibrators._curves import MOST, Curves, columns, default_floor, end_to_end, read_curves
+from hcal.calibrators._curves import MOST, Curve, Curves, columns, default_floor, end_to_end, read_curves
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import Between, NotNegative, parameters
+from hcal.calibrators.parameters import NotNegative, TwoOrMore, parameters
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
 from hcal.xp import Array, namespace
@@ -70,15 +70,15 @@ class SplineCalibration(Calibrator):
     title = "Spline calibration"
     map_types = (RankCurves,)
 
-    knots: Annotated[int, Between(2)] = 6
+    knots: TwoOrMore = 6
     floor: NotNegative | None = None
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         probs = xp.rounded(softmax(x))
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
-        spline = _CumulativeSpline(len(y), self.knots)
-        curves = [spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(probs[:, ::-1])]
+        curve = _cumulative_spline(len(y), self.knots)
+        curves = [curve(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(probs[:, ::-1])]
         floor = default_floor(self.floor, *x.shape)
         return Fitted(RankCurves(shape="line", floor=floor, **end_to_end(curves)))
 
@@ -93,17 +93,13 @@ def _ranks_of_label(probs: FloatArray, y: IntArray) -> tuple[IntArray, IntArray]
     return first.astype(np.int64), ties.astype(np.int64)
 
 
-class _CumulativeSpline:
-    """Least-squares natural cubic splines on u = 0..1, N points; the design serves every rank."""
+def _cumulative_spline(n_rows: int, n_knots: int) -> Callable[[Float64, Float64], Curve]:
+    """Return what recalibrates a rank by a least-squares natural cubic spline on u = 0..1; one design for all ranks."""
+    u, knots = np.linspace(0, 1, n_rows), np.linspace(0, 1, n_knots)
+    cardinal = CubicSpline(knots, np.eye(n_knots), bc_type="natural" if n_knots > 2 else "not-a-knot")
+    solve, slope = np.linalg.pinv(cardinal(u)), cardinal(u, 1)
 
-    def __init__(self, n_rows: int, n_knots: int) -> None:
-        u = np.linspace(0, 1, n_rows)
-        knots = np.linspace(0, 1, n_knots)
-        cardinal = CubicSpline(knots, np.eye(n_knots), bc_type="natural" if n_knots > 2 else "not-a-knot")
-        self.solve = np.linalg.pinv(cardinal(u))
-        self.slope = cardinal(u, 1)
-
-    def recalibrate(self, score: Float64, hit: Float64) -> tuple[Float64, Float64]:
+    def recalibrate(score: Float64, hit: Float64) -> Curve:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""
         order = np.argsort(score, kind="stable")
         score = score[order]
@@ -111,5 +107,7 @@ class _CumulativeSpline:
         first = run_starts(score)
         size = np.diff(first, append=len(score))
         hits = np.repeat(np.add.reduceat(hit[order], first) / size, size)
-        value = score + self.slope @ (self.solve @ (np.cumsum(hits - score) / len(score)))
+        value = score + slope @ (solve @ (np.cumsum(hits - score) / len(score)))
         return score[first], np.add.reduceat(value, first) / size
+
+    return recalibrate

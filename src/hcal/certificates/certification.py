@@ -121,8 +121,7 @@ def certify(
     if out_of_fold:
         if any(extra is not None for extra in (groups, baseline, assume)):
             raise ValueError("with out_of_fold=True leave out groups, baseline and assume: it takes none")
-        failure = check_level(level)
-        return _out_of_fold(predictor, scores, y, failure, n_folds, random_state, classes, positive)
+        return _out_of_fold(predictor, scores, y, check_level(level), n_folds, random_state, classes, positive)
     found = None
     if hasattr(predictor, "predict_proba"):
         if y is None:

@@ -72,13 +72,12 @@ def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", ra
     >>> drift(old, same).changed, drift(old, new).changed
     (False, True)
     """
-    sides = [log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64) for s in (reference, scores)]
-    old, new = sides
+    old, new = (log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64) for s in (reference, scores))
     if old.shape[1] != new.shape[1]:
         raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")
     if min(len(old), len(new)) < 50:
         raise ValueError(f"at least 50 rows are needed on each side, got {len(old)} and {len(new)}")
-    a, b = (np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in sides)
+    a, b = (np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new))
     psi = stability_index(a, b)
     accuracy, p_value = _two_sample_test(old, new, np.random.default_rng(random_state))
     return Drift(psi, accuracy, p_value, p_value < 0.01 or psi > PSI_CHANGED, (len(old), len(new)))

@@ -210,10 +210,9 @@ class EventCertificate:
         if w.at_least[i] <= 0:
             return None
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        names = ("stated", "observed", "low", "high", "at_least")
-        numbers = {name: float(getattr(w, name)[i]) for name in names}
-        direction = "over" if w.stated[i] > w.high[i] else "under"
-        return Refutation(int(w.rows[i]), claims, direction=direction, **numbers)
+        stated, observed, low, high, least = (float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least))
+        direction = "over" if stated > high else "under"
+        return Refutation(int(w.rows[i]), claims, stated, observed, low, high, least, direction)
 
     @property
     def at_least(self) -> float:

@@ -108,17 +108,16 @@ def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
 def all_sentences(certificate: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
     c = certificate
-    lines = [c.basis, _size(c.n, c.k, c.level)]
-    lines += event_sentences(c.headline, c.limit)
-    if c.assume is not None:
-        lines.append(_assumed_sentence(c.headline))
-    if c.classes is not None:
-        lines += class_sentences(c.classes, c.tolerance)
-    if c.gain is not None:
-        lines.append(gain_sentence(c.gain))
-    if c.groups:
-        lines += group_sentences(c.groups)
-    return [*lines, *(f"Not certified: {r}." for r in c.refused)]
+    return [
+        c.basis,
+        _size(c.n, c.k, c.level),
+        *event_sentences(c.headline, c.limit),
+        *([] if c.assume is None else [_assumed_sentence(c.headline)]),
+        *([] if c.classes is None else class_sentences(c.classes, c.tolerance)),
+        *([] if c.gain is None else [gain_sentence(c.gain)]),
+        *(group_sentences(c.groups) if c.groups else []),
+        *(f"Not certified: {r}." for r in c.refused),
+    ]
 
 
 def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:

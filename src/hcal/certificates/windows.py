@@ -237,9 +237,8 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     claimed = table.prefix[0][1:]
     low = np.maximum(estimate - reach, (claimed - table.ends[1:]) / n)
     high = np.minimum(estimate + reach, claimed / n)
-    whole = int(np.flatnonzero(windows.level == 0)[0])
-    low[-1] = max(low[-1], windows.stated[whole] - windows.high[whole])
-    high[-1] = min(high[-1], windows.stated[whole] - windows.low[whole])
+    low[-1] = max(low[-1], windows.stated[0] - windows.high[0])  # the first window holds all rows
+    high[-1] = min(high[-1], windows.stated[0] - windows.low[0])
     return Band(table.high, estimate, low, high, reach, _smooth(table, low, high))
 
 

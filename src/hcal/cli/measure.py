@@ -48,6 +48,8 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able summary."""
+        import hcal
+
         result, data = self.result, self.data
         found: dict[str, Any] = {
             "file": str(data.path), "part": data.part or None, "input": data.kind, "rows": result.n,
@@ -63,6 +65,9 @@ class Measured:
             found |= {"method": self.calibrator.name, "before": before, "argmax_changed": self.changed}
         if result.assessment is not None:
             found["assessment"] = result.assessment.to_dict()
+        y = data.labels()
+        if result.k == 2 and len(y) == result.n and 0 < (y == self.positive).sum() < len(y):
+            found["clinical"] = hcal.clinical(self.probs, y, positive=self.positive).to_dict()
         warnings = [*result.warnings, *self.notes]
         return found | self.more | {"collapsed": result.collapsed, "warnings": warnings}
 
@@ -143,11 +148,9 @@ def _measure(
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
         result = hcal.evaluate(probs, y, baseline=None if calibrator is None else raw, positive=number, **asked)
-    both = raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y)
-    more = {"clinical": hcal.clinical(probs, y, positive=number).to_dict()} if both else {}
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
-    return Measured(data, calibrator, number, result, raw, probs, changed, more, [], notes)
+    return Measured(data, calibrator, number, result, raw, probs, changed, {}, [], notes)
 
 
 # -- report, certify, compare, watch ----------------------------------------------------------------------

@@ -179,8 +179,7 @@ def compare(
         if classes is not None:
             known = check_classes(classes, len(classes))
             cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-        arrays = cal_logits, cal_y, test_logits, test_y
-        sources = {"task": Task.from_arrays("task", *arrays, input, folds, groups)}
+        sources = {"task": Task.from_arrays("task", cal_logits, cal_y, test_logits, test_y, input, folds, groups)}
     elif cal_logits is not None or folds is not None or groups is not None:
         raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
     else:

@@ -144,8 +144,7 @@ def _tests(s: Sample, certificate: Certificate, positive: int, rate: PositiveRat
     """The tests, what they add up to with the certificate, and the clinical panel of two classes."""
     top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
     found: dict[str, Any] = {"test": top, "vector_test": vector}
-    title = "top label" if rate is None else f"P({rate.name})"
-    found["assessment"] = assess(s, certificate, top, vector, title)
+    found["assessment"] = assess(s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})")
     if rate is not None and 0 < rate.observed < 1:
         found["clinical"] = clinical(s, None, ci=certificate.level, positive=positive)
     return found

@@ -81,11 +81,6 @@ class PositiveRate:
     stated: float
     observed: float
 
-    @property
-    def words(self) -> str:
-        """Both rates in words."""
-        return f"P({self.name}) stated {share(self.stated)}, observed {share(self.observed)}"
-
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Printed):
@@ -210,10 +205,11 @@ class Evaluation(Printed):
     # -- for people -------------------------------------------------------------------------------
 
     def _headline(self) -> str:
-        stated = self.positive.words if self.positive else f"mean confidence {self.mean_confidence:.4f}"
-        return (
-            f"{self.n:,} rows, {self.k} classes: {stated}, accuracy {self.accuracy:.4f}, sharpness {self.sharpness:.4f}"
-        )
+        stated = f"mean confidence {self.mean_confidence:.4f}"
+        if (rate := self.positive) is not None:
+            stated = f"P({rate.name}) stated {share(rate.stated)}, observed {share(rate.observed)}"
+        facts = f"{stated}, accuracy {self.accuracy:.4f}, sharpness {self.sharpness:.4f}"
+        return f"{self.n:,} rows, {self.k} classes: {facts}"
 
     def _columns(self) -> dict[str, Callable[[str], str]]:
         """Return the columns of the table by their heads: each makes a text of a metric's name."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.io.files import one_line, quoted
-from hcal.numerics import IntArray
 
 ClassName = str | int
 #: A name is shown in tables and is part of column names.
@@ -85,10 +84,6 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")
-    return _codes(labels, classes)
-
-
-def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
     values = labels.tolist()  # 3.0 finds 3
     place = {name: i for i, name in enumerate(classes)}
     codes = np.fromiter((place.get(v, -1) for v in values), dtype=np.int64, count=len(values))

@@ -247,10 +247,9 @@ def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]
 
 def _kind(request: Request, *names: str) -> InputKind:
     """Return what the scores are, as the request or the first of some names says."""
-    known: list[InputKind | None] = [request.input, *map(kind_by_name, names)]
-    for kind in known:
+    for kind in (request.input, *map(kind_by_name, names)):
         if kind is not None:
-            return kind
+            return kind  # type: ignore[no-any-return]
     raise ValueError("it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)")
 
 
@@ -260,13 +259,13 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
         return [kind]
     found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
     parts = [n[len(kind) :].strip("_ .[]") for n in found]
-    if len(found) < 2 or not all(map(str.isdecimal, parts)):
-        return found if len(found) > 1 else []
-    if numbered := _by_number(found, parts):
-        return numbered
-    raise ValueError(
-        f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {one_line(', '.join(found), 80)}"
-    )
+    if len(found) < 2:
+        return []
+    numbered = _by_number(found, parts)
+    if all(map(str.isdecimal, parts)) and not numbered:
+        named = one_line(", ".join(found), 80)
+        raise ValueError(f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {named}")
+    return numbered or found
 
 
 def match_scores(names: Sequence[str], wanted: str) -> list[str]:

@@ -24,7 +24,7 @@ _EVENTS = 2048
 
 @_jit
 def _rows_of_mixture(n_classes: int) -> int:
-    return max(16, min(256, _EVENTS // n_classes))
+    return max(16, _EVENTS // n_classes)
 
 
 @_jit

@@ -55,14 +55,14 @@ class TrainableMap(torch.nn.Module):
 
     @abstractmethod
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
-        """Return probabilities (N, K) of x (N, K), which is not positive."""
+        """Return probabilities (N, K) of x (N, K), which is not positive; ``order`` is that of the cells of x."""
 
     @abstractmethod
     def fitted(self, reference: Reference) -> Map:
         """Return the map that predicts, for x made of logits as ``reference`` says."""
 
     def cell_order(self, x: Tensor) -> CellOrder | None:
-        """Return what the backward pass on a GPU needs of x alone: a training makes it once."""
+        """Return what makes the backward pass fast on a GPU and depends on x alone: a training makes it once."""
         return None
 
 
@@ -83,9 +83,9 @@ class ScalarMap(TrainableMap):
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
         """Return probabilities (N, K) of x (N, K), which is not positive."""
         values = self.values(x.dtype).to(x.dtype)
-        if not x.is_cuda:
+        if order is None:
             return torch.softmax(table_scores(x, values, self.step), dim=1)
-        probs: Tensor = _TableSoftmax.apply(x, values, self.step, order or self.cell_order(x))  # type: ignore[no-untyped-call]
+        probs: Tensor = _TableSoftmax.apply(x, values, self.step, order)  # type: ignore[no-untyped-call]
         return probs
 
     def cell_order(self, x: Tensor) -> CellOrder | None:
@@ -93,8 +93,6 @@ class ScalarMap(TrainableMap):
 
         A scatter-add into a few cells would serialise on a GPU.
         """
-        if not x.is_cuda:
-            return None
         cells = len(self.values()) - 1
         cell, part = _locate(x, self.step, cells)
         ordered, order = cell.reshape(-1).to(torch.int32).sort()
@@ -142,9 +140,9 @@ class MonotonicNet(ScalarMap):
     hidden : int
         Width of both hidden layers: 2, 10, 20 or 50 in the paper.
     mean, std : float
-        Of all training values of x.
+        Of all training values of x; ``std`` is positive.
     lowest : float
-        The lowest x that the table covers.
+        The lowest x that the table covers, below 0.
     init : {"identity", "published"}
         Identity: g(x) = x. Published: the default start of a linear layer, and no multiplication by std.
     random_state : int
@@ -167,8 +165,6 @@ class MonotonicNet(ScalarMap):
         random_state: int = 0,
     ) -> None:
         super().__init__()
-        if not (std > 0 and lowest < 0):
-            raise ValueError(f"need std > 0 and lowest < 0; got {std}, {lowest}")
         self.step = -float(lowest) / _CELLS
         # the slope in x is that in u, times 1/std; for the identity it must be 1 where the network is 0
         self.scale = 1.0 if init == "identity" else 1 / std
@@ -186,11 +182,9 @@ class MonotonicNet(ScalarMap):
 
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return dg/dx at the midpoints of the cells."""
-        v = self.get_buffer("grid").to(dtype)
-        layers = [p.to(dtype) for p in self.layers]
-        for weight, bias in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
-            v = torch.relu(v @ weight.T + bias)
-        f = (v @ layers[-2].T + layers[-1])[:, 0]
+        w1, b1, w2, b2, w3, b3 = (p.to(dtype) for p in self.layers)
+        v = torch.relu(self.get_buffer("grid").to(dtype) @ w1.T + b1)
+        f = (torch.relu(v @ w2.T + b2) @ w3.T + b3)[:, 0]
         return (torch.nn.functional.elu(f) + 1) * self.scale
 
 
@@ -299,7 +293,7 @@ def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
 
 
 class _TableSoftmax(torch.autograd.Function):
-    """softmax of the table on a GPU, differentiable in its values."""
+    """softmax of the table, differentiable in its values by sums over ordered events: fast on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder) -> Tensor:

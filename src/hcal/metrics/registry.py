@@ -115,19 +115,19 @@ def metric(level: Level, title: str, explain: str, *, label: str = "", **facts: 
     def add(function: F) -> F:
         name = function.__name__
         METRICS[name] = Metric(name, level, label or title, title, explain, function, **facts)
-        function.__doc__ = complete_docstring(function.__doc__ or "", METRICS[name].weights != "any")
+        function.__doc__ = complete_docstring(function.__doc__, METRICS[name].weights != "any")
         return function
 
     return add
 
 
-def complete_docstring(text: str, counts: bool) -> str:
+def complete_docstring(text: str | None, counts: bool) -> str:
     """Add what all metrics take, before a metric's own parameters, and that it is a number.
 
     >>> "Whole repetition counts." in complete_docstring("Return 1.", counts=True)
     True
     """
-    text, mark, example = inspect.cleandoc(text).partition("Examples\n--------\n")
+    text, mark, example = inspect.cleandoc(text or "").partition("Examples\n--------\n")
     words, _, own = text.partition("Parameters\n----------\n")
     shared = ("" if words.endswith("\n\n") else "\n\n") + _SHARED
     shared += "    Whole repetition counts.\n" if counts else ""

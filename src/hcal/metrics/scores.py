@@ -110,7 +110,7 @@ def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 for _function in (mean_confidence, sharpness):
-    _function.__doc__ = complete_docstring(_function.__doc__ or "", counts=False)
+    _function.__doc__ = complete_docstring(_function.__doc__, counts=False)
 
 
 def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:

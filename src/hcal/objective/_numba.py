@@ -49,10 +49,10 @@ def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, shar
         raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
     q, index = _sorted_events(p, marks)
     window = min(s.window, n)
-    edges, weights = _clusters(q, window, s)
+    ends, weights = _clusters(q, window, s)
     factor = share * s.scale / window
     losses = each(
-        lambda part: _slide(q, index, window, *part, edges, weights, s.epsilon, s.norm, factor, grad),
+        lambda part: _slide(q, index, window, *part, ends, weights, s.epsilon, s.norm, factor, grad),
         split(n, lambda edge: _next_run(q, index, edge)),
     )
     return float(s.scale * sum(losses))
@@ -100,16 +100,16 @@ def _radix_sort(pairs: Array, spare: Array) -> Array:
 
 
 def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
-    """Return the edges of the clusters of windows and the weight of each."""
+    """Return where the clusters of windows end and the weight of each."""
     m = len(q) - window + 1
     if s.weighting == "uniform":
-        return np.array([0, m]), np.array([1 / m])
+        return np.array([m]), np.array([1 / m])
     blocks = -(-m // _BLOCK)
     first, total = np.empty(blocks), np.empty(blocks)
     each(lambda part: _block_sums(q, window, m, *part, first, total), split(blocks, grain=_BLOCK))
     prefix = np.concatenate([[0.0], np.cumsum(total)])
     edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
-    return edges, 1 / (s.clusters * np.maximum(np.diff(edges), 1))
+    return edges[1:], 1 / (s.clusters * np.maximum(np.diff(edges), 1))
 
 
 @_fast
@@ -150,7 +150,7 @@ def _lloyd(
     sums = np.zeros(clusters + 1)
     sums[clusters] = prefix[-1]
     for step in range(iterations + 1):
-        moved = step == 0
+        moved = False  # edges begin at 0, and the first step finds none there
         for i in range(1, clusters):
             middle = HALF_WAY * (centres[i - 1] + centres[i]) / 2
             edge, sums[i] = _search(q, window, m, first, prefix, middle)
@@ -202,7 +202,7 @@ def _next_run(q: Array, index: Array, j: int) -> int:
 
 @_jit
 def _slide(
-    q: Array, index: Array, window: int, lo: int, hi: int, edges: Array, weights: Array,
+    q: Array, index: Array, window: int, lo: int, hi: int, ends: Array, weights: Array,
     epsilon: float, norm: int, factor: float, grad: Array,
 ) -> float:  # fmt: skip
     """Weighted loss of the windows that start at ranks lo..hi, and the gradient of the events there.
@@ -215,7 +215,7 @@ def _slide(
     share = 1.0 / window  # a product is three times as quick as a quotient
     even = EVEN * share
     ring = np.zeros(window)
-    loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
+    loss, cluster = 0.0, 0
     run, acc, seat = lo, 0.0, 0
     first = max(0, lo - window + 1)
     for j in range(first, hi):
@@ -231,7 +231,7 @@ def _slide(
             else:
                 mass += np.float64(q[j + window - 1]) - np.float64(q[j - 1])
                 hits += int(index[j + window - 1] >> 31) - int(index[j - 1] >> 31)
-            while j >= edges[cluster + 1]:
+            while j >= ends[cluster]:
                 cluster += 1
             error = (mass - hits) * share
             excess = abs(error) - epsilon

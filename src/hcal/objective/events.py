@@ -112,7 +112,7 @@ class ClassWise(Family):
         return gradient.T
 
 
-@dataclass(frozen=True, repr=True)
+@dataclass(frozen=True)
 class Subsets(Family):
     """A row a subset A of classes: N events "the label is in A" each. A class index is one subset of one.
 

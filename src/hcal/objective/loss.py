@@ -186,7 +186,7 @@ def window_weights(centroid: Tensor, s: ObjectiveSettings) -> Tensor:
     if s.weighting == "uniform":
         return centroid.new_tensor(1 / centroid.shape[1])
     counts = kmeans_ranges(centroid, s.clusters, s.iterations).diff(dim=1).reshape(-1)
-    each = 1 / (s.clusters * counts.clamp_min(1)).to(torch.float64)
+    each = 1 / (s.clusters * counts.to(torch.float64))
     return each.repeat_interleave(counts, output_size=centroid.numel()).reshape(centroid.shape)
 
 
@@ -202,7 +202,7 @@ def kmeans_ranges(x: Tensor, clusters: int, iterations: int) -> Tensor:
         edges = ranges_of(x, centres)
         counts = edges.diff(dim=1)
         sums = prefix.gather(1, edges).diff(dim=1)
-        centres = torch.where(counts > 0, sums / counts.clamp_min(1), centres)
+        centres = torch.where(counts > 0, sums / counts, centres)
     return ranges_of(x, centres)
 
 

@@ -153,7 +153,7 @@ def _draw(n: int, take: int, random_state: int) -> tuple[int, ...]:
     moved: dict[int, int] = {}
     out = []
     for i in range(take):
-        j = i + next(twister) % (n - i) if i < n - 1 else i
+        j = i + next(twister) % (n - i)
         out.append(moved.get(j, j))
         moved[j] = moved.get(i, i)
     return tuple(out)

@@ -10,9 +10,7 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal.calibrators import Calibrator
-from hcal.evaluation import Evaluation, evaluate, reliability
-from hcal.evaluation.crossfit import CrossFit
-from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
+from hcal.evaluation import Evaluation, crossfit, evaluate, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
 from hcal.inputs import to_probs
@@ -86,7 +84,7 @@ class Content:
     ci: float
     positive: int = 1
     seen: bool = False  # whether these are rows of the calibrator's fit
-    crossed: CrossFit | None = None
+    crossed: crossfit.CrossFit | None = None
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
     shift: float = 0.0  # how far predicted class frequencies are from those of the fit, beyond chance
@@ -158,8 +156,9 @@ def measure_report(
     array([1, 1])
     """
     kind: Any = input or getattr(calibrator, "input", "logits")
-    crossed = fit_out_of_fold(calibrator or "pool", scores, y, groups=groups, input=kind) if cross_fit else None
-    if crossed is not None:
+    crossed = None
+    if cross_fit:
+        crossed = crossfit.cross_fit(calibrator or "pool", scores, y, groups=groups, input=kind)
         calibrator = crossed.calibrator
     elif isinstance(calibrator, str):
         raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")

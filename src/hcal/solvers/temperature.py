@@ -144,13 +144,20 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
             "T is where the mean confidence is (N+1)/(N+2), or 1 if that is surer"
         )
         return Temperature(max(sure.beta / scale, 1.0), False, message)
-    solved = _newton(derivatives)
+    solved = solve_newton(derivatives)
     return replace(solved, beta=solved.beta / scale)
 
 
-def _newton(derivatives: Callable[[float], tuple[float, float]]) -> Temperature:
+def solve_newton(derivatives: Callable[[float], tuple[float, float]], start: float = 1.0) -> Temperature:
+    """Find the root of a slope by Newton steps in log β from ``start``, kept inside a shrinking bracket.
+
+    ``derivatives`` returns slope and curvature at β.
+
+    >>> round(solve_newton(lambda beta: (beta - 2.0, 1.0)).beta, 6)
+    2.0
+    """
     low, high = bounds = LOG_BETA_BOUNDS
-    t = (low + high) / 2
+    t = float(np.log(start))
     for evaluation in range(1, 101):  # noqa: B007 - the last one is told
         beta = float(np.exp(t))
         slope, curvature = derivatives(beta)

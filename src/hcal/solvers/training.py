@@ -127,15 +127,19 @@ def train(
         optimiser.step()
         return loss.detach() * (len(labels) / len(y))
 
+    def forward(rows: Tensor) -> Tensor:
+        probs: Tensor = module(rows, module.cell_order(rows) if rows.is_cuda else None)
+        return probs
+
     with one_openmp_thread() if small else nullcontext():  # its operations are short
-        order = module.cell_order(x)
+        order = module.cell_order(x) if x.is_cuda else None
         probs = module(x, order)
         for _ in range(s.epochs):
             if s.batch_size is None or s.batch_size >= len(y):
                 total = step(probs, y)
             else:
                 batches = torch.split(torch.randperm(len(y), generator=draw), s.batch_size)
-                total = torch.stack([step(module(x[rows]), y[rows]) for rows in batches]).sum()
+                total = torch.stack([step(forward(x[rows]), y[rows]) for rows in batches]).sum()
             probs = module(x, order)
             values = torch.stack([v.double() for v in (total, *(f(probs.detach(), y) for f in scores))])
             loss, watched, *measured = (float(v) for v in values.tolist())

@@ -23,16 +23,15 @@ from hcal.calibrators.pool.map import (
     top_shares,
 )
 from hcal.calibrators.pool.regression import fit_logistic, fit_matrix, fit_shares, fit_temperature, pool_weights
+from hcal.compiled import each
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
-#: The shrinkage of few rows, in nats of log-likelihood: what a factor e in temperature has to gain, and what a member
-#: has to gain whose weight is one away from an equal part; and the errors below which the pool is temperature scaling.
+#: The shrinkage of few rows: the nats that a factor e in temperature has to gain, and a member whose weight is one
+#: away from an equal part; and the errors that the pool needs to differ from temperature scaling, and every knot.
 CAUTION = 5.0
-#: Errors below which the ridges of top-versus-rest grow.
-FEW_ERRORS = 40.0
 #: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
 #: and of matrix scaling.
-RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.5
+RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.125
 #: Up to so many classes matrix scaling is a member; its K² numbers need rows.
 MATRIX_CLASSES = 32
 #: Members are weighed on at most so many scores.
@@ -110,22 +109,26 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
 
     # What is known of every row: the classes on top with their shares, the runner-up, the spread, the label's share.
     gap, log_mean, own = np.empty(n), np.empty(n), np.empty(n)
-    pairs: list[tuple[IntArray, IntArray, Float64]] = []
-    for b in blocks:
+
+    def describe(b: slice) -> tuple[IntArray, IntArray, Float64]:
         margin = margins(b)
         share = _normalised(top_shares(margin, sharpness))
         row, top = np.nonzero(share)
-        pairs.append((row + b.start, top, share[row, top]))
         gap[b], log_mean[b] = runner_up(margin)[:, 0], log_mean_margin(margin)[:, 0]
         own[b] = share[np.arange(len(share)), y[b]]
+        return row + b.start, top, share[row, top]
+
+    pairs = each(describe, blocks, events=x.size)
     row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
     errors = float(weight @ (1 - own))
-    few = 1.0 + (FEW_ERRORS / (1.0 + errors)) ** 2
+    few = 1.0 + (CAUTION * HINGES / (1.0 + errors)) ** 2
     rest, left_out, lost = _fit_rest(margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes)
-    odds = np.empty(n)
-    for b in blocks:
+
+    def odds_of(b: slice) -> Float64:
         margin = margins(b)
-        odds[b] = -split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0]
+        return np.asarray(-split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0])
+
+    odds = np.concatenate(each(odds_of, blocks, events=x.size))
     by_odds, by_gap = Bends.of(odds, weight, HINGES), Bends.of(gap, weight, 0)
     design = np.concatenate([np.ones((n, 1)), by_odds.design(odds), by_gap.design(gap)], axis=1)
     ridge = few * np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])

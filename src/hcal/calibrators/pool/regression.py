@@ -12,17 +12,52 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, log_expit
 
-from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
+from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
 _STEPS = 100
-#: Scores in a block of rows: its temporaries stay in the cache.
-_BLOCK = 200_000
-#: Rows from which on the temperature is first looked for on a part of them.
+#: From so many scores on, the temperature is first looked for on a part of the rows.
 _MANY_SCORES = 4_000_000
-#: ln of how far from the size of the scores a temperature is looked for.
-_REACH = 16.0
+
+
+def _minimise(
+    start: Float64,
+    loss: Callable[[Float64], tuple[float, Float64]],
+    newton: Callable[[Float64, Float64], tuple[Float64, Float64]],
+    lowest: float = -np.inf,
+) -> tuple[Float64, Float64]:
+    """Minimise a convex loss by damped Newton steps, near the end, where no gain can be seen, by full ones.
+
+    ``loss`` returns the value and the probabilities, ``newton`` the gradient and the step from these. Beside the
+    minimum: the probabilities there. No parameter gets below ``lowest``.
+    """
+    theta, (value, p) = start, loss(start)
+    for _ in range(_STEPS):
+        gradient, step = newton(theta, p)
+        expected, length = float(gradient @ step), 1.0
+        trial = np.maximum(theta - step, lowest)
+        new, p = loss(trial)
+        while new > value and expected > 1e-9 * (1 + abs(value)) and length > 1e-8:
+            length *= 0.5
+            trial = np.maximum(theta - length * step, lowest)
+            new, p = loss(trial)
+        theta, value = trial, new
+        if expected < 1e-16 * (1 + abs(value)):
+            break
+    return theta, p
+
+
+def _likelihood(scores: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
+    """Return Σ w·NLL of scores (N, K), and the probabilities, which take their place."""
+    scores -= scores.max(axis=1, keepdims=True)
+    own = scores[np.arange(len(y)), y]
+    np.exp(scores, out=scores)
+    mass = scores.sum(axis=1)
+    scores /= mass[:, None]
+    return float(weight @ (np.log(mass) - own)), scores
 
 
 class Temperature(NamedTuple):
@@ -39,56 +74,26 @@ def fit_temperature(logits: FloatArray, y: IntArray, weight: Float64, price: flo
     >>> round(2 * fit_temperature(z, y, np.ones(4000), 0.0).beta, 6)  # ln 3
     1.098612
     """
-    blocks = row_blocks(logits.shape, _BLOCK)
-    depth = [float(weight[b] @ (logits[b].max(axis=1) - logits[b].mean(axis=1, dtype=np.float64))) for b in blocks]
-    size = sum(depth) / float(weight.sum())
-    none = np.zeros(len(y))
-    if not size > 1e-250:
-        return Temperature(1.0, none)
+    unit = logit_scale(logits)
+    if unit == 0:
+        return Temperature(1.0, np.zeros(len(y)))
 
-    def derivatives(beta: float, every: int = 1) -> tuple[Float64, Float64]:
-        """Return both derivatives in β of each row's NLL."""
-        first, second = [], []
-        for part in row_blocks((len(y) // every, logits.shape[1]), _BLOCK) if every > 1 else blocks:
-            rows = slice(part.start * every, part.stop * every, every)
-            d = logits[rows].astype(np.float64)
-            d -= d.max(axis=1, keepdims=True)
-            own = d[np.arange(len(d)), y[rows]]
-            e = np.exp(beta * d)
-            mass = e.sum(axis=1)
-            e *= d
-            mean = e.sum(axis=1) / mass
-            first.append(mean - own)
-            second.append(np.maximum(np.einsum("nk,nk->n", e, d) / mass - mean**2, 0.0))
-        return np.concatenate(first), np.concatenate(second)
+    def derivatives(beta: float, every: int = 1) -> tuple[float, float]:
+        """Return slope and curvature of the sum over every so many rows; Fisher's, which is positive in ln β too."""
+        w = every * weight[::every]
+        _, first, second = label_derivatives(logits[::every], y[::every], beta, unit) @ w
+        t = np.log(beta / unit)
+        slope = first + price * t / (beta * np.sqrt(1 + t * t))
+        return slope, second + price / (beta**2 * (1 + t * t) ** 1.5) + max(first, 0.0) / beta
 
-    def solve(t: float, every: int) -> float:
-        """Find the root of the slope in t = ln β by Newton steps inside a shrinking bracket."""
-        w = weight[: len(y) // every * every : every] * every if every > 1 else weight
-        low, high = -_REACH - np.log(size), _REACH - np.log(size)
-        for _ in range(_STEPS):
-            beta, root = float(np.exp(t)), np.sqrt(1 + t * t)
-            first, second = derivatives(beta, every)
-            slope = beta * float(w @ first) + price * t / root
-            low, high = (t, high) if slope < 0 else (low, t)
-            # Fisher's curvature is positive where the true one in ln β may not be.
-            curved = beta**2 * float(w @ second) + price / root**3 + max(beta * float(w @ first), 0.0)
-            step = float(np.clip(-slope / max(curved, 1e-300), -3, 3))
-            if not low < t + step < high:
-                step = (low + high) / 2 - t
-            t += step
-            if abs(step) < (1e-9 if every == 1 else 1e-4):
-                break
-        return t
-
-    t = -float(np.log(size))
-    every = len(y) * logits.shape[1] // _MANY_SCORES
-    t = solve(solve(t, every) if every > 1 else t, 1)
-    beta = float(np.exp(t))
-    first, second = derivatives(beta)
+    every = 1 + logits.size // _MANY_SCORES
+    start = solve_newton(lambda beta: derivatives(beta, every)).beta if every > 1 else 1.0
+    beta = solve_newton(derivatives, start).beta
+    _, first, second = label_derivatives(logits, y, beta, unit)
+    t = np.log(beta / unit)
     total = float(weight @ second) + price / (1 + t * t) ** 1.5 / beta**2
     share = np.minimum(weight, 1.0)
-    return Temperature(beta, share * first / (total - share * second + 1e-300) / beta)
+    return Temperature(beta / unit, share * first / (total - share * second + 1e-300) / beta)
 
 
 class Logistic(NamedTuple):
@@ -123,18 +128,20 @@ def fit_logistic(
         eta = offset + design @ theta[:p]
         return eta if group is None else eta + theta[p:][group]
 
-    def loss(theta: Float64) -> float:
+    def loss(theta: Float64) -> tuple[float, Float64]:
         eta = log_odds(theta)
-        return float(-weight @ (hit * log_expit(eta) + (1 - hit) * log_expit(-eta)) + every @ theta**2)
+        value = float(-weight @ (hit * log_expit(eta) + (1 - hit) * log_expit(-eta)) + every @ theta**2)
+        return value, expit(eta)
 
     def by_class(values: Float64) -> Float64:
         if group is None:
             return np.zeros(0)
         return np.asarray(np.bincount(group, weights=values, minlength=k), dtype=np.float64)
 
-    theta = np.zeros(p + k)
-    for _ in range(_STEPS):
-        q = expit(log_odds(theta))
+    b, d, factor = np.zeros((p, k)), terms, (np.eye(p), True)  # of the last step
+
+    def newton(theta: Float64, q: Float64) -> tuple[Float64, Float64]:
+        nonlocal b, d, factor
         pull = weight * (q - hit)
         gradient = np.concatenate([design.T @ pull, by_class(pull)]) + 2 * every * theta
         # Newton's matrix [[A, B], [Bᵀ, D]] with D diagonal: terms are eliminated first.
@@ -145,25 +152,14 @@ def fit_logistic(
         a[np.diag_indices(p)] += 2 * ridge
         factor = cho_factor(a + np.diag(1e-12 * (1 + a.diagonal())))
         first = cho_solve(factor, gradient[:p] - b @ gradient[p:])
-        step = np.concatenate([first, gradient[p:] / d - b.T @ first])
-        theta, done = _walk(loss, theta, step, float(gradient @ step))
-        if done:
-            break
+        return gradient, np.concatenate([first, gradient[p:] / d - b.T @ first])
+
+    theta, q = _minimise(np.zeros(p + k), loss, newton)
     eta = log_odds(theta)
-    q = expit(eta)
     away = design if group is None else design - b.T[group]
     lever = np.einsum("np,pn->n", away, cho_solve(factor, away.T)) + (0.0 if group is None else 1 / d[group])
     share = lever * np.minimum(weight, 1.0)
     return Logistic(theta[:p], theta[p:], eta + share * (q - hit) / np.maximum(1 - share * q * (1 - q), 1e-3))
-
-
-def _walk(loss: Callable[[Float64], float], theta: Float64, step: Float64, expected: float) -> tuple[Float64, bool]:
-    """Take a damped Newton step; near the end, where the loss cannot show a gain, the full one."""
-    value, length = loss(theta), 1.0
-    if expected > 1e-9 * (1 + abs(value)):
-        while length > 1e-8 and not loss(theta - length * step) < value:
-            length *= 0.5
-    return theta - length * step, expected < 1e-16 * (1 + abs(value)) or length <= 1e-8
 
 
 class Shares(NamedTuple):
@@ -188,19 +184,16 @@ def fit_shares(
     start = np.concatenate([[1.0], np.zeros(j + k - 1)])
 
     def probs(theta: Float64) -> tuple[float, Float64]:
-        s = theta[j:] - (theta[:j] @ flat).reshape(n, k) + log_mass
-        s -= s.max(axis=1, keepdims=True)
-        own = s[rows, y]
-        np.exp(s, out=s)
-        mass = s.sum(axis=1)
-        s /= mass[:, None]
-        return float(weight @ (np.log(mass) - own)) + float(ridge @ (theta - start) ** 2), s
+        value, p = _likelihood(theta[j:] - (theta[:j] @ flat).reshape(n, k) + log_mass, y, weight)
+        return value + float(ridge @ (theta - start) ** 2), p
 
     def back(pull: Float64) -> Float64:
         return np.concatenate([-(flat @ pull.ravel()), pull.sum(axis=0) * free])
 
-    theta, (value, p) = start, probs(start)
-    for _ in range(_STEPS):
+    diagonal = ridge  # of the last step's matrix
+
+    def newton(theta: Float64, p: Float64) -> tuple[Float64, Float64]:
+        nonlocal diagonal
         heavy = p * weight[:, None]
         pull = heavy.copy()
         pull[rows, y] -= weight
@@ -209,42 +202,22 @@ def fit_shares(
         curved = np.array([np.vdot(each * each, heavy) for each in basis]) - means**2 @ weight
         diagonal = np.concatenate([curved, (heavy * (1 - p)).sum(axis=0)]) + 2 * ridge
 
-        def product(v: Float64, p: Float64 = p, heavy: Float64 = heavy) -> Float64:
+        def product(v: Float64) -> Float64:
             moved = v[j:] - (v[:j] @ flat).reshape(n, k)
             moved -= np.einsum("nk,nk->n", p, moved)[:, None]
             return back(heavy * moved) + 2 * ridge * v
 
-        step = _conjugate_gradients(product, gradient, diagonal)
-        expected, length = float(gradient @ step), 1.0
-        new, found = probs(theta - step)
-        while new > value and expected > 1e-9 * (1 + abs(value)) and length > 1e-8:
-            length *= 0.5
-            new, found = probs(theta - length * step)
-        theta, value, p = theta - length * step, new, found
-        if expected < 1e-16 * (1 + abs(value)):
-            break
+        square = (j + k, j + k)
+        matrix = LinearOperator(square, matvec=product, dtype=np.float64)
+        nearly = LinearOperator(square, matvec=lambda v: v / diagonal, dtype=np.float64)
+        return gradient, np.asarray(cg(matrix, gradient, rtol=1e-2, M=nearly)[0])
+
+    theta, p = _minimise(start, probs, newton)
     # Biases are all but independent: the diagonal stands for the matrix.
     lever = np.minimum(weight, 1.0)[:, None] * free / diagonal[j:]
     pull = p.copy()
     pull[rows, y] -= 1.0
     return Shares(theta[:j], theta[j:], lever * pull / (1 - lever * p * (1 - p)))
-
-
-def _conjugate_gradients(product: Callable[[Float64], Float64], b: Float64, diagonal: Float64) -> Float64:
-    x, r = np.zeros_like(b), b.copy()
-    z = r / diagonal
-    p, size = z.copy(), float(r @ z)
-    end = 1e-18 * size
-    for _ in range(2 * len(b)):
-        if size <= end:
-            break
-        q = product(p)
-        x += size / float(p @ q) * p
-        r -= size / float(p @ q) * q
-        z = r / diagonal
-        new = float(r @ z)
-        p, size = z + new / size * p, new
-    return x
 
 
 class Matrix(NamedTuple):
@@ -268,24 +241,15 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
     ridge[:, -1] = strength
     blocks = row_blocks((n, size), 2_000_000)
 
-    def probs(theta: Float64, at: Float64) -> Float64:
-        s = at @ theta.reshape(k, k + 1).T
-        s -= s.max(axis=1, keepdims=True)
-        np.exp(s, out=s)
-        s /= s.sum(axis=1, keepdims=True)
-        return s
+    def probs(theta: Float64, at: Float64) -> Any:
+        return softmax(at @ theta.reshape(k, k + 1).T)
 
     def loss(theta: Float64) -> tuple[float, Float64]:
-        s = wide @ theta.reshape(k, k + 1).T
-        s -= s.max(axis=1, keepdims=True)
-        own = s[np.arange(n), y]
-        np.exp(s, out=s)
-        mass = s.sum(axis=1)
+        value, pull = _likelihood(wide @ theta.reshape(k, k + 1).T, y, weight)
         gap = theta.reshape(k, k + 1) - start
-        value = float(weight @ (np.log(mass) - own) + (ridge * gap**2).sum())
-        s *= (weight / mass)[:, None]
-        s[np.arange(n), y] -= weight
-        return value, (s.T @ wide + 2 * ridge * gap).ravel()
+        pull *= weight[:, None]
+        pull[np.arange(n), y] -= weight
+        return value + float((ridge * gap**2).sum()), (pull.T @ wide + 2 * ridge * gap).ravel()
 
     def curvature(theta: Float64) -> Float64:
         out = np.diag(2 * ridge.ravel())
@@ -341,17 +305,10 @@ def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, 
     own = log_p[:, rows, y]
 
     def probs(a: Float64) -> tuple[float, Float64]:
-        s = np.tensordot(a, log_p, 1)
-        s -= s.max(axis=1, keepdims=True)
-        at_label = s[rows, y]
-        np.exp(s, out=s)
-        mass = s.sum(axis=1)
-        s /= mass[:, None]
-        return float(weight @ (np.log(mass) - at_label)) + ridge * float(((a - center) ** 2).sum()), s
+        value, p = _likelihood(np.tensordot(a, log_p, 1), y, weight)
+        return value + ridge * float(((a - center) ** 2).sum()), p
 
-    a = center
-    value, p = probs(a)
-    for _ in range(_STEPS):
+    def newton(a: Float64, p: Float64) -> tuple[Float64, Float64]:
         mean = np.einsum("jnk,nk->jn", log_p, p)
         gradient = (mean - own) @ weight + 2 * ridge * (a - center)
         heavy = p * weight[:, None]
@@ -360,15 +317,6 @@ def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, 
         free = (a > 0) | (gradient < 0)
         step = np.zeros(j)
         step[free] = np.linalg.pinv(hessian[np.ix_(free, free)], hermitian=True) @ gradient[free]
-        length = 1.0
-        while True:
-            trial = np.maximum(a - length * step, 0.0)
-            new, q = probs(trial)
-            if new <= value or length < 1e-8:
-                break
-            length *= 0.5
-        moved = float(np.abs(trial - a).max())
-        a, value, p = trial, new, q
-        if moved < 1e-10:
-            break
-    return a
+        return gradient, step
+
+    return _minimise(center, probs, newton, lowest=0.0)[0]
