@@ -274,12 +274,12 @@ def to_logits(scores: Array, kind: str) -> Array:
     >>> to_logits(np.array([[0.0, 1.0]]), "probs").round(1)
     array([[-708.4,    0. ]])
     """
+    if kind == "logits" and isinstance(scores, np.ndarray):
+        with np.errstate(over="ignore"):
+            if np.vdot(scores, scores) < 1e30:  # one cheap pass decides for nearly every input
+                return scores
     xp = namespace(scores)
     if kind == "logits":
-        if isinstance(scores, np.ndarray):
-            with np.errstate(over="ignore"):
-                if np.vdot(scores, scores) < 1e30:  # one cheap pass decides for nearly every input
-                    return scores
         limit = 1e98 if scores.itemsize == 8 else 1e15
         return xp.clip(scores, -limit, limit)
     least = xp.tiny(scores)
