@@ -211,6 +211,8 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
         hcal.Monitor.load(fifo)
     path.write_text(json.dumps(state))
     assert hcal.Monitor.load(path).state == state
+    path.write_text(changed("alarm", "evidence", value=1e300))  # as large as it is ever written
+    assert hcal.Monitor.load(path).alarm.evidence == 1e300
 
 
 def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:

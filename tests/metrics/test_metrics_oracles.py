@@ -27,10 +27,10 @@ def draw(n: int, k: int, seed: int, *, dtype=np.float64, sharp: float = 2.0) -> 
     return (p / p.sum(1, keepdims=True)).astype(dtype), y
 
 
-def coarse(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Multiples of 1/8: many ties, exact zeros and ones, values on bin edges."""
+def coarse(n: int, k: int, seed: int, parts: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Multiples of one part: many ties, exact zeros and ones, values on bin edges (of 20 parts, beside others)."""
     rng = np.random.default_rng(seed)
-    p = rng.multinomial(8, np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2)), size=n) / 8
+    p = rng.multinomial(parts, np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2)), size=n) / parts
     y = np.where(rng.random(n) < 0.6, p.argmax(1), rng.integers(0, k, n))
     return p, y
 
@@ -48,7 +48,7 @@ SETS = {
     "twenty classes": draw(40, 20, 2),
     "float32": draw(70, 4, 3, dtype=np.float32),
     "ties and edges": coarse(90, 4, 4),
-    "ties, flat": coarse(60, 3, 5),
+    "ties, flat": coarse(60, 3, 5, parts=20),
     "zeros and small values": sparse(60, 5, 8),
     "fewer rows than bins": draw(7, 3, 6),
     "class absent": (draw(50, 6, 7)[0], np.minimum(draw(50, 6, 7)[1], 3)),

@@ -401,8 +401,8 @@ def _checked(value: Any, form: Any, name: str) -> Any:
     elif form is None:
         right = value is None or type(value) is int
     else:
-        least = 0 if kind is int else -(2**53)
-        right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or least <= value < 2**53)
+        low, high = (0, 2**53) if kind is int else (-1e308, 1e308)
+        right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or low <= value < high)
     if not right:
         raise ValueError(f"{name} is not as a monitor writes it")
     return value

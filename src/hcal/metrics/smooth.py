@@ -21,6 +21,8 @@ GRID: Final = np.linspace(-0.6, 1.6, 2**14)
 _STEP: Final = float(GRID[1] - GRID[0])
 _TINY: Final = 5e-7  # half the density below which the published definition does not divide
 _WIDEST: Final = 0.2  # bandwidth whose kernel reaches the margins of the grid
+#: Half a kernel in grid steps from which its last point is next to 0, so that copying it adds nothing.
+_RESOLVED: Final = 100
 #: Cells of ``smece``. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
 #: In Spiegelhalter's standard deviation, confidences stay this far from 1: one miss must not be infinite.
@@ -66,7 +68,7 @@ def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | 
     # All correct scores equal: the kernel narrows to one grid step instead of dividing by zero.
     half = max(3 * bandwidth, _STEP)
     density_event, density = (_mirrored_density(score, mass, half) for mass in (correct, weight))
-    return _integrate(density_event, density, float(correct.sum() / n))
+    return _integrate(density_event, density, float(correct.sum() / n), half)
 
 
 def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
@@ -95,14 +97,18 @@ def share_out(mass: Vector, place: Vector, size: int) -> Vector:
     return np.asarray(np.bincount(left, mass - right, size) + np.bincount(left + 1, right, size))
 
 
-def _integrate(density_event: Vector, density: Vector, rate: float) -> float:
+def _integrate(density_event: Vector, density: Vector, rate: float, half: float) -> float:
     inside = (GRID >= 0) & (GRID <= 1)
     x, pe, pa = GRID[inside], density_event[inside], density[inside]
     with np.errstate(divide="ignore", invalid="ignore"):
         integrand = np.abs(x - np.minimum(rate * pe / pa, 1.0)) * pa
-    # Where there is no density the published code copies the value before, which is next to 0 for a kernel of many
-    # steps; of a few steps (scores that are all alike) its errors are in the thousands.
-    integrand = np.where(np.maximum(pe, pa) > _TINY, integrand, 0.0)
+    valid = np.maximum(pe, pa) > _TINY
+    # Elsewhere the previous valid value is copied (0 before the first one), as published. The last point of a
+    # kernel of a few steps is no small number: scores that are all alike would have errors in the thousands.
+    last = np.maximum.accumulate(np.where(valid, np.arange(len(x)), -1))
+    if half < _RESOLVED * _STEP:
+        last = np.where(valid, last, -1)
+    integrand = np.where(last >= 0, np.nan_to_num(integrand, nan=0.0)[last], 0.0)
     error, mass = (f.sum() - (f[0] + f[-1]) / 2 for f in (integrand, pa))  # by the trapezoid rule
     return float(error / mass)
 
