@@ -16,13 +16,10 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.extras import missing
+from hcal.extras import load_extra
 
-try:
-    import pyarrow as pa
-    from pyarrow import parquet as pq
-except ImportError:
-    raise missing("this example", "pyarrow", "frames") from None
+pa = load_extra("this example", "pyarrow", "frames")
+pq = load_extra("this example", "pyarrow.parquet", "frames")
 
 CLASSES = ["cat", "dog", "eel", "fox"]
 SCORES = [f"logit_{name}" for name in CLASSES]

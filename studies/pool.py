@@ -5,7 +5,7 @@
     python -m studies.pool selection    # constants chosen leave-one-data-set-out -> results/pool_selection.csv
     python -m studies.pool stability    # five perturbations -> results/pool_stability.csv
     python -m studies.pool few          # 30 to 5000 rows -> results/pool_few_rows.csv
-    python -m studies.pool page         # the tables of docs/default.md from these files
+    python -m studies.pool page         # the tables of docs/default.md and studies/stability.md from these files
 
 Networks: error after / error before, averaged inside four groups of metrics and then over the groups, on the
 published split. Tables: a method's win rate is the share of other packages that are strictly worse on a task.
@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "default.md"
+STABILITY = ROOT / "studies" / "stability.md"
 
 GROUPS = {
     "top": ["ece_ew", "ece_em", "ece_r2", "ks", "mmce"],
@@ -433,11 +434,19 @@ def stability(args: argparse.Namespace) -> None:
     rows = [row for task in tasks for method in methods for row in perturbed(method, task)]
     rows += threads(methods, tasks)
     write(RESULTS / "pool_stability.csv", rows)
-    for method in methods:
-        for name in dict.fromkeys(r["perturbation"] for r in rows):
+    print("\n".join(stability_table(rows)))
+
+
+def stability_table(rows: Sequence[Row]) -> list[str]:
+    """Return the worst task of every method and perturbation, as Markdown."""
+    lines = ["| calibration rows | method | largest change | mean change | change of the NLL |", "|---" * 5 + "|"]
+    for name in dict.fromkeys(r["perturbation"] for r in rows):
+        for method in dict.fromkeys(r["method"] for r in rows):
             chosen = [r for r in rows if r["method"] == method and r["perturbation"] == name]
-            worst = {f: max(chosen, key=lambda r: r[f]) for f in ("max", "mean", "nll")}
-            print(f"{method:14s} {name:9s}", *(f"{f} {w[f]:.2g} ({w['task']})" for f, w in worst.items()))
+            worst = [max(chosen, key=lambda r, f=field: float(r[f])) for field in ("max", "mean", "nll")]
+            cells = [f"{float(w[f]):.1e} ({w['task']})" for w, f in zip(worst, ("max", "mean", "nll"), strict=True)]
+            lines.append("| " + " | ".join([name, method, *cells]) + " |")
+    return lines
 
 
 # -- few rows -----------------------------------------------------------------------------------------
@@ -521,14 +530,19 @@ def part_table() -> list[str]:
 
 
 def page(args: argparse.Namespace) -> None:
-    """Write the tables between the markers of docs/default.md."""
-    text = PAGE.read_text()
-    bodies = {"parts": part_table(), "few": few_table(read(RESULTS / "pool_few_rows.csv"))}
+    """Write the tables between the markers of docs/default.md and studies/stability.md."""
+    fill(PAGE, {"parts": part_table(), "few": few_table(read(RESULTS / "pool_few_rows.csv"))})
+    fill(STABILITY, {"stability": stability_table(read(RESULTS / "pool_stability.csv"))})
+
+
+def fill(path: Path, bodies: dict[str, list[str]]) -> None:
+    """Put tables between the markers of a page."""
+    text = path.read_text()
     for name, lines in bodies.items():
         before, _, rest = text.partition(f"<!-- {name} -->\n")
         text = f"{before}<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- end {name} -->"
         text += rest.partition(f"<!-- end {name} -->")[2]
-    PAGE.write_text(text)
+    path.write_text(text)
 
 
 def _fit(args: argparse.Namespace) -> None:

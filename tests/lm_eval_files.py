@@ -65,8 +65,6 @@ def write_samples(
                     "resps": [[[str(a), str(b)]] for a, b in responses],
                     "filtered_resps": [[str(a), str(b)] for a, b in responses] if as_strings else responses,
                     "filter": name,
-                    "metrics": ["acc"],
-                    "doc_hash": "0",
                     "acc": figures[-1][0],
                 }
             )

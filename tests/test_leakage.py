@@ -7,6 +7,7 @@ import pytest
 
 from hcal import leakage
 from hcal.leakage import check_fingerprint, fingerprint, merge_fingerprints, overlap
+from hcal.numerics import softmax
 from hcal.text import printable
 
 
@@ -15,11 +16,6 @@ def logits(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
     if k == 2:
         x[:, 0] = 0
     return x
-
-
-def probs(x: np.ndarray) -> np.ndarray:
-    p = np.exp(x - x.max(axis=1, keepdims=True))
-    return p / p.sum(axis=1, keepdims=True)
 
 
 def logs(p: np.ndarray) -> np.ndarray:
@@ -40,10 +36,10 @@ FORMS = {
     "shifted": lambda x: x + 5,
     "six digits": printed,
     "six decimals": lambda x: np.round(x, 6),
-    "probabilities": lambda x: logs(probs(x)),
-    "float32 probabilities": lambda x: logs(probs(x).astype(np.float32)),
-    "printed probabilities": lambda x: logs(printed(probs(x))),
-    "probabilities to six decimals": lambda x: logs(np.round(probs(x), 6)),
+    "probabilities": lambda x: logs(softmax(x)),
+    "float32 probabilities": lambda x: logs(softmax(x).astype(np.float32)),
+    "printed probabilities": lambda x: logs(printed(softmax(x))),
+    "probabilities to six decimals": lambda x: logs(np.round(softmax(x), 6)),
 }
 
 

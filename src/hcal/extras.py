@@ -9,16 +9,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
-def missing(what: str, package: str, extra: str) -> ImportError:
-    """Return the error for a package that an extra brings and ``what`` needs, such as ``"reading .xlsx"``.
-
-    >>> str(missing("reading .xlsx", "openpyxl", "excel")).split(":")[0]
-    'reading .xlsx needs openpyxl'
-    """
-    verb = "need" if what.endswith("s") else "needs"
-    return ImportError(f"{what} {verb} {package}: {install_command(extra)}")
-
-
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from where this hcal was installed: a file of pip says that."""
     try:
@@ -44,7 +34,8 @@ def load_extra(what: str, module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise missing(what, module.partition(".")[0], extra) from None
+        verb = "need" if what.endswith("s") else "needs"
+        raise ImportError(f"{what} {verb} {module.partition('.')[0]}: {install_command(extra)}") from None
 
 
 def pyplot() -> Any:

@@ -30,6 +30,10 @@ class Origin:
     columns: Any = None
 
 
+#: Scores (N, K) in float32 or float64, and where they came from.
+Checked = tuple[FloatArray, Origin]
+
+
 def is_on_accelerator(x: Any) -> bool:
     """Return whether scores are a tensor on a device that computes for itself: they are predicted there.
 
@@ -156,7 +160,7 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
         return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
 
 
-def check_probs(probs: Any) -> tuple[FloatArray, Origin]:
+def check_probs(probs: Any) -> Checked:
     """Check probabilities and renormalise their rows.
 
     Parameters
@@ -206,9 +210,7 @@ def check_kind(input: InputKind) -> None:
         raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
 
 
-def check_logits(
-    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
-) -> tuple[FloatArray, Origin]:
+def check_logits(logits: Any, *, input: InputKind = "logits", n_classes: int | None = None) -> Checked:
     """Check scores of any declared kind and return them as finite logits.
 
     Parameters
@@ -234,9 +236,7 @@ def check_logits(
     return to_logits(scores, input), origin
 
 
-def check_scores(
-    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
-) -> tuple[FloatArray, Origin]:
+def check_scores(logits: Any, *, input: InputKind = "logits", n_classes: int | None = None) -> Checked:
     """Check scores as :func:`check_logits` does, and return them as they are: of the kind ``input``.
 
     Examples
@@ -274,12 +274,12 @@ def to_logits(scores: Array, kind: str) -> Array:
     >>> to_logits(np.array([[0.0, 1.0]]), "probs").round(1)
     array([[-708.4,    0. ]])
     """
+    if kind == "logits" and isinstance(scores, np.ndarray):
+        with np.errstate(over="ignore"):
+            if np.vdot(scores, scores) < 1e30:  # one cheap pass decides for nearly every input
+                return scores
     xp = namespace(scores)
     if kind == "logits":
-        if isinstance(scores, np.ndarray):
-            with np.errstate(over="ignore"):
-                if np.vdot(scores, scores) < 1e30:  # one cheap pass decides for nearly every input
-                    return scores
         limit = 1e98 if scores.itemsize == 8 else 1e15
         return xp.clip(scores, -limit, limit)
     least = xp.tiny(scores)
@@ -296,27 +296,25 @@ def _refuse_probs(x: FloatArray) -> None:
     ten rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole numbers,
     which may be votes. Of one dimension: two values at least, all in [0, 1].
     """
-    if len(x) < 2 or x[0].min() < 0 or x.min() < 0:
-        return  # nearly every input ends here, after one row
     if x.ndim == 1:
-        if x.max() <= 1:
-            raise ValueError(
-                'logits look like probabilities (all in [0, 1], one score a row): say input="probs". If they are '
-                "logits all the same, pass two columns, zeros and the score."
-            )
-        return
-    unit, reach = (1 if x[0].sum() < 50 else 100), (1e-6 if len(x) < 10 else 1e-3)
-    shares = x.sum(axis=1, dtype=np.float64) / unit
-    if np.abs(shares - 1).max() > reach or (x / unit == np.rint(x / unit)).all():
-        return
-    if unit == 100:
+        unit, looks = 1, len(x) > 1 and x.min() >= 0 and x.max() <= 1
+        rows, insist = "one score a row", "pass two columns, zeros and the score"
+    else:
+        first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
+        unit = 1 if first < 50 else 100
+        looks = len(x) > 1 and abs(first / unit - 1) <= reach and x.min() >= 0  # nearly every input ends with a row
+        looks = looks and np.abs(x.sum(axis=1, dtype=np.float64) / unit - 1).max() <= reach
+        looks = looks and (x / unit != np.rint(x / unit)).any()
+        rows, insist = "rows sum to 1", "add 1 to all: softmax stays"
+    if looks and unit == 100:
         raise ValueError(
             'logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say input="probs"'
         )
-    raise ValueError(
-        'logits look like probabilities (all in [0, 1], rows sum to 1): say input="probs". If they are logits all the '
-        "same, add 1 to all: softmax stays."
-    )
+    if looks:
+        raise ValueError(
+            f'logits look like probabilities (all in [0, 1], {rows}): say input="probs". If they are logits all the '
+            f"same, {insist}."
+        )
 
 
 def _check_log_probs(x: FloatArray) -> None:

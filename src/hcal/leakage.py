@@ -108,11 +108,8 @@ def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fi
     stripes = _stripes(projections[:, 0])
     projections, stripes = projections[stripes < limit], stripes[stripes < limit]
     kept, below = _choose(stripes)
-    return {
-        "rows": one["rows"] + other["rows"],
-        "kept_below": np.array(min(below, limit)),
-        "projections": projections[kept],
-    }
+    rows = one["rows"] + other["rows"]
+    return {"rows": rows, "kept_below": np.array(min(below, limit)), "projections": projections[kept]}
 
 
 def check_fingerprint(stored: Mapping[str, Any]) -> None:

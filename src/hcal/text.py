@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["printable", "without_nan"]
-
 
 def printable(text: object) -> str:
     r"""Return a name with control characters, such as terminal escapes, shown as escapes.

@@ -93,9 +93,8 @@ def test_a_question_with_one_option_is_certain_and_teaches_nothing() -> None:
     assert cal.predict_proba([[5.0]])[0].tolist() == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("scores", "y", "mask", "message"),
-    [
+def test_bad_questions_are_named() -> None:
+    for scores, y, mask, message in (
         ([[1.0, 2.0], [0.0, 1.0, 2.0]], [2, 0], None, "question 0 has the answer 2"),
         ([[1.0, 2.0]], [2], None, "row 0 is 2"),
         ([[1.0, 2.0], []], [0, 0], None, "question 1 has no options"),
@@ -105,11 +104,9 @@ def test_a_question_with_one_option_is_certain_and_teaches_nothing() -> None:
         ([[1.0, 2.0]], [0, 1], None, "y has 2 labels for 1 rows"),
         ([[1.0]], [0], None, "nothing to learn"),
         ([], [], None, "questions x options"),
-    ],
-)
-def test_bad_questions_are_named(scores, y, mask, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        MultipleChoiceCalibrator().fit(scores, y, mask)
+    ):
+        with pytest.raises(ValueError, match=message):
+            MultipleChoiceCalibrator().fit(scores, y, mask)
 
 
 def test_all_right_warns() -> None:
