@@ -42,6 +42,7 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         )
         assert (metric.kind == "score") == (metric.level == "score") == (metric.rows is not None)
         assert metric.lower_is_better == (name != "accuracy")
+    assert [metrics.METRICS[name].label for name in ("ece_ew", "mce")] == ["ECE^ew", "MCE"]
     public = [getattr(metrics, name) for name in metrics.__all__]
     results = [c for c in [*public, Clinical, Curve, DecisionCurve, Estimate, Interval] if is_dataclass(c)]
     assert len(results) == 9

@@ -243,10 +243,11 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
 def test_files_by_blocks_have_the_numbers_of_all_rows(tmp_path: Path, monkeypatch: Any) -> None:
     from hcal.evaluation import blocks
 
-    logits, y = synthetic(3000, 3, seed=5)
+    logits, y = synthetic(3000, 3, scale=1.0, seed=5)
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
     monkeypatch.setattr(blocks, "SAMPLE_ROWS", 1000)
-    hcal.report(None, tmp_path / "rows.npz", None, tmp_path / "r.html", batch_rows=700)
+    verdict = hcal.report(None, tmp_path / "rows.npz", None, tmp_path / "r.html", batch_rows=700)
+    assert verdict.headline.startswith("1,000 rows cannot tell")  # the proof is of the sample
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "seeded sample of 1,000 of 3,000 rows" in text
     assert f"{hcal.metrics.nll(hcal.softmax(logits), y):.4f}" in text

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,8 +162,12 @@ def test_views_open_rules_open_commands_are_copied(driver: Any, reports: dict[st
     assert _visible(driver, ".verdict .fine")
     copy = driver.find_element("css selector", "[data-copy]")
     copy.click()
-    chosen = driver.execute_script("return getSelection().toString()")
-    assert copy.text == "Copied" or chosen.startswith("hcal ")
+    for _ in range(50):  # the browser copies in its own time
+        chosen = driver.execute_script("return getSelection().toString()")
+        if done := copy.text == "Copied" or chosen.startswith("hcal "):
+            break
+        time.sleep(0.1)
+    assert done
     tip = driver.find_element("css selector", ".metrics .tip")
     content = "return getComputedStyle(arguments[0], '::after').content"
     assert driver.execute_script(content, tip) == "none"

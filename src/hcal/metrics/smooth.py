@@ -72,7 +72,7 @@ def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | 
 
 
 def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
-    """Return the density on the grid of the data and its mirror images, 0 outside (0, 1); it sums to one half.
+    """Return the density on the grid of the data and its mirror images: half of it lies between 0 and 1.
 
     A circular convolution is enough: the kernel reaches at most 0.6, the width of the margins on both sides.
     """
@@ -82,8 +82,7 @@ def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
     u = np.arange(-reach, reach + 1) * _STEP / half
     kernel = np.zeros(len(GRID))
     kernel[np.arange(-reach, reach + 1)] = 35 / (32 * half) * (1 - u * u) ** 3
-    density = np.maximum(irfft(rfft(grid) * rfft(kernel), n=len(GRID)), 0)
-    return np.where((GRID > 0) & (GRID < 1), density, 0.0)
+    return np.asarray(np.maximum(irfft(rfft(grid) * rfft(kernel), n=len(GRID)), 0))
 
 
 def share_out(mass: Vector, place: Vector, size: int) -> Vector:
@@ -98,7 +97,7 @@ def share_out(mass: Vector, place: Vector, size: int) -> Vector:
 
 
 def _integrate(density_event: Vector, density: Vector, rate: float, half: float) -> float:
-    inside = (GRID >= 0) & (GRID <= 1)
+    inside = (GRID > 0) & (GRID < 1)
     x, pe, pa = GRID[inside], density_event[inside], density[inside]
     with np.errstate(divide="ignore", invalid="ignore"):
         integrand = np.abs(x - np.minimum(rate * pe / pa, 1.0)) * pa

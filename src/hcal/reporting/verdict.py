@@ -85,7 +85,7 @@ def _headline(content: Content, found: Assessment, grade: Grade) -> str:
         return f"Usable with care: {content.event} is {within} on average{after}, but {why}"
     return {
         "good": f"{capital(content.event)} is right {within} on average{after}",
-        "few": f"{content.n:,} rows cannot tell whether {content.event} is {within} of the truth{after}",
+        "few": f"{len(content.y):,} rows cannot tell whether {content.event} is {within} of the truth{after}",
         "bad": f"Do not rely on {content.event}{after}",
     }[grade]
 
