@@ -176,14 +176,14 @@ def segment_search(knots: Array, offsets: Array, x: Array, *, right: bool = Fals
     return out
 
 
-def interp(x: Array, knots: Array, values: Array, *, extend: bool = False) -> Array:
-    """Return the piecewise linear function through (knots, values) at x; constant, or straight on, outside.
+def interp(x: Array, knots: Array, values: Array) -> Array:
+    """Return the piecewise linear function through (knots, values) at x; outside it goes straight on.
 
-    >>> interp(np.array([-1.0, 0.5]), np.array([0.0, 1.0]), np.array([0.0, 2.0]), extend=True)
+    >>> interp(np.array([-1.0, 0.5]), np.array([0.0, 1.0]), np.array([0.0, 2.0]))
     array([-2.,  1.])
     """
     inside = np.interp(x, knots, values)
-    if not extend or len(knots) < 2:
+    if len(knots) < 2:
         return inside
     first = (values[1] - values[0]) / (knots[1] - knots[0])
     last = (values[-1] - values[-2]) / (knots[-1] - knots[-2])

@@ -144,8 +144,8 @@ def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, *, right: bool) 
     return at
 
 
-def interp(x: Tensor, knots: Tensor, values: Tensor, *, extend: bool = False) -> Tensor:
-    """Return the piecewise linear function through (knots, values) at x; constant, or straight on, outside."""
+def interp(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Return the piecewise linear function through (knots, values) at x; outside it goes straight on."""
     if knots.shape[0] < 2:
         return values[0] + x * 0
     cell = (searchsorted(knots, x, right=True) - 1).clamp(0, knots.shape[0] - 2)
@@ -153,5 +153,4 @@ def interp(x: Tensor, knots: Tensor, values: Tensor, *, extend: bool = False) ->
     width = knots[cell + 1] - low
     # Knots may coincide: their cell has no inside.
     slope = torch.where(width > 0, (values[cell + 1] - start) / torch.where(width > 0, width, 1.0), 0.0)
-    along = x if extend else clip(x, knots[0], knots[-1])
-    return start + slope * (along - low)
+    return start + slope * (x - low)

@@ -123,6 +123,7 @@ def test_an_alarm_names_rows_and_size_and_ends() -> None:
     assert [a.row for a in monitor.alarms] == [alarm.row]
     assert monitor.alarms[0].until is not None
     assert monitor.alarms[0].until <= alarm.last + 2 * BLOCK * RECENT
+    assert BLOCK * RECENT == 2560  # as the documentation says
     assert "1 earlier" in str(monitor)
     views = monitor.windows()
     assert views["before"]["gap"] > 3 * views["before"]["standard_error"]

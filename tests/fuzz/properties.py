@@ -41,11 +41,6 @@ class Case:
 # -- legal cases ------------------------------------------------------------------------------------
 
 
-def _soft(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-
 def _subnormal(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
     p = np.full((n, k), 5e-324) * rng.integers(0, 9, (n, k))
     p[np.arange(n), rng.integers(0, k, n)] = 1.0
@@ -65,16 +60,16 @@ def _tied(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
 
 
 PREDICTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
-    "plain": lambda rng, n, k: _soft(2 * rng.normal(size=(n, k))),
-    "sharp": lambda rng, n, k: _soft(300 * rng.normal(size=(n, k))),
-    "extreme": lambda rng, n, k: _soft(1e4 * rng.normal(size=(n, k))),
+    "plain": lambda rng, n, k: hcal.softmax(2 * rng.normal(size=(n, k))),
+    "sharp": lambda rng, n, k: hcal.softmax(300 * rng.normal(size=(n, k))),
+    "extreme": lambda rng, n, k: hcal.softmax(1e4 * rng.normal(size=(n, k))),
     "one-hot": lambda rng, n, k: np.eye(k)[rng.integers(0, k, n)],
     "one class": lambda rng, n, k: np.tile(np.eye(k)[0], (n, 1)),
     "uniform": lambda rng, n, k: np.full((n, k), 1 / k),
     "tied": _tied,
     "subnormal": _subnormal,
     "near 0 and 1": _near_zero_one,
-    "equal rows": lambda rng, n, k: np.tile(_soft(rng.normal(size=(1, k))), (n, 1)),
+    "equal rows": lambda rng, n, k: np.tile(hcal.softmax(rng.normal(size=(1, k))), (n, 1)),
     "dirichlet": lambda rng, n, k: rng.dirichlet(np.full(k, 0.05), n) + 0.0,
 }
 #: Beside those of the calibrators' fuzzer, which are wilder than a sum over rows of any size can bear.
@@ -98,15 +93,6 @@ def draw_case(rng: np.random.Generator) -> Case:
 # -- what every form of the same arrays must give ---------------------------------------------------
 
 
-def _strided(a: np.ndarray) -> np.ndarray:
-    wide = np.repeat(a, 3, axis=0)
-    return np.asarray(wide[::3])
-
-
-def _backwards(a: np.ndarray) -> np.ndarray:
-    return np.asarray(np.ascontiguousarray(a[::-1])[::-1])
-
-
 def _read_only(a: np.ndarray) -> np.ndarray:
     copy = a.copy()
     copy.flags.writeable = False
@@ -115,9 +101,7 @@ def _read_only(a: np.ndarray) -> np.ndarray:
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "list": lambda a: a.tolist(),
-    "fortran": np.asfortranarray,
-    "strided": _strided,
-    "backwards": _backwards,
+    **{name: calibrators.FORMS[name] for name in ("column-major", "reversed twice", "every other row")},
     "read-only": _read_only,
     "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
     "masked, nothing hidden": np.ma.masked_array,

@@ -115,17 +115,29 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
         (xp.log_sum_exp(x), xp_torch.log_sum_exp(t)),
         (xp.sort_rows(x)[1], xp_torch.sort_rows(t)[1]),
         (xp.searchsorted(edges, x, right=True), xp_torch.searchsorted(e, t, right=True)),
-        (xp.interp(x, edges, edges**2, extend=True), xp_torch.interp(t, e, e**2, extend=True)),
         (xp.interp(x, edges, edges**2), xp_torch.interp(t, e, e**2)),
         (xp.clip(x, -0.5, 0.5), xp_torch.clip(t, -0.5, 0.5)),
     ):
         np.testing.assert_allclose(theirs.numpy(), ours, atol=1e-12)
 
 
+@map_type
+class Lowest(Map):
+    """What a map is given."""
+
+    def __call__(self, x):
+        return x
+
+    probabilities = __call__
+
+
 def test_the_parts_of_a_prediction() -> None:
     x = np.log([[0.0 + 1e-300, 0.3, 0.7]])
     raised = raise_to_floor(x, np.array(0.01))
     assert 0.01 <= np.exp(raised[0, 0]) <= 0.02
+    depth = np.log(0.02 / 0.015)  # below twice the floor by less than a nat
+    between = np.log(0.02) - np.log(2) * depth / (depth + np.log(2))
+    assert raise_to_floor(np.log(0.015), np.array(0.01)) == pytest.approx(between)
     np.testing.assert_array_equal(raised[0, 1:], x[0, 1:])
     np.testing.assert_allclose(reweight(np.array([[0.0, 1.0]]), np.array([0.0, -np.inf])), [[0.0, 1.0]])
     near = np.array([[0.0, np.nextafter(0, 1)], [1.0, 1.0]])
@@ -137,3 +149,5 @@ def test_the_parts_of_a_prediction() -> None:
     with np.errstate(invalid="ignore"):
         odd = whole(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
     assert np.isnan(odd).all()
+    for width, lowest in ((np.float32, -1e15), (np.float64, -1e30)):  # products with it stay finite
+        assert Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))[0, 0] == pytest.approx(lowest)

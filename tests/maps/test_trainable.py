@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -187,6 +188,17 @@ def test_sums_over_ordered_cells_are_the_same_gradient():
             grads.append(torch.cat([p.grad.ravel() for p in new.parameters()]))
         np.testing.assert_allclose(grads[1], grads[0], atol=1e-10 * float(grads[0].abs().max()))
     assert build_trainable("ensemble-2", x).cell_order(x) is None
+
+
+def test_which_kernels_take_a_tensor(monkeypatch):
+    """Tensors that only say where they are: Triton's kernels count in 32 bits and hold a row in registers."""
+    monkeypatch.setattr(trainable.importlib, "import_module", lambda module: module)
+    monkeypatch.setattr(trainable, "has_kernel", lambda _: True)
+    most, narrow = 2**31 - 2**16, torch.float32
+    for events, classes, dtype in ((most - 1, 8192, narrow), (most, 8192, narrow), (9, 8193, narrow), (9, 3, None)):
+        x = SimpleNamespace(is_cuda=True, numel=lambda n=events: n, shape=(2, classes), dtype=dtype)
+        assert trainable.kernels_for(x) == ("hcal.maps._triton" if events == most - 1 else None)
+    assert trainable.kernels_for(torch.zeros(1, 9000)) == "hcal.maps._numba"
 
 
 hostile = st.one_of(st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0]), st.floats(-1e4, 1e4), st.floats(-5, 5))

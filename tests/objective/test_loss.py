@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
+from hcal import compiled
 from hcal.numerics import softmax
 from hcal.objective import definition, engines
 from hcal.objective.definition import ObjectiveSettings, kmeans_ranges, one_family, sliding_means, window_weights
@@ -70,11 +72,7 @@ def test_kmeans_is_lloyd_from_quantiles():
         assert centres == pytest.approx(by_hand)
         assert np.diff(edges).tolist() == np.bincount(nearest, minlength=15).tolist()
     assert kmeans_ranges(x, 15, 10**6)[1].tolist() == kmeans_ranges(x, 15, 400)[1].tolist()  # it ends by itself
-
-
-def test_an_empty_cluster_counts_zero():
-    w = window_weights(np.zeros(4), clusters=3)
-    assert w == pytest.approx(np.full(4, 1 / 12))
+    assert window_weights(np.zeros(4), clusters=3) == pytest.approx(np.full(4, 1 / 12))  # an empty cluster counts 0
 
 
 def test_equals_autograd_on_the_plain_formula():
@@ -161,15 +159,25 @@ def test_every_engine_is_the_definition(name):
                 np.testing.assert_array_equal(moved_grad, grad[moved])
 
 
-def test_many_events_and_threads():
-    """The radix sort and the parts of several threads, on more events than one thread takes."""
-    p, y = problem(60_000, 4, dtype=np.float32)
-    loss, grad = loss_and_grad(p, y)
-    family = family_of("pooled")
-    found = family.gather(p, y)
-    want, slope = definition.families_loss(found.q, found.marks, ObjectiveSettings())
-    assert loss == pytest.approx(want, rel=1e-9)
-    np.testing.assert_allclose(grad.ravel(), slope[0], rtol=1e-5, atol=1e-6 * np.abs(slope).max())
+def test_which_tensors_triton_takes(monkeypatch):
+    monkeypatch.setattr(engines, "has_kernel", lambda _: True)
+    for events, dtype in ((2**31 - 2**16 - 1, torch.float32), (2**31 - 2**16, torch.float32), (9, torch.float64)):
+        q = SimpleNamespace(is_cuda=True, numel=lambda n=events: n, dtype=dtype)
+        assert engines.takes_triton(q) == (events == 2**31 - 2**16 - 1)
+    assert not engines.takes_triton(torch.zeros(1, 9))
+
+
+def test_many_events_and_threads(monkeypatch):
+    """The radix sort and the parts of several threads, on more events than one takes; ties are not cut apart."""
+    monkeypatch.setattr(compiled, "thread_count", lambda: 3)
+    for digits, dtype in ((9, np.float32), (2, np.float32), (2, np.float64)):
+        p, y = problem(60_000, 4, dtype=dtype)
+        p = np.round(p, digits)
+        loss, grad = loss_and_grad(p, y)
+        found = family_of("pooled").gather(p, y)
+        want, slope = definition.families_loss(found.q, found.marks, ObjectiveSettings())
+        assert loss == pytest.approx(want, rel=1e-9)
+        np.testing.assert_allclose(grad.ravel(), slope[0], rtol=1e-5, atol=1e-6 * np.abs(slope).max())
 
 
 def test_every_family_with_and_without_the_kernels(monkeypatch):

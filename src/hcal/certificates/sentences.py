@@ -30,8 +30,8 @@ def points(value: float) -> str:
 def share(value: float) -> str:
     """Write a probability in per cent.
 
-    >>> share(0.976), share(0.0004)
-    ('97.6 %', '0.04 %')
+    >>> share(0.976), share(0.0004), share(0.0)
+    ('97.6 %', '0.04 %', '0.0 %')
     """
     return f"{100 * value:.1f} %" if value >= 0.001 or value == 0 else f"{100 * value:.2g} %"
 

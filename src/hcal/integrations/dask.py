@@ -18,7 +18,6 @@ import numpy as np
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batches import fit_batches
 from hcal.certificates import Certificate, CertificateStream
-from hcal.certificates.event import TOLERANCE
 from hcal.extras import load_extra
 from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
@@ -132,16 +131,7 @@ def evaluate(
 
 
 def certify(
-    probs: Any,
-    y: Any,
-    *,
-    groups: Any = None,
-    level: float = 0.95,
-    tolerance: float = TOLERANCE,
-    positive: int = 1,
-    input: InputKind = "probs",
-    classes: Any = None,
-    assume: str | None = None,
+    probs: Any, y: Any, *, groups: Any = None, positive: int = 1, input: InputKind = "probs", **options: Any
 ) -> Certificate:
     """Certify a predictor in one pass over blocks, from fine fixed bins of its claims.
 
@@ -151,8 +141,10 @@ def certify(
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
     groups : dask Array or Series of shape (N,), optional
-    level, tolerance, positive, input, classes, assume
+    positive, input
         As in :func:`hcal.certify`.
+    **options
+        Its ``level``, ``tolerance``, ``classes`` and ``assume``.
 
     Examples
     --------
@@ -163,7 +155,7 @@ def certify(
     whole, columns = _aligned(probs, y=y, groups=groups)
     empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns)
-    return stream.result(level, tolerance, classes, assume)
+    return stream.result(**options)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import Map
 from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
-from hcal.objective.engines import has_kernel
+from hcal.objective.engines import TRITON_EVENTS, has_kernel
 
 Init = Literal["identity", "published"]
 
@@ -278,10 +278,9 @@ def _uniform(bound: float, *shape: int, draw: torch.Generator) -> Tensor:
 
 def kernels_for(x: Tensor) -> Any:
     """Return the module of kernels that takes x, or None: numba on the CPU, Triton on CUDA, in float32."""
-    if x.dtype != torch.float32:
-        return None
     module = "hcal.maps._triton" if x.is_cuda else "hcal.maps._numba"
-    fits = x.shape[1] <= _TRITON_CLASSES and x.numel() < 2**31 - 2**16 if x.is_cuda else x.device.type == "cpu"
+    small = x.shape[1] <= _TRITON_CLASSES and x.numel() < TRITON_EVENTS
+    fits = x.dtype == torch.float32 and (small if x.is_cuda else x.device.type == "cpu")
     return importlib.import_module(module) if fits and has_kernel(module) else None
 
 

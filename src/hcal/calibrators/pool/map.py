@@ -208,7 +208,7 @@ class BinaryPoolMap(Map):
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, 2) of logits (N, 2)."""
         xp = namespace(x)
-        odds = xp.interp(x[..., 1:] - x[..., :1], self.knots, self.values, extend=True)
+        odds = xp.interp(x[..., 1:] - x[..., :1], self.knots, self.values)
         return xp.concat([log_sigmoid(-odds), log_sigmoid(odds)])
 
 
