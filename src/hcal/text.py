@@ -15,8 +15,6 @@ def printable(text: object) -> str:
     '5 %'
     """
     shown = str(text).replace("\N{NO-BREAK SPACE}", " ")
-    if shown.isprintable():
-        return shown
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
 
 
