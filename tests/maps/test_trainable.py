@@ -112,7 +112,9 @@ def test_starts():
     near_uniform = build_trainable("ensemble-128", problem(k=100), init="published")(problem(k=100)).detach()
     assert near_uniform.max() < 0.05
     assert EnsembleLinear(5).a.tolist() == pytest.approx([0.999, 0.9995, 1.0, 1.0005, 1.001], abs=1e-12)
+    assert EnsembleLinear(2).a.tolist() == pytest.approx([0.999, 1.001])
     assert (EnsembleLinear(1).a.item(), EnsembleLinear(1).w.item()) == (1.0, 1.0)
+    assert [bool(p.any()) for p in build_trainable("monotonic-3", x).layers] == [True] * 4 + [False] * 2
     net = build_trainable("monotonic-3", x, init="published")
     assert net.scale == pytest.approx(1 / float(x.std()))
     assert len(net.values()) == 2049

@@ -104,8 +104,8 @@ def test_through_the_stored_centroids(golden):
 def test_kmeans_draws_as_the_library_it_stands_for():
     """Few, many and too many values; where they tie, clusters are empty and take half of others."""
     faiss = pytest.importorskip("faiss")
-    for n, power, digits in ((100, 6, 9), (3000, 6, 9), (20_000, 6, 9), (300, 6, 2)):
-        x = np.sort(np.round(np.random.default_rng(n).random(n) ** power, digits).astype(np.float32))
+    for n, seed, digits in ((100, 100, 9), (3000, 3000, 9), (20_000, 20_000, 9), (300, 3, 2), (300, 9, 2)):
+        x = np.sort(np.round(np.random.default_rng(seed).random(n) ** 6, digits).astype(np.float32))
         oracle = faiss.Kmeans(1, 15, niter=25, seed=1234, min_points_per_centroid=1)
         oracle.train(x[:, None])
         assert sampled_kmeans(x) == pytest.approx(np.sort(oracle.centroids[:, 0]), rel=1e-5, abs=1e-6)
