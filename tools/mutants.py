@@ -144,7 +144,10 @@ def is_killed(
     node = places(parsed)[place]
     number = getattr(node, "lineno", 0)
     told = f"{file.relative_to(ROOT)}:{number}  {change(node)}"
-    contexts = lines.get(str(target).replace(str(tree), "", 1), {}).get(number, [])
+    functions = [n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef)]
+    inside = any(n.body[0].lineno <= number <= (n.end_lineno or 0) for n in functions)
+    # What runs at import counts for every test, not for the one that happened to import the file.
+    contexts = lines.get(str(target).replace(str(tree), "", 1), {}).get(number, []) if inside else []
     try:
         target.write_text(ast.unparse(ast.fix_missing_locations(parsed)) + "\n", encoding="utf-8")
         passed = run(tree, f"{selected(contexts, part, tree)} {target.relative_to(tree)}")

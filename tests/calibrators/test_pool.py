@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import hcal
 from hcal.calibrators.pool import map as maps
 from hcal.calibrators.pool import members, regression
 from hcal.numerics import softmax
+from helpers import assert_as_before
 
 ROOT = Path(__file__).resolve().parents[2]
 Data = tuple[np.ndarray, np.ndarray]
@@ -335,3 +337,38 @@ def test_the_kernel_can_be_kept_on_disk() -> None:
     """numba knows a kernel again by what it holds: a closure over another kernel is new in every process."""
     kernel = pytest.importorskip("hcal.calibrators.pool._compiled")._predict
     assert kernel.py_func.__closure__ is None
+
+
+# -- every number -----------------------------------------------------------------------------------------
+
+
+def lines() -> Iterator[str]:
+    """Fit small sets of every kind and say what was learned, and what a few rows become."""
+    rng = np.random.default_rng(7)
+    cases: dict[str, tuple[Data, dict[str, Any]]] = {
+        "two": (draw(300, 2), {}),
+        "two, one score often": (forest(300, 2), {"input": "probs", "preserve": "accuracy"}),
+        "two, groups": (draw(200, 2), {"groups": rng.integers(0, 40, 200), "weight": rng.random(200) * 3}),
+        "three": (draw(300, 3), {}),
+        "few errors": ((4 * draw(80, 3)[0] + 20 * np.eye(3)[draw(80, 3)[1]], draw(80, 3)[1]), {}),
+        "biased": (draw(400, 4, biased=True), {}),
+        "biased, kept": (draw(400, 4, biased=True), {"preserve": "accuracy"}),
+        "ordered": (draw(300, 5), {"preserve": "order"}),
+        "forest": (forest(300, 4), {"input": "probs"}),
+        "weights and groups": (draw(300, 4), {"groups": rng.integers(0, 60, 300), "weight": rng.random(300) * 3}),
+        "forty": (draw(500, 40), {}),
+    }
+    for name, ((z, y), params) in cases.items():
+        cal = fit(z, y, **params)
+        yield f"{name}: {cal.preserves} {cal.info_}"
+        for field, value in {**cal.map_.arrays(), "probs": cal.predict_proba(z[:3])}.items():
+            some = np.ravel(value)[:: 1 + np.size(value) // 24]
+            yield "  ".join(["", field, *(f"{v:.7g}" for v in some)])
+
+
+def test_every_number_is_as_it_was() -> None:
+    assert_as_before(lines(), Path(__file__).with_name("pool_expected.txt"))
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("pool_expected.txt").write_text("\n".join(lines()) + "\n", encoding="utf-8")

@@ -255,7 +255,12 @@ def doubt_of(errors: float) -> float:
 
 
 def hold(n_members: int, errors: float) -> tuple[Float64, float]:
-    """Return where the weights of members start, and the ridge that holds them there."""
+    """Return where the weights of members start, and the ridge that holds them there.
+
+    >>> center, ridge = hold(2, errors=5.0)
+    >>> center, round(ridge, 6)
+    (array([0.75, 0.25]), 10.0)
+    """
     doubt = doubt_of(errors)
     center = np.full(n_members, (1.0 - doubt) / n_members)
     center[0] += doubt
