@@ -10,6 +10,7 @@ import pytest
 from hcal import xp
 from hcal.calibrators._scaling import Temperature
 from hcal.maps.base import Map, array, build_map, map_type, option
+from hcal.maps.paper import TableMap
 from hcal.maps.prediction import Prediction, keep_argmax, raise_to_floor, reweight
 
 
@@ -149,5 +150,8 @@ def test_the_parts_of_a_prediction() -> None:
     with np.errstate(invalid="ignore"):
         odd = whole(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
     assert np.isnan(odd).all()
+    identity = TableMap(table=np.array([0.0, 100.0]), step=np.array(100.0))
+    close = np.array([[0.0, 1e-9]], np.float32)  # told apart in float64, tied once narrowed
+    assert Prediction(map=identity, preserves="order").in_blocks(close).argmax() == 1
     for width, lowest in ((np.float32, -1e15), (np.float64, -1e30)):  # products with it stay finite
         assert Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))[0, 0] == pytest.approx(lowest)
