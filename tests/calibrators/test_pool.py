@@ -347,6 +347,7 @@ def lines() -> Iterator[str]:
     rng = np.random.default_rng(7)
     cases: dict[str, tuple[Data, dict[str, Any]]] = {
         "two": (draw(300, 2), {}),
+        "two, many": (draw(5000, 2), {}),
         "two, one score often": (forest(300, 2), {"input": "probs", "preserve": "accuracy"}),
         "two, groups": (draw(200, 2), {"groups": rng.integers(0, 40, 200), "weight": rng.random(200) * 3}),
         "three": (draw(300, 3), {}),
