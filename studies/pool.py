@@ -253,7 +253,7 @@ def _no_curve(*args: Any) -> maps.Curve:
     return maps.Curve(low=np.array(0.0), high=np.array(0.0), knots=np.zeros(0), weights=np.zeros(2))
 
 
-_NO_SPREAD = {"members__log_mean_margin": _flat, "maps__log_mean_margin": _flat}
+_NO_SPREAD = {"maps__log_mean_margin": _flat}
 
 
 def parts() -> dict[str, Row]:
@@ -265,10 +265,10 @@ def parts() -> dict[str, Row]:
         "without top-versus-rest / quadratic": {"members__pool_weights": drop[1], "binary__pool_weights": drop[1]},
         "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
         "without the last curve": {"members__last_curve": _no_curve},
-        "one slope below the top": {"members__BENDS": (1e9,) * 6, "maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
+        "one slope below the top": {"maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
         "no slope by spread": _NO_SPREAD,
         "no class terms in top-versus-rest": {"members__CLASS_RIDGE": 1e12},
-        "no runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
+        "no runner-up": {"maps__runner_up": _flat},
         "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01},
     }
 
@@ -295,7 +295,7 @@ CONSTANTS = {
     "ridge of constants": ("members__CONSTANT_RIDGE", "binary__CONSTANT_RIDGE"),
     "ridge of class terms": ("members__CLASS_RIDGE",),
     "ridge of the matrix": ("members__MATRIX_RIDGE",),
-    "tie": ("members__TIE",),
+    "tie": ("maps__TIE",),
     "knots of a curve": ("members__HINGES",),
     "knots of two classes": ("binary__KNOTS",),
 }
@@ -304,7 +304,7 @@ FACTORS = (0.5, 1.0, 2.0)
 
 def scaled(**factors: float) -> Row:
     """Return the constants of the pool, some of them times a factor, as :func:`changed` takes them."""
-    modules = {"members": members, "binary": binary}
+    modules = {"members": members, "maps": maps, "binary": binary}
     out = {}
     for name, factor in factors.items():
         for place in CONSTANTS[name]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hcal.calibrators._log_odds import log_sigmoid
 from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
 from hcal.xp import Array, namespace
 
@@ -49,12 +50,6 @@ def split_top(scores: Array, share: Array) -> tuple[Array, Array]:
     xp = namespace(scores)
     outside = xp.where(share < 1, xp.log(xp.maximum(1.0 - share, xp.tiny(scores))), -np.inf)
     return xp.row_sum(share * scores), xp.log_sum_exp(scores + outside)
-
-
-def log_sigmoid(x: Array) -> Array:
-    """Return ln(1/(1 + e^−x))."""
-    xp = namespace(x)
-    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
 
 
 @map_type

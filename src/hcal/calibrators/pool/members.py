@@ -8,20 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.pool.map import (
-    BENDS,
-    TIE,
-    Curve,
-    Events,
-    PoolMap,
-    Rest,
-    as_array,
-    join_events,
-    log_mean_margin,
-    runner_up,
-    split_top,
-    top_shares,
-)
+from hcal.calibrators.pool import map as maps
+from hcal.calibrators.pool.map import Curve, Events, PoolMap, Rest, as_array
 from hcal.calibrators.pool.regression import fit_logistic, fit_matrix, fit_shares, fit_temperature, pool_weights
 from hcal.compiled import each
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
@@ -59,7 +47,7 @@ class Members(NamedTuple):
         """Return the scores of every member (J, N, K) for logits (N, K)."""
         margin = self.beta * (x.max(axis=1, keepdims=True) - x)
         linear = -np.minimum(margin, self.cap)
-        found = [linear, self.events(margin, _normalised(top_shares(margin, self.sharpness)))]
+        found = [linear, self.events(margin, _normalised(maps.top_shares(margin, self.sharpness)))]
         if self.matrix is not None:
             found.append(linear @ self.matrix.T + self.bias)
         return np.stack(found)
@@ -99,7 +87,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     """
     n, k = x.shape
     temperature = fit_temperature(x, y, weight, CAUTION)
-    beta, sharpness = temperature.beta, 1 / TIE if classes else _EXACT
+    beta, sharpness = temperature.beta, 1 / maps.TIE if classes else _EXACT
     cap = float(np.log(k * (max(float(weight.sum()), 1000.0) + 1.0)))
     blocks = row_blocks(x.shape, _BLOCK)
 
@@ -112,9 +100,9 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
 
     def describe(b: slice) -> tuple[IntArray, IntArray, Float64]:
         margin = margins(b)
-        share = _normalised(top_shares(margin, sharpness))
+        share = _normalised(maps.top_shares(margin, sharpness))
         row, top = np.nonzero(share)
-        gap[b], log_mean[b] = runner_up(margin)[:, 0], log_mean_margin(margin)[:, 0]
+        gap[b], log_mean[b] = maps.runner_up(margin)[:, 0], maps.log_mean_margin(margin)[:, 0]
         own[b] = share[np.arange(len(share)), y[b]]
         return row + b.start, top, share[row, top]
 
@@ -126,7 +114,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
 
     def odds_of(b: slice) -> Float64:
         margin = margins(b)
-        return np.asarray(-split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0])
+        return np.asarray(-maps.split_top(rest(margin), _normalised(maps.top_shares(margin, sharpness)))[1][:, 0])
 
     odds = np.concatenate(each(odds_of, blocks, events=x.size))
     by_odds, by_gap = Bends.of(odds, weight, HINGES), Bends.of(gap, weight, 0)
@@ -146,10 +134,10 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     margin = margins(some)
     held = [-np.minimum(margin * (1 + temperature.left_out[some])[:, None], cap)]
     at_top = np.bincount(row, weights=part * fit.left_out, minlength=n)[some, None]
-    below, shares = rest(margin), _normalised(top_shares(margin, sharpness))
+    below, shares = rest(margin), _normalised(maps.top_shares(margin, sharpness))
     _, here, there = np.intersect1d(some, lost, assume_unique=True, return_indices=True)
     below[here] += left_out[there]
-    held.append(join_events(at_top, below - split_top(below, shares)[1], shares))
+    held.append(maps.join_events(at_top, below - maps.split_top(below, shares)[1], shares))
     matrix, bias = None, np.zeros(k)
     if classes and k <= MATRIX_CLASSES:
         solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some, MATRIX_RIDGE * k)
@@ -179,17 +167,17 @@ def _fit_rest(
     lost, weight = lost[::every], weight * every
     margin = margins(lost)
     if len(lost) == 0:
-        return (Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost)
-    share = _normalised(top_shares(margin, sharpness))
+        return (Rest(slopes=np.eye(1, 2 + len(maps.BENDS))[0], spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost)
+    share = _normalised(maps.top_shares(margin, sharpness))
     with np.errstate(divide="ignore"):
         log_mass = np.log(1 - share)
     basis = [margin]
     if classes:
-        basis += [np.maximum(margin - bend, 0.0) for bend in BENDS]
+        basis += [np.maximum(margin - bend, 0.0) for bend in maps.BENDS]
         basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
     ridge = few * CLASS_RIDGE * k if classes else np.inf
     found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], few * RIDGE, ridge)
-    slopes = np.zeros(2 + len(BENDS))
+    slopes = np.zeros(2 + len(maps.BENDS))
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
         slopes[0] = max(slopes[0], 0.0)
@@ -294,8 +282,8 @@ def fit_pool(
     reference = members.beta * (x.max(axis=1, keepdims=True) - x)
     if not keep:
         reference = scores.max(axis=1, keepdims=True) - scores
-    shares = _normalised(top_shares(reference, members.sharpness))
-    top, rest = split_top(scores, shares)
+    shares = _normalised(maps.top_shares(reference, members.sharpness))
+    top, rest = maps.split_top(scores, shares)
     odds = (top - rest)[:, 0]
     last = last_curve(odds, shares[np.arange(len(y)), y], weight, doubt_of(members.errors))
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
