@@ -300,7 +300,8 @@ def _refuse_probs(x: FloatArray) -> None:
         unit, looks = 1, len(x) > 1 and x.min() >= 0 and x.max() <= 1
         rows, insist = "one score a row", "pass two columns, zeros and the score"
     else:
-        first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
+        with np.errstate(over="ignore"):
+            first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
         unit = 1 if first < 50 else 100
         looks = len(x) > 1 and abs(first / unit - 1) <= reach and x.min() >= 0  # nearly every input ends with a row
         looks = looks and np.abs(x.sum(axis=1, dtype=np.float64) / unit - 1).max() <= reach

@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from hcal.calibrators._curves import columns
-from hcal.maps.base import Map
+from hcal.maps.base import Map, log_sigmoid
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.nll import logistic
 from hcal.solvers.optimise import Solution
@@ -58,16 +58,6 @@ def log_odds(x: Array) -> Array:
     p = xp.exp(x - largest)
     others = xp.replaced(xp.row_sum(p) - p, top, 1.0)
     return xp.put_along(x - largest - xp.log(others), top, largest - rest)
-
-
-def log_sigmoid(x: Array) -> Array:
-    """Return −ln(1 + e^−x), without overflow on either side.
-
-    >>> log_sigmoid(np.array([-1000.0, 1000.0]))
-    array([-1000.,     0.])
-    """
-    xp = namespace(x)
-    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
 
 
 def expit(x: Array) -> Array:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from hcal import inputs, xp
 from hcal.calibrators._curves import Curve, columns, end_to_end, pool_equal, read_curves
-from hcal.calibrators._log_odds import OddsMap, event_labels, events, log_odds, log_sigmoid
+from hcal.calibrators._log_odds import OddsMap, event_labels, events, log_odds
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.parameters import Count, parameters
-from hcal.maps.base import array, map_type
+from hcal.maps.base import array, log_sigmoid, map_type
 from hcal.maps.prediction import raise_to_floor
 from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.xp import Array, namespace

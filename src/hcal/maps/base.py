@@ -229,3 +229,13 @@ def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:
 
 def _in_words(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{letter} = {size}" for letter, size in sizes.items()) or "no size known yet"
+
+
+def log_sigmoid(x: Array) -> Array:
+    """Return −ln(1 + e^−x), without overflow on either side.
+
+    >>> log_sigmoid(np.array([-1000.0, 1000.0]))
+    array([-1000.,     0.])
+    """
+    xp = namespace(x)
+    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))

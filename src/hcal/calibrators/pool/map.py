@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.calibrators._log_odds import log_sigmoid
-from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
+from hcal.maps.base import SMALL, STEEP, Map, array, log_sigmoid, map_type, option
 from hcal.xp import Array, namespace
 
 #: Classes within this of the top score, at the fitted temperature, share the top, the nearer the more: a tie that
