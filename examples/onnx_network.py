@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import hcal
-from hcal.integrations.torch import collect_logits
+from hcal.integrations.torch import CalibratedModule, collect_logits
 
 try:
     import onnxruntime
@@ -46,9 +46,9 @@ def train() -> nn.Module:
 
 
 def export(net: nn.Module, path: Path) -> None:
-    """Write the network alone, by PyTorch's own exporter."""
+    """Write the calibrated network by PyTorch's own exporter; its forward pass takes any arguments."""
     batch = torch.export.Dim("batch", min=2)
-    torch.onnx.export(net, (torch.zeros(2, 4),), path, dynamic_shapes=({0: batch},), verbose=False)
+    torch.onnx.export(net, (torch.zeros(2, 4),), path, dynamic_shapes=(({0: batch},),), verbose=False)
 
 
 def main() -> dict[str, float]:
@@ -61,9 +61,8 @@ def main() -> dict[str, float]:
         expected = calibrator.predict_proba(net(x)).numpy()
         raw = net(x).softmax(dim=1)
     with tempfile.TemporaryDirectory() as folder:
-        alone, both = Path(folder) / "network.onnx", Path(folder) / "calibrated.onnx"
-        export(net, alone)
-        hcal.export_onnx(calibrator, both, after=alone)
+        both = Path(folder) / "calibrated.onnx"
+        export(CalibratedModule(net, calibrator).eval(), both)
         session = onnxruntime.InferenceSession(both, providers=["CPUExecutionProvider"])
         (probs,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     result = {
