@@ -258,7 +258,7 @@ def _first_line(overlap: leakage.Overlap | None) -> str:
     if overlap.refused:
         raise leakage.RowsOfTheFitError(
             f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks better than it "
-            "is. Use other rows, or out_of_fold=True"
+            "is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
         )
     told = overlap.sentence or "None of these rows was used to fit the calibrator."
     return f"{told} Assumed: rows are independent of each other."
