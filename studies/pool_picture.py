@@ -27,17 +27,13 @@ def steps() -> list[tuple[str, np.ndarray]]:
     learned = hcal.PooledCalibrator(preserve="accuracy").fit(z, y).map_
     assert isinstance(learned, maps.PoolMap)
     row = np.array([[4.0, 3.5, 1.0, -1.0]])
-    margin = learned.beta * (row.max() - row)
-    share = maps.top_shares(margin, learned.sharpness)
-    shares = share / share.sum()
-    pooled = learned.pooled(margin, shares)
+    margin, shares = learned.margins(row)
+    members = learned.members(margin, shares)
+    pooled = learned.pooled(members)
     top, rest = maps.split_top(pooled, shares)
-    assert learned.matrix is not None
     return [
         ("the model", softmax(row)[0]),
-        ("temperature", softmax(-margin)[0]),
-        ("top-versus-rest", np.exp(learned.events(margin, shares))[0]),
-        ("matrix", softmax(-np.minimum(margin, learned.cap) @ learned.matrix.T + learned.bias)[0]),
+        *zip(("temperature", "top-versus-rest", "matrix"), (softmax(said)[0] for said in members), strict=True),
         ("product", softmax(pooled)[0]),
         ("one curve", softmax(pooled + shares * learned.last(top - rest))[0]),
         ("class kept", np.exp(learned(row))[0]),

@@ -65,23 +65,23 @@ def test_left_out_rows_are_as_in_refits() -> None:
     inside = offset + design @ whole.theta + whole.terms[group]
     z, y = draw(n, 3)
     z /= 2.5
-    matrix = regression.fit_matrix(z, y, np.ones(n), np.arange(n), 3.0)
+    _, left_out = regression.fit_matrix(z, y, np.ones(n), np.arange(n), 3.0)
     heat = regression.fit_temperature(z, y, np.ones(n), 2.0)
-    basis, mass = np.stack([z.max(axis=1, keepdims=True) - z]), np.zeros((n, 3))
+    basis, mass = (z.max(axis=1, keepdims=True) - z)[:, None], np.zeros((n, 3))
     shares = regression.fit_shares(basis, mass, y, np.ones(n), 1.0, 3.0)
     for row in (0, 17, 53):
         keep = np.delete(np.arange(n), row)
         other = logistic(keep)
         eta = offset[row] + design[row] @ other.theta + other.terms[group[row]]
         assert abs(whole.left_out[row] - eta) < 0.1 * abs(eta - inside[row]) + 1e-3
-        refit = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]), 3.0)
-        said = refit.matrix @ z[row] + refit.bias
-        np.testing.assert_allclose(softmax(matrix.left_out[row]), softmax(said), atol=5e-3)
+        refit, _ = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]), 3.0)
+        said = refit[:, :-1] @ z[row] + refit[:, -1]
+        np.testing.assert_allclose(softmax(left_out[row]), softmax(said), atol=5e-3)
         beta = regression.fit_temperature(z[keep], y[keep], np.ones(n - 1), 2.0).beta
         assert abs(heat.beta * (1 + heat.left_out[row]) / beta - 1) < 5e-3
-        part = regression.fit_shares(basis[:, keep], mass[keep], y[keep], np.ones(n - 1), 1.0, 3.0)
-        moved = softmax(shares.bias - shares.slopes[0] * basis[0, row] + shares.left_out[row])
-        np.testing.assert_allclose(moved, softmax(part.bias - part.slopes[0] * basis[0, row]), atol=5e-3)
+        part = regression.fit_shares(basis[keep], mass[keep], y[keep], np.ones(n - 1), 1.0, 3.0)
+        moved = softmax(shares.bias - shares.slopes[0] * basis[row, 0] + shares.left_out[row])
+        np.testing.assert_allclose(moved, softmax(part.bias - part.slopes[0] * basis[row, 0]), atol=5e-3)
 
 
 def test_solutions_are_stationary() -> None:
@@ -89,7 +89,7 @@ def test_solutions_are_stationary() -> None:
     z, y = draw(200, 4)
     z /= 2.5
     w = np.random.default_rng(1).uniform(0.5, 2, 200)
-    found = regression.fit_matrix(z, y, w, np.array([0]), 4.0)
+    found, _ = regression.fit_matrix(z, y, w, np.array([0]), 4.0)
 
     def loss(matrix: np.ndarray, bias: np.ndarray) -> float:
         s = z @ matrix.T + bias
@@ -99,10 +99,11 @@ def test_solutions_are_stationary() -> None:
         return float(w @ nll + 4 * (((matrix.diagonal() - 1) ** 2).sum() + 3 * (off**2).sum() + (bias**2).sum()))
 
     rng = np.random.default_rng(2)
-    at = loss(found.matrix, found.bias)
+    matrix, bias = found[:, :-1], found[:, -1]
+    at = loss(matrix, bias)
     for _ in range(5):
         dm, db = 1e-3 * rng.normal(size=(4, 4)), 1e-3 * rng.normal(size=4)
-        up, down = loss(found.matrix + dm, found.bias + db), loss(found.matrix - dm, found.bias - db)
+        up, down = loss(matrix + dm, bias + db), loss(matrix - dm, bias - db)
         assert min(up, down) > at
         assert abs(up - down) < 1e-6 * at
     held = np.log(np.stack([softmax(z), softmax(-z), softmax(0.5 * z)]))

@@ -13,7 +13,7 @@ from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preser
 from hcal.calibrators.parameters import parameters
 from hcal.calibrators.pool.binary import fit_table
 from hcal.calibrators.pool.map import BinaryPoolMap, Curve, Events, PoolMap, Rest
-from hcal.calibrators.pool.members import fit_members, fit_pool, held_by_groups
+from hcal.calibrators.pool.members import Held, fit_members, fit_pool, held_by_groups
 from hcal.numerics import Float64, IntArray
 
 
@@ -86,16 +86,16 @@ class PooledCalibrator(Calibrator):
         classes = self.preserve != "order"
         members, held = fit_members(x, y, weight, classes=classes)
         if groups is not None:
-            held = held_by_groups(x, y, weight, groups, classes=classes)
-        asked = {"auto": None, None: False}.get(self.preserve, True)
-        pooled, keep = fit_pool(members, held, x, y, weight, asked)
-        fitted = members.pool(pooled.weights, pooled.last, keep=keep)
-        changed = 0.0 if keep else float(weight @ (fitted.probabilities(x).argmax(axis=1) != x.argmax(axis=1)))
-        notes = _changes(keep, pooled.proven, pooled.accuracy, changed, float(weight.sum())) if classes else []
-        info = _info(("temperature", "events", "matrix"), pooled.weights, notes, changed)
-        before, after = pooled.accuracy
-        info["held_out_accuracy"] = {"before": before, "after": before if keep else after}
-        preserves: Preserves = ("accuracy" if classes else "order") if keep else None
+            held = Held(held_by_groups(x, y, weight, groups, classes=classes), np.arange(len(y)), held.errors)
+        fitted, accuracy, proven = fit_pool(
+            members, held, x, y, weight, {"auto": None, None: False}.get(self.preserve, True)
+        )
+        changed = 0.0 if fitted.keep else float(weight @ (fitted(x).argmax(axis=1) != x.argmax(axis=1)))
+        notes = _changes(fitted.keep, proven, accuracy, changed, float(weight.sum())) if classes else []
+        names = ("temperature", "events", "matrix")[: len(held.scores)]
+        info = _info(names, fitted.weights, notes, changed)
+        info["held_out_accuracy"] = {"before": accuracy[0], "after": accuracy[not fitted.keep]}
+        preserves: Preserves = ("accuracy" if classes else "order") if fitted.keep else None
         return Fitted(fitted, info=info, preserves=preserves)
 
     def _warn(self, fitted: Fitted) -> None:

@@ -1,8 +1,8 @@
 """What the default learns, as objects of arrays: one formula for three and more classes, a table for two.
 
-A row of scores goes through four steps. Its margins below the top score are read at one temperature. Three members
-turn them into scores of the classes, which are added with weights. A curve corrects how sure the top class is. At
-last, where the predicted class is to stay, a class that would overtake it is set equal to it.
+A row of scores goes through four steps. Its margins below the top score are divided by one temperature. Three members
+turn the margins into scores of the classes, and a weighted sum joins them. A curve corrects the probability of the top
+class. If the predicted class is to stay, a class that would overtake it is set equal to it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ import numpy as np
 from hcal.maps.base import SMALL, STEEP, Map, array, log_sigmoid, map_type, option
 from hcal.xp import Array, namespace
 
-#: Classes within this of the top score, at the fitted temperature, share the top, the nearer the more: a tie that
-#: rounding breaks one way or the other changes nothing.
+#: Classes whose margin is below this, at the fitted temperature, share the top, and a smaller margin gives a larger
+#: share. So nothing changes when rounding breaks a tie one way or the other.
 TIE = 0.02
-#: Margins where the slope of the classes below the top may bend.
+#: Margins where the slope of the classes below the top may change.
 BENDS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0)
-#: No member says less than e^−this of a class: one row must not decide the weights of all.
+#: The top-versus-rest member gives no class less than e^−FLOOR, so that one row cannot decide the weights of all.
 FLOOR = 30.0
-#: Rounds of lowering the classes that overtake; each lowers fewer.
+#: How often the classes that overtake the top are lowered; each round lowers fewer of them.
 _ROUNDS = 4
 
 
 def top_shares(margin: Array, sharpness: Array) -> Array:
-    """Return how much of the top each class is, (N, K): 1 at margin 0, falling to 0."""
-    return namespace(margin).maximum(1.0 - margin * sharpness, 0.0)
+    """Return the share of the top that each class has, (N, K): all of it where no other class is near; sums to 1."""
+    xp = namespace(margin)
+    share = xp.maximum(1.0 - margin * sharpness, 0.0)
+    return share / xp.row_sum(share)
 
 
 def runner_up(margin: Array) -> Array:
-    """Return the smallest margin but the top class's own, (N, 1)."""
+    """Return the margin of the second best class, (N, 1)."""
     xp = namespace(margin)
     return xp.row_min(xp.put_along(margin + 0.0, xp.argmax(-margin), np.inf))
 
@@ -41,19 +43,16 @@ def log_mean_margin(margin: Array) -> Array:
     return namespace(margin).log1p(namespace(margin).row_sum(margin) / margin.shape[-1])
 
 
-def split_top(scores: Array, share: Array) -> tuple[Array, Array]:
-    """Return the score of the top and ln Σ e^score of the classes below it, each (N, 1).
-
-    ``share`` (N, K) sums to 1 in a row: how much of the top each class is.
-    """
+def split_top(scores: Array, shares: Array) -> tuple[Array, Array]:
+    """Return the score of the top class and ln Σ e^score of the classes below it, each (N, 1)."""
     xp = namespace(scores)
-    outside = xp.where(share < 1, xp.log(xp.maximum(1.0 - share, xp.tiny(scores))), -np.inf)
-    return xp.row_sum(share * scores), xp.log_sum_exp(scores + outside)
+    outside = xp.where(shares < 1, xp.log(xp.maximum(1.0 - shares, xp.tiny(scores))), -np.inf)
+    return xp.row_sum(shares * scores), xp.log_sum_exp(scores + outside)
 
 
 @map_type
 class Curve(Map):
-    """A piecewise linear function of one number, constant beyond the range that the fit has seen."""
+    """A piecewise linear function of one number, constant outside the range of the calibration rows."""
 
     low: Array = array("values below count as this")
     high: Array = array("values above count as this")
@@ -70,7 +69,7 @@ class Curve(Map):
 
 @map_type
 class Rest(Map):
-    """Scores of the classes below the top: a bias less a bent slope times the margin, flatter in some rows."""
+    """Scores of the classes below the top: a bias minus a bent line of the margin, whose slope depends on the row."""
 
     slopes: Array = array("slope, its change at each bend, and its change with the spread of the row", len(BENDS) + 2)
     spread: Array = array("mean, deviation, low and high of ln(1 + mean margin)", 4)
@@ -105,7 +104,7 @@ class Events(Map):
     bias: Array = array("log-odds of the top, by predicted class", "K")
 
     def __call__(self, margin: Array, shares: Array) -> Array:  # type: ignore[override]
-        """Return ln P (N, K) from margins and the shares of the top (N, K), which sum to 1."""
+        """Return ln P (N, K) from margins (N, K) and the shares of the top (N, K)."""
         xp = namespace(margin)
         rest = self.rest(margin)
         below = split_top(rest, shares)[1]
@@ -121,72 +120,75 @@ class PoolMap(Map):
     kernel_keeps_argmax = True
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
     sharpness: Array = array("how fast the share of the top falls with the margin", low=0.0)
-    cap: Array = array("margins count up to it in the linear members", low=0.0)
-    scale: Array = array("weight of temperature scaling")
-    matrix: Array = array("weight times the matrix of matrix scaling", "K", "K", optional=True)
-    bias: Array = array("weight times the intercepts of matrix scaling", "K")
-    weight: Array = array("weight of the top-versus-rest member", low=0.0)
+    cap: Array = array("margins count up to it in temperature scaling and matrix scaling", low=0.0)
     events: Events
+    matrix: Array = array("matrix of matrix scaling, and its intercepts", "K", "K+1", optional=True)
+    weights: Array = array("of temperature scaling, top-versus-rest and matrix scaling", 3, low=0.0)
     last: Curve
     keep: bool = option("whether the predicted class stays", (True, False))
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
-        margin = self.beta * (xp.row_max(x) - x)
-        share = top_shares(margin, self.sharpness)
-        scores = self.pooled(margin, share / xp.row_sum(share))
+        margin, shares = self.margins(x)
+        scores = self.pooled(self.members(margin, shares))
         if not self.keep:
-            share = top_shares(xp.row_max(scores) - scores, self.sharpness)
-        shares = share / xp.row_sum(share)
+            shares = top_shares(xp.row_max(scores) - scores, self.sharpness)
         top, rest = split_top(scores, shares)
         log_probs = xp.log_softmax(scores + shares * self.last(top - rest))
-        return keep_top(log_probs, share) if self.keep else log_probs
+        return keep_top(log_probs, shares) if self.keep else log_probs
+
+    def margins(self, x: Array) -> tuple[Array, Array]:
+        """Return the margins of logits (N, K) below the top one, at the fitted temperature, and the top's shares."""
+        margin = self.beta * (namespace(x).row_max(x) - x)
+        return margin, top_shares(margin, self.sharpness)
+
+    def members(self, margin: Array, shares: Array) -> list[Array]:
+        """Return the scores (N, K) of every member."""
+        x = -namespace(margin).minimum(margin, self.cap)
+        linear = [] if self.matrix is None else [x @ self.matrix[:, :-1].T + self.matrix[:, -1]]
+        return [x, self.events(margin, shares), *linear]
+
+    def pooled(self, members: list[Array]) -> Array:
+        """Return the weighted sum of the members' scores, (N, K)."""
+        scores = self.weights[0] * members[0] + self.weights[1] * members[1]
+        return scores if self.matrix is None else scores + self.weights[2] * members[2]
 
     def compiled(self, x: Array) -> Array | None:
-        """Return probabilities (N, K) by the compiled twin of the formula, where numba is installed."""
+        """Return probabilities (N, K) by the compiled version of the formula, where numba is installed."""
         try:
             from hcal.calibrators.pool._compiled import predict
         except ImportError:
             return None
         return predict(self, x)
 
-    def pooled(self, margin: Array, shares: Array) -> Array:
-        """Return the weighted sum of what the members say, (N, K)."""
-        x = -namespace(margin).minimum(margin, self.cap)
-        linear = self.scale * x + self.bias
-        if self.matrix is not None:
-            linear = linear + x @ self.matrix.T
-        return linear + self.weight * self.events(margin, shares)
 
-
-def join_events(odds: Array, rest: Array, share: Array) -> Array:
+def join_events(odds: Array, rest: Array, shares: Array) -> Array:
     """Return ln P (N, K) from the log-odds of the top (N, 1) and ln P(class | not top), not below −FLOOR."""
-    xp = namespace(odds)
     below = rest + log_sigmoid(-odds)
-    return xp.maximum((1.0 - share) * below + share * log_sigmoid(odds), -FLOOR)
+    return namespace(odds).maximum((1.0 - shares) * below + shares * log_sigmoid(odds), -FLOOR)
 
 
-def keep_top(log_probs: Array, share: Array) -> Array:
-    """Return log-probabilities with the top class on top: what overtakes it is set equal to it.
+def keep_top(log_probs: Array, shares: Array) -> Array:
+    """Return log-probabilities with the top class on top: what would overtake it is set equal to it.
 
-    Among all that keep the argmax this has the highest expected log-likelihood under the given probabilities.
-    Classes that tie on top get one probability.
+    Of all distributions that keep the argmax, this one has the highest expected log-likelihood under the given
+    probabilities. Classes that tie for the top get one probability.
 
     >>> keep = np.log([[0.2, 0.5, 0.3]])
     >>> np.exp(keep_top(keep, np.array([[1.0, 0.0, 0.0]]))).round(3)
     array([[0.35, 0.35, 0.3 ]])
     """
     xp = namespace(log_probs)
-    p = xp.exp(log_probs)
-    held, others = xp.row_sum(share), (1.0 - share) * p
+    p, held = xp.exp(log_probs), 1.0 / xp.row_max(shares)
+    share = shares * held  # 1 for the top class itself
     mass = xp.row_sum(share * p)
     level = mass / held
     for _ in range(_ROUNDS):
         over = xp.where(p > level, 1.0 - share, 0.0)
         level = (mass + xp.row_sum(over * p)) / (held + xp.row_sum(over))
     lowered = (1.0 - share) * xp.minimum(p, level)
-    top = (mass + xp.row_sum(others - lowered)) / held
+    top = (mass + xp.row_sum((1.0 - share) * p - lowered)) / held
     changed = xp.log(xp.maximum(share * top + lowered, xp.tiny(p)))
     return xp.where((share == 0) & (p <= level), log_probs, changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from hcal.calibrators.pool import map as maps
 from hcal.calibrators.pool.map import Curve, Events, PoolMap, Rest, as_array
 from hcal.calibrators.pool.regression import fit_logistic, fit_matrix, fit_shares, fit_temperature, pool_weights
 from hcal.compiled import each
-from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
+from hcal.numerics import Float64, IntArray, row_blocks
 
 #: The shrinkage of few rows: the nats that a factor e in temperature has to gain, and a member whose weight is one
 #: away from an equal part; and the errors that the pool needs to differ from temperature scaling, and every knot.
@@ -32,58 +33,19 @@ HINGES = 8
 _EXACT = 1e12
 
 
-class Members(NamedTuple):
-    """The three members, fitted on the same rows."""
-
-    beta: float
-    sharpness: float
-    cap: float
-    events: Events
-    matrix: Float64 | None
-    bias: Float64
-    errors: float  # the weight of the rows whose label is not on top
-
-    def scores(self, x: FloatArray) -> Float64:
-        """Return the scores of every member (J, N, K) for logits (N, K)."""
-        margin = self.beta * (x.max(axis=1, keepdims=True) - x)
-        linear = -np.minimum(margin, self.cap)
-        found = [linear, self.events(margin, _normalised(maps.top_shares(margin, self.sharpness)))]
-        if self.matrix is not None:
-            found.append(linear @ self.matrix.T + self.bias)
-        return np.stack(found)
-
-    def pool(self, weights: Float64, last: Curve, *, keep: bool) -> PoolMap:
-        """Return the members with their weights and the last curve as one map."""
-        matrix = None if self.matrix is None else weights[2] * self.matrix
-        return PoolMap(
-            beta=as_array(self.beta),
-            sharpness=as_array(self.sharpness),
-            cap=as_array(self.cap),
-            scale=as_array(weights[0]),
-            matrix=matrix,
-            bias=self.bias if matrix is None else weights[2] * self.bias,
-            weight=as_array(weights[1]),
-            events=self.events,
-            last=last,
-            keep=keep,
-        )
-
-
 class Held(NamedTuple):
-    """What members say of rows that they have not seen."""
+    """What members say of rows that they have not seen, and how many rows they can learn from."""
 
     scores: Float64  # (J, S, K)
     rows: IntArray  # (S,)
+    errors: float  # the weight of the rows whose label is not the top class
 
 
-def _normalised(share: Float64) -> Float64:
-    return np.asarray(share / share.sum(axis=1, keepdims=True))
+def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> tuple[PoolMap, Held]:
+    """Fit the members on logits (N, K), and compute what each would say of a row if that row had been left out.
 
-
-def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> tuple[Members, Held]:
-    """Fit the members on logits (N, K), and say what each would say of a row that had been left out.
-
-    Without ``classes`` no class is told from another but by its score: the order of all classes is kept.
+    The members come as a map that still lacks their weights and the last curve. Without ``classes`` a class is told
+    from another by its score alone, so the order of all classes is kept.
     """
     n, k = x.shape
     temperature = fit_temperature(x, y, weight, CAUTION)
@@ -100,7 +62,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
 
     def describe(b: slice) -> tuple[IntArray, IntArray, Float64]:
         margin = margins(b)
-        share = _normalised(maps.top_shares(margin, sharpness))
+        share = maps.top_shares(margin, sharpness)
         row, top = np.nonzero(share)
         gap[b], log_mean[b] = maps.runner_up(margin)[:, 0], maps.log_mean_margin(margin)[:, 0]
         own[b] = share[np.arange(len(share)), y[b]]
@@ -114,7 +76,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
 
     def odds_of(b: slice) -> Float64:
         margin = margins(b)
-        return np.asarray(-maps.split_top(rest(margin), _normalised(maps.top_shares(margin, sharpness)))[1][:, 0])
+        return np.asarray(-maps.split_top(rest(margin), maps.top_shares(margin, sharpness))[1][:, 0])
 
     odds = np.concatenate(each(odds_of, blocks, events=x.size))
     by_odds, by_gap = Bends.of(odds, weight, HINGES), Bends.of(gap, weight, 0)
@@ -134,16 +96,19 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     margin = margins(some)
     held = [-np.minimum(margin * (1 + temperature.left_out[some])[:, None], cap)]
     at_top = np.bincount(row, weights=part * fit.left_out, minlength=n)[some, None]
-    below, shares = rest(margin), _normalised(maps.top_shares(margin, sharpness))
+    below, shares = rest(margin), maps.top_shares(margin, sharpness)
     _, here, there = np.intersect1d(some, lost, assume_unique=True, return_indices=True)
     below[here] += left_out[there]
     held.append(maps.join_events(at_top, below - maps.split_top(below, shares)[1], shares))
-    matrix, bias = None, np.zeros(k)
+    matrix = None
     if classes and k <= MATRIX_CLASSES:
-        solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some, MATRIX_RIDGE * k)
-        matrix, bias = solved.matrix, solved.bias
-        held.append(solved.left_out)
-    return Members(beta, sharpness, cap, events, matrix, bias, errors), Held(np.stack(held), some)
+        matrix, left_out = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some, MATRIX_RIDGE * k)
+        held.append(left_out)
+    fitted = PoolMap(
+        beta=as_array(beta), sharpness=as_array(sharpness), cap=as_array(cap), events=events, matrix=matrix,
+        weights=np.zeros(3), last=events.by_gap, keep=False,
+    )  # fmt: skip
+    return fitted, Held(np.stack(held), some, errors)
 
 
 def _fit_rest(
@@ -168,15 +133,16 @@ def _fit_rest(
     margin = margins(lost)
     if len(lost) == 0:
         return (Rest(slopes=np.eye(1, 2 + len(maps.BENDS))[0], spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost)
-    share = _normalised(maps.top_shares(margin, sharpness))
     with np.errstate(divide="ignore"):
-        log_mass = np.log(1 - share)
-    basis = [margin]
+        log_mass = np.log(1 - maps.top_shares(margin, sharpness))
+    bends = np.array([0.0, *maps.BENDS] if classes else [0.0])[:, None]
+    basis = np.empty((len(lost), len(bends) + classes, k))
+    hinges = np.subtract(margin[:, None], bends, out=basis[:, : len(bends)])
+    np.maximum(hinges, 0.0, out=hinges)
     if classes:
-        basis += [np.maximum(margin - bend, 0.0) for bend in maps.BENDS]
-        basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
+        basis[:, -1] = margin * np.clip(standard[lost], *spread[2:])[:, None]
     ridge = few * CLASS_RIDGE * k if classes else np.inf
-    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], few * RIDGE, ridge)
+    found = fit_shares(basis, log_mass, y[lost], weight[lost], few * RIDGE, ridge)
     slopes = np.zeros(2 + len(maps.BENDS))
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
@@ -220,17 +186,14 @@ class Bends(NamedTuple):
         )
 
 
-def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *, classes: bool) -> Held:
-    """Return what members say of rows when their whole group has been left out: fitted again without each fold."""
-    fold = deal_folds(x, FOLDS, groups)
-    out = None
+def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *, classes: bool) -> Float64:
+    """Return the scores (J, N, K) of members that were fitted without the fold of a row, which holds its group."""
+    fold, parts = deal_folds(x, FOLDS, groups), []
     for number in range(int(fold.max()) + 1):
         inside = fold != number
-        scores = fit_members(x[inside], y[inside], weight[inside], classes=classes)[0].scores(x[~inside])
-        out = np.empty((len(scores), *x.shape)) if out is None else out
-        out[:, ~inside] = scores
-    assert out is not None
-    return Held(out, np.arange(len(y)))
+        members = fit_members(x[inside], y[inside], weight[inside], classes=classes)[0]
+        parts.append(np.stack(members.members(*members.margins(x[~inside]))))
+    return np.concatenate(parts, axis=1)[:, np.argsort(np.argsort(fold, kind="stable"))]
 
 
 def doubt_of(errors: float) -> float:
@@ -256,38 +219,34 @@ def hold(n_members: int, errors: float) -> tuple[Float64, float]:
 
 
 class Pooled(NamedTuple):
-    """The weights of the members, the last curve, and what held-out rows say of changed predictions."""
+    """The whole map, and what held-out rows say of changed predictions."""
 
-    weights: Float64
-    last: Curve
-    accuracy: tuple[float, float]  # of the predictions as they are, and as the pool would have them
+    map: PoolMap
+    accuracy: tuple[float, float]  # of the predictions as they are, and as the pool would change them
     proven: bool  # whether changing them is proven to help
 
 
-def fit_pool(
-    members: Members, held: Held, x: Float64, y: IntArray, weight: Float64, keep: bool | None
-) -> tuple[Pooled, bool]:
+def fit_pool(members: PoolMap, held: Held, x: Float64, y: IntArray, weight: Float64, keep: bool | None) -> Pooled:
     """Weigh the members, test whether predictions should change, and fit the last curve.
 
-    ``keep``: whether the predicted classes stay; None asks the test. Beside the pool: whether they do.
+    ``keep``: whether the predicted classes stay; None lets the test decide.
     """
     x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
-    weights = pool_weights(held.scores, y, weight, *hold(len(held.scores), members.errors))
-    scores = np.tensordot(weights, held.scores, 1)
+    weights = np.zeros(3)
+    weights[: len(held.scores)] = pool_weights(held.scores, y, weight, *hold(len(held.scores), held.errors))
+    scores = np.tensordot(weights[: len(held.scores)], held.scores, 1)
     kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
-    # McNemar: were there no difference, rows that only one gets right would be a fair coin; three deviations of it.
+    # McNemar's test at three deviations: without a difference, a row that only one gets right is a fair coin.
     gain = float(weight @ free) - float(weight @ kept)
-    proven = gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
+    proven = bool(gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0))
     keep = not proven if keep is None else keep
-    reference = members.beta * (x.max(axis=1, keepdims=True) - x)
+    shares = members.margins(x)[1]
     if not keep:
-        reference = scores.max(axis=1, keepdims=True) - scores
-    shares = _normalised(maps.top_shares(reference, members.sharpness))
+        shares = maps.top_shares(scores.max(axis=1, keepdims=True) - scores, members.sharpness)
     top, rest = maps.split_top(scores, shares)
-    odds = (top - rest)[:, 0]
-    last = last_curve(odds, shares[np.arange(len(y)), y], weight, doubt_of(members.errors))
-    rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
-    return Pooled(weights, last, (rate[0], rate[1]), bool(proven)), keep
+    last = last_curve((top - rest)[:, 0], shares[np.arange(len(y)), y], weight, doubt_of(held.errors))
+    before, after = (float(np.average(hits, weights=weight)) for hits in (kept, free))
+    return Pooled(replace(members, weights=weights, last=last, keep=keep), (before, after), proven)
 
 
 def last_curve(odds: Float64, hit: Float64, weight: Float64, doubt: float) -> Curve:

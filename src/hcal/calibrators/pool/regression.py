@@ -15,12 +15,15 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, log_expit
 
+from hcal.compiled import each
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
 _STEPS = 100
 #: From so many scores on, the temperature is first looked for on a part of the rows.
 _MANY_SCORES = 4_000_000
+#: Numbers of a block of rows that fit into a processor's cache.
+_CACHED = 131_072
 
 
 def _minimise(
@@ -175,38 +178,54 @@ def fit_shares(
 ) -> Shares:
     """Minimise Σ w·NLL + slope_ridge·|slopes − (1, 0, …)|² + bias_ridge·|bias|², by Newton and conjugate gradients.
 
-    Shapes: basis (J, E, K), log_mass (E, K), y and weight (E,). ``bias_ridge`` infinite: no biases.
+    Shapes: basis (E, J, K), log_mass (E, K), y and weight (E,). ``bias_ridge`` infinite: no biases.
     """
-    j, n, k = basis.shape
-    flat, rows = basis.reshape(j, -1), np.arange(n)
+    n, j, k = basis.shape
     free = np.isfinite(bias_ridge)
     ridge = np.concatenate([np.full(j, slope_ridge), np.full(k, bias_ridge if free else 1.0)])
     start = np.concatenate([[1.0], np.zeros(j + k - 1)])
 
-    def probs(theta: Float64) -> tuple[float, Float64]:
-        value, p = _likelihood(theta[j:] - (theta[:j] @ flat).reshape(n, k) + log_mass, y, weight)
-        return value + float(ridge @ (theta - start) ** 2), p
+    def sum_blocks(work: Callable[[slice], Any]) -> Any:
+        """Sum over blocks of rows that stay in the cache; threads share them."""
+        return sum(each(work, row_blocks((n, j * k), _CACHED), events=basis.size))
 
-    def back(pull: Float64) -> Float64:
-        return np.concatenate([-(flat @ pull.ravel()), pull.sum(axis=0) * free])
+    def moved(theta: Float64, b: slice) -> Float64:
+        return np.asarray(theta[j:] - theta[:j] @ basis[b])
+
+    def back(pull: Float64, b: slice) -> Float64:
+        return np.concatenate([-(basis[b] @ pull[:, :, None]).sum(axis=0)[:, 0], pull.sum(axis=0) * free])
+
+    def probs(theta: Float64) -> tuple[float, Float64]:
+        p = np.empty((n, k))
+
+        def loss(b: slice) -> float:
+            value, p[b] = _likelihood(moved(theta, b) + log_mass[b], y[b], weight[b])
+            return value
+
+        return sum_blocks(loss) + float(ridge @ (theta - start) ** 2), p
 
     diagonal = ridge  # of the last step's matrix
 
     def newton(theta: Float64, p: Float64) -> tuple[Float64, Float64]:
         nonlocal diagonal
-        heavy = p * weight[:, None]
-        pull = heavy.copy()
-        pull[rows, y] -= weight
-        gradient = back(pull) + 2 * ridge * (theta - start)
-        means = np.einsum("jnk,nk->jn", basis, p)
-        curved = np.array([np.vdot(each * each, heavy) for each in basis]) - means**2 @ weight
-        diagonal = np.concatenate([curved, (heavy * (1 - p)).sum(axis=0)]) + 2 * ridge
+
+        def slopes(b: slice) -> Float64:
+            """Return the gradient and the diagonal of the matrix."""
+            heavy, mean = p[b] * weight[b, None], (basis[b] @ p[b][:, :, None])[:, :, 0]
+            curved = ((basis[b] ** 2) @ heavy[:, :, None]).sum(axis=0)[:, 0] - weight[b] @ mean**2
+            own = np.concatenate([curved, (heavy * (1 - p[b])).sum(axis=0)])
+            heavy[np.arange(len(heavy)), y[b]] -= weight[b]
+            return np.stack([back(heavy, b), own])
 
         def product(v: Float64) -> Float64:
-            moved = v[j:] - (v[:j] @ flat).reshape(n, k)
-            moved -= np.einsum("nk,nk->n", p, moved)[:, None]
-            return back(heavy * moved) + 2 * ridge * v
+            def of_block(b: slice) -> Float64:
+                change = moved(v, b)
+                change -= np.einsum("nk,nk->n", p[b], change)[:, None]
+                return back(change * p[b] * weight[b, None], b)
 
+            return np.asarray(sum_blocks(of_block) + 2 * ridge * v)
+
+        gradient, diagonal = sum_blocks(slopes) + 2 * ridge * np.stack([theta - start, np.ones(j + k)])
         square = (j + k, j + k)
         matrix = LinearOperator(square, matvec=product, dtype=np.float64)
         nearly = LinearOperator(square, matvec=lambda v: v / diagonal, dtype=np.float64)
@@ -216,22 +235,15 @@ def fit_shares(
     # Biases are all but independent: the diagonal stands for the matrix.
     lever = np.minimum(weight, 1.0)[:, None] * free / diagonal[j:]
     pull = p.copy()
-    pull[rows, y] -= 1.0
+    pull[np.arange(n), y] -= 1.0
     return Shares(theta[:j], theta[j:], lever * pull / (1 - lever * p * (1 - p)))
 
 
-class Matrix(NamedTuple):
-    """Scores = x·matrixᵀ + bias, fitted; ``left_out`` (S, K) are the scores of some rows without each."""
-
-    matrix: Float64
-    bias: Float64
-    left_out: Float64
-
-
-def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strength: float) -> Matrix:
+def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strength: float) -> tuple[Float64, Float64]:
     """Minimise Σ w·NLL(softmax(Wx + b)) + strength·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²).
 
-    Quasi-Newton steps, preconditioned by the curvature at the start, end with one full Newton step.
+    Returns W and b side by side (K, K + 1), and the scores (S, K) that ``some`` rows (S,) would get if each had been
+    left out. Quasi-Newton steps, preconditioned by the curvature at the start, end with one full Newton step.
     """
     n, k = x.shape
     size = k * (k + 1)
@@ -287,8 +299,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
         p[np.arange(len(at)), label] -= 1.0
         moved = lever @ np.linalg.solve(np.eye(k) - curved @ lever, p[:, :, None])
         out[b] = at @ theta.reshape(k, k + 1).T + moved[:, :, 0]
-    solved = theta.reshape(k, k + 1)
-    return Matrix(solved[:, :-1].copy(), solved[:, -1].copy(), out)
+    return theta.reshape(k, k + 1), out
 
 
 def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, ridge: float) -> Float64:
