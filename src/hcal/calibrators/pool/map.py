@@ -35,7 +35,7 @@ def top_shares(margin: Array, sharpness: Array) -> Array:
 def runner_up(margin: Array) -> Array:
     """Return the margin of the second best class, (N, 1)."""
     xp = namespace(margin)
-    return xp.row_min(xp.put_along(margin + 0.0, xp.argmax(-margin), np.inf))
+    return xp.row_min(xp.replaced(margin, xp.argmax(-margin), np.inf))
 
 
 def log_mean_margin(margin: Array) -> Array:
@@ -107,9 +107,9 @@ class Events(Map):
         """Return ln P (N, K) from margins (N, K) and the shares of the top (N, K)."""
         xp = namespace(margin)
         rest = self.rest(margin)
-        below = split_top(rest, shares)[1]
-        odds = -below + self.by_odds(-below) + self.by_gap(runner_up(margin)) + xp.row_sum(shares * self.bias)
-        return join_events(odds, rest - below, shares)
+        odds = -split_top(rest, shares)[1]
+        sure = odds + self.by_odds(odds) + self.by_gap(runner_up(margin)) + xp.row_sum(shares * self.bias)
+        return join_events(sure, rest + odds, shares)
 
 
 @map_type
@@ -182,15 +182,14 @@ def keep_top(log_probs: Array, shares: Array) -> Array:
     xp = namespace(log_probs)
     p, held = xp.exp(log_probs), 1.0 / xp.row_max(shares)
     share = shares * held  # 1 for the top class itself
-    mass = xp.row_sum(share * p)
+    outside, mass = 1.0 - share, xp.row_sum(share * p)
     level = mass / held
     for _ in range(_ROUNDS):
-        over = xp.where(p > level, 1.0 - share, 0.0)
+        over = xp.where(p > level, outside, 0.0)
         level = (mass + xp.row_sum(over * p)) / (held + xp.row_sum(over))
-    lowered = (1.0 - share) * xp.minimum(p, level)
-    top = (mass + xp.row_sum((1.0 - share) * p - lowered)) / held
-    changed = xp.log(xp.maximum(share * top + lowered, xp.tiny(p)))
-    return xp.where((share == 0) & (p <= level), log_probs, changed)
+    lowered = outside * xp.minimum(p, level)
+    new = share * ((mass + xp.row_sum(outside * p - lowered)) / held) + lowered
+    return xp.where(new == p, log_probs, xp.log(xp.maximum(new, xp.tiny(p))))
 
 
 @map_type
