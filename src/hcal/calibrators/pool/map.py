@@ -188,7 +188,7 @@ def keep_top(log_probs: Array, shares: Array) -> Array:
         over = xp.where(p > level, outside, 0.0)
         level = (mass + xp.row_sum(over * p)) / (held + xp.row_sum(over))
     lowered = outside * xp.minimum(p, level)
-    new = share * ((mass + xp.row_sum(outside * p - lowered)) / held) + lowered
+    new = shares * (mass + xp.row_sum(outside * p - lowered)) + lowered
     return xp.where(new == p, log_probs, xp.log(xp.maximum(new, xp.tiny(p))))
 
 
