@@ -54,9 +54,9 @@ def log_odds(x: Array) -> Array:
     xp = namespace(x)
     top, largest = xp.argmax(x), xp.row_max(x)
     # The rest of the top class is summed from the others; subtracting would leave no digit.
-    rest = xp.log_sum_exp(xp.replaced(x, top, -np.inf))
+    rest = xp.log_sum_exp(xp.put_along(x + 0.0, top, -np.inf))
     p = xp.exp(x - largest)
-    others = xp.replaced(xp.row_sum(p) - p, top, 1.0)
+    others = xp.put_along(xp.row_sum(p) - p, top, 1.0)
     return xp.put_along(x - largest - xp.log(others), top, largest - rest)
 
 

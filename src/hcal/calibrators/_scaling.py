@@ -99,7 +99,7 @@ def class_features(x: Array, count: int) -> list[Array]:
         return [clipped_log_probs(x)]
     xp = namespace(x)
     p, top = xp.softmax(x), xp.argmax(x)
-    rest = xp.put_along(1 - p, top, xp.row_sum(xp.replaced(p, top, 0.0)))
+    rest = xp.put_along(1 - p, top, xp.row_sum(xp.put_along(p, top, 0.0)))
     return [clipped_log_probs(x), -xp.log(xp.clip(rest, EPS, 1 - EPS))]
 
 

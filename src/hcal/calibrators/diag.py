@@ -16,7 +16,7 @@ from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import MonotoneNet, cells_over
 from hcal.solvers.nll import fit_nll, mean_nll, select
 from hcal.solvers.optimise import Best, Solution
-from hcal.xp import Array, namespace
+from hcal.xp import Array, interp, namespace
 
 # Iterations without a lower held-out NLL after which a search ends.
 _PATIENCE = 40
@@ -36,27 +36,13 @@ class MonotoneTable(Map):
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
-        scores = polygon(without_mean(x) / self.unit, self.knots, self.values)
+        scores = interp(without_mean(x) / self.unit, self.knots, self.values)
         return namespace(x).log_softmax(scores)
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""
         if len(self.knots) < 2 or np.diff(self.knots).min() < 1e-50:
             raise ValueError("'knots' must be two at least, and 1e-50 apart")
-
-
-def polygon(x: Array, knots: Array, values: Array) -> Array:
-    """Return the piecewise linear function at x, straight beyond its ends; rounding never inverts a pair.
-
-    >>> polygon(np.array([-1.0, 0.5, 3.0]), np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0]))
-    array([-1. ,  0.5,  5. ])
-    """
-    xp, last = namespace(x), knots.shape[0] - 2
-    at = xp.clip(xp.searchsorted(knots, x, right=True) - 1, 0, last)
-    low, high = xp.take(values, at), xp.take(values, at + 1)
-    left = xp.take(knots, at)
-    out = low + (high - low) / (xp.take(knots, at + 1) - left) * (x - left)
-    return xp.where(at < last, xp.minimum(out, high), xp.maximum(out, values[last]))
 
 
 @parameters
@@ -120,7 +106,7 @@ class DiagonalOrderPreserving(Calibrator):
 
         def held_out(table: Float64, sides: Sides) -> float:
             scores, labels, share = part(sides[1])
-            return mean_nll(polygon(scores, cells.edges, table), labels, share)
+            return mean_nll(interp(scores, cells.edges, table), labels, share)
 
         def fit(size: int, sides: Sides, _: Any) -> tuple[Solution, Float64]:
             net, best = MonotoneNet(size, cells, self.random_state), Best(_PATIENCE)

@@ -60,7 +60,7 @@ class MixtureMap(ProbabilityMap):
 def table_scores(x: Array, table: Array, step: Array) -> Array:
     """Return the tabulated function at x ≤ 0 of any shape: knot c at −c·step has the value −table[c]."""
     xp = namespace(x)
-    values = xp.asarray(table, x)
+    values = xp.astype(table, x)
     cells = len(table) - 1
     depth = xp.maximum(x * (-1 / step), 0.0 * x)
     cell = xp.floor_index(xp.minimum(depth, 0.0 * x + (cells - 1)))

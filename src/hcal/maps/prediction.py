@@ -41,7 +41,7 @@ class Prediction(Map):
         """
         xp = namespace(scores)
         x = to_logits(scores, self.kind)
-        lowest = _LOWEST["float64" if xp.eps(scores) < 1e-10 else "float32"]
+        lowest = _LOWEST["float64" if scores.itemsize == 8 else "float32"]
         x = xp.maximum(x - xp.row_max(x), lowest)
         return self.of_logits(x, scores) + 0 * xp.row_max(scores)
 
