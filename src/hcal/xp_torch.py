@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hcal.xp import interp as interp
-from hcal.xp import log_sum_exp as log_sum_exp
-from hcal.xp import rounded as rounded
+from hcal.xp import interp, log_sum_exp, rounded  # noqa: F401 - formulas that serve both libraries
 
 exp, log, log1p, sqrt, abs = torch.exp, torch.log, torch.log1p, torch.sqrt, torch.abs
 where, take, astype = torch.where, torch.take, Tensor.type_as
