@@ -18,8 +18,8 @@ ORDER = (
     "_version",
     "extras",
     "text",
-    "xp_torch",
     "xp",
+    "xp_torch",
     "numerics",
     "compiled",
     "passes",
@@ -42,6 +42,7 @@ ORDER = (
 FACADE_USERS = {"cli"}
 #: Imports upward, inside a function, and why.
 UPWARD = {
+    ("xp.py", "hcal.xp_torch"): "the operations for tensors are imported when the first tensor comes",
     ("calibrators/base.py", "hcal.integrations.torch.predict_on_device"): "tensors are predicted where they are",
     ("evaluation/comparison.py", "hcal.integrations.dask.Runner"): "who runs the cells is the caller's choice",
 }

@@ -18,15 +18,13 @@ from hcal._version import __version__
 
 if TYPE_CHECKING:
     from hcal import integrations, maps, metrics, objective
-    from hcal.calibrators import list_calibrators, make_calibrator, register
-    from hcal.calibrators.base import CalibrationWarning
+    from hcal.calibrators import CalibrationWarning, list_calibrators, make_calibrator, register
     from hcal.calibrators.batches import fit_batches
     from hcal.calibrators.files import load, save
     from hcal.calibrators.h import HCalibrator
     from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
-    from hcal.certificates import Certificate, Monitor, certify
-    from hcal.certificates.drift import drift
+    from hcal.certificates import Certificate, Monitor, certify, drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -47,18 +45,16 @@ __all__ = [
     "objective", "register", "register_metric", "reliability", "report", "save", "softmax",
 ]  # fmt: skip
 
-#: Where each name lives. Nothing is imported until it is used: `import hcal` stays light.
+#: The module of each public name. A module is imported when its name is first used, so that `import hcal` is fast.
 _HOMES = {
     "hcal": ("calibrators", "certificates", "integrations", "maps", "metrics", "objective", "reporting"),
-    "hcal.calibrators": ("list_calibrators", "make_calibrator", "register"),
-    "hcal.calibrators.base": ("CalibrationWarning",),
+    "hcal.calibrators": ("CalibrationWarning", "list_calibrators", "make_calibrator", "register"),
     "hcal.calibrators.batches": ("fit_batches",),
     "hcal.calibrators.files": ("load", "save"),
     "hcal.calibrators.h": ("HCalibrator",),
     "hcal.calibrators.multilabel": ("MultilabelCalibrator",),
     "hcal.calibrators.pool": ("PooledCalibrator",),
-    "hcal.certificates": ("Certificate", "Monitor", "certify"),
-    "hcal.certificates.drift": ("drift",),
+    "hcal.certificates": ("Certificate", "Monitor", "certify", "drift"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),
@@ -77,10 +73,9 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'hcal' has no attribute {name!r}")
-    home = _HOME[name]
-    if home == "hcal":
+    if _HOME[name] == "hcal":
         return importlib.import_module(f"hcal.{name}")
-    return getattr(importlib.import_module(home), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m hcal``: the command line where its script is not on the path."""
+"""``python -m hcal``: the command line, also where the script ``hcal`` is not on the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not installed, said in one line with the command that installs it from where hcal came."""
+"""Optional dependencies: import them, or raise an error with the command that installs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra from where this hcal was installed: a file of pip says that."""
+    """Return the command that installs an extra from where hcal itself was installed (pip keeps a record)."""
     try:
         told = json.loads(distribution("hcal").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError, OSError):
@@ -24,7 +24,7 @@ def install_command(extra: str) -> str:
 
 
 def load_extra(what: str, module: str, extra: str) -> Any:
-    """Return a module that an extra brings and ``what`` needs, or say how to install it.
+    """Import a module of an optional dependency that ``what`` needs, or raise an error that says how to install it.
 
     >>> load_extra("reading .xlsx", "no_such_package.part", "excel")
     Traceback (most recent call last):
@@ -39,5 +39,5 @@ def load_extra(what: str, module: str, extra: str) -> Any:
 
 
 def pyplot() -> Any:
-    """Return matplotlib's pyplot, or say what to install."""
+    """Return matplotlib's pyplot, or raise an error that says how to install it."""
     return load_extra("plots", "matplotlib.pyplot", "plot")

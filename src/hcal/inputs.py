@@ -1,7 +1,7 @@
-"""The input check: everything that enters hcal passes here, and leaves as plain numpy.
+"""Input checks: scores, labels, weights and groups from any array library become plain numpy arrays.
 
-One place decides what is legal and words the errors, so that every calibrator and metric refuses the
-same things in the same sentence.
+The rules and the error messages are here and nowhere else, so every calibrator and metric refuses the same input
+with the same sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an array came from, so that the answer can go back in the same form."""
+    """The library, type and labels of the input array, so that the result can be returned in the same form."""
 
     library: str  # numpy, torch, pandas or polars
     dtype: Any
@@ -30,12 +30,12 @@ class Origin:
     columns: Any = None
 
 
-#: Scores (N, K) in float32 or float64, and where they came from.
+#: Scores (N, K) in float32 or float64, and the form in which they were given.
 Checked = tuple[FloatArray, Origin]
 
 
 def is_on_accelerator(x: Any) -> bool:
-    """Return whether scores are a tensor on a device that computes for itself: they are predicted there.
+    """Return whether scores are a tensor on a GPU or another accelerator; predictions are then computed there.
 
     >>> is_on_accelerator([[0.0, 1.0]])
     False
@@ -44,9 +44,9 @@ def is_on_accelerator(x: Any) -> bool:
 
 
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
-    """Convert an array of numpy, torch, pandas or polars, or nested lists, to numpy and remember its origin.
+    """Convert an array of numpy, torch, pandas or polars, or nested lists, to numpy; also return its origin.
 
-    ``what`` is the name used in errors.
+    ``what`` is the name of the argument in error messages.
 
     Examples
     --------
@@ -61,8 +61,7 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     if library == "pandas" or library == "polars":
         return x.to_numpy(), Origin(library, None, index=getattr(x, "index", None), columns=getattr(x, "columns", None))
     if np.ma.is_masked(x):  # numpy drops the mask on conversion, and the hidden values would count
-        where = _first(np.ma.getmaskarray(x))
-        raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
+        raise ValueError(f"{what} has masked entries, first at {_first(x.mask)}: leave these out or fill them")
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -71,9 +70,9 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
 
 
 def restore(array: FloatArray, origin: Origin, names: Any = None) -> Any:
-    """Give a float result (N, K) back in the library, device and float width of the input.
+    """Return a float result (N, K) in the library, device and float width of the input.
 
-    The columns of a frame have the names of the classes, those of the input where no names are known, or 0..K−1.
+    The columns of a data frame are named after the classes (``names``), else as in the input, else 0..K−1.
 
     Examples
     --------
@@ -114,7 +113,7 @@ def _first(mask: NDArray[np.bool_]) -> str:
 
 
 def _refuse_shape(given: tuple[int, ...], what: str, n_classes: int | None) -> NoReturn:
-    """Say what is wrong with a shape that is not (N ≥ 1, K), nor (N,) of two classes."""
+    """Raise a ValueError for a shape that is neither (N, K) nor (N,) of two classes, or has no rows."""
     if len(given) not in (1, 2):
         raise ValueError(
             f"{what} must have shape (N, K), or (N,) for a binary score; got {len(given)} dimensions {given}. "
@@ -133,19 +132,17 @@ def _refuse_shape(given: tuple[int, ...], what: str, n_classes: int | None) -> N
 
 
 def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False) -> None:
-    """Name the first value that is not finite, if there is one: squares of finite numbers may overflow too."""
-    if np.isnan(x).any():
-        raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
-    bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
-    if bad.any():
-        raise ValueError(f"{what} contains an infinite value, first at {_first(bad)}")
-    nothing = np.asarray(np.isneginf(x).all(axis=1))
-    if nothing.any():
+    """Raise a ValueError that names the first value that is not finite; return if all are."""
+    infinite = np.isposinf(x) if allow_minus_inf else np.isinf(x)
+    for problem, bad in (("NaN", np.isnan(x)), ("an infinite value", infinite)):
+        if bad.any():
+            raise ValueError(f"{what} contains {problem}, first at {_first(bad)}")
+    if (nothing := np.isneginf(x).all(axis=1)).any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
 
 
 def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
-    """Spread a 1-D score of the positive class 1 over two columns."""
+    """Return scores (N, 2) of two classes from scores (N,) of class 1."""
     if kind == "logits":
         return np.stack([np.zeros_like(x), x], axis=1)
     if kind == "probs":
@@ -166,7 +163,7 @@ def check_probs(probs: Any) -> Checked:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        A list of rows of different lengths is filled up with zeros.
+        In a list of rows of different lengths, the short ones are filled up with zeros.
 
     Returns
     -------
@@ -181,9 +178,9 @@ def check_probs(probs: Any) -> Checked:
 
 
 def _distributions(x: FloatArray, what: str) -> FloatArray:
-    """Refuse rows that are no distributions, and divide each by its sum where that is not 1 but for rounding.
+    """Refuse rows that are no probability distributions; divide a row by its sum where that is not 1 up to rounding.
 
-    A row is judged by itself: it gets the same bits alone and among others.
+    Each row is treated on its own, so its result does not depend on the other rows.
     """
     with np.errstate(all="ignore"):
         sums, lowest = x.sum(axis=1, dtype=np.float64), float(x.min())
@@ -205,7 +202,7 @@ def _distributions(x: FloatArray, what: str) -> FloatArray:
 
 
 def check_kind(input: InputKind) -> None:
-    """Raise where that is no kind of scores."""
+    """Raise a ValueError if ``input`` is not one of the three kinds of scores."""
     if input not in INPUT_KINDS:
         raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
 
@@ -217,10 +214,10 @@ def check_logits(logits: Any, *, input: InputKind = "logits", n_classes: int | N
     ----------
     logits : array-like of shape (N, K), or (N,) for the score of class 1 of a binary problem
     input : {"logits", "probs", "log_probs"}
-        What the array holds; never guessed. Probabilities become their logarithm, a zero the logarithm of
-        the smallest positive number of its float width (so order is kept and all stays finite).
+        What the array holds; hcal never guesses it. Probabilities are replaced by their logarithm; a probability of
+        0 counts as the smallest positive normal number of its float type, so the logarithm is finite.
     n_classes : int, optional
-        The K that the calibrator was fitted on.
+        The number of classes that the calibrator was fitted on.
 
     Returns
     -------
@@ -237,17 +234,16 @@ def check_logits(logits: Any, *, input: InputKind = "logits", n_classes: int | N
 
 
 def check_scores(logits: Any, *, input: InputKind = "logits", n_classes: int | None = None) -> Checked:
-    """Check scores as :func:`check_logits` does, and return them as they are: of the kind ``input``.
+    """Check scores as :func:`check_logits` does, and return them without conversion to logits.
 
     Examples
     --------
     >>> check_scores([[0.5, 0.5]], input="probs")[0]
     array([[0.5, 0.5]])
     """
-    if input not in INPUT_KINDS:
-        check_kind(input)
+    check_kind(input)
     array, origin = to_numpy(logits, input)
-    given = x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
+    given = x = _as_float(array, input)
     if x.ndim == 1 and x.size and n_classes in (None, 2):
         x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
@@ -255,10 +251,10 @@ def check_scores(logits: Any, *, input: InputKind = "logits", n_classes: int | N
     if input == "probs":
         return _distributions(x, input), origin
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.vdot(x, x)  # one cheap pass decides for nearly every input
+        total = np.vdot(x, x)  # one fast pass; finite for nearly every valid input
     if not np.isfinite(total):
         _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
-    # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
+    # In a prediction, a few binary logits may all lie in [0, 1] by chance; in a calibration set they do not.
     if input == "logits" and (given.ndim == 2 or n_classes is None):
         _refuse_probs(given)
     if input == "log_probs":
@@ -267,16 +263,17 @@ def check_scores(logits: Any, *, input: InputKind = "logits", n_classes: int | N
 
 
 def to_logits(scores: Array, kind: str) -> Array:
-    """Return scores (N, K) of a kind as finite logits; an impossible class gets one below all others.
+    """Return scores (N, K) of the given kind as finite logits.
 
-    Logits of absurd size (beyond 1e98, in float32 1e15) are cut to it, so that differences and squares cannot overflow.
+    A class of probability 0 gets a finite logit that no other class is below. Logits beyond ±1e98 (in float32 ±1e15)
+    are cut to that size, so that differences and squares cannot overflow.
 
     >>> to_logits(np.array([[0.0, 1.0]]), "probs").round(1)
     array([[-708.4,    0. ]])
     """
     if kind == "logits" and isinstance(scores, np.ndarray):
         with np.errstate(over="ignore"):
-            if np.vdot(scores, scores) < 1e30:  # one cheap pass decides for nearly every input
+            if np.vdot(scores, scores) < 1e30:  # one fast pass; nearly every input returns here
                 return scores
     xp = namespace(scores)
     if kind == "logits":
@@ -290,11 +287,11 @@ def to_logits(scores: Array, kind: str) -> Array:
 
 
 def _refuse_probs(x: FloatArray) -> None:
-    """Refuse "logits" that can only be probabilities or per cent: genuine logits do not meet this by chance.
+    """Refuse "logits" that can only be probabilities or per cent, because genuine logits do not look so by chance.
 
-    Of two dimensions: two rows at least, no value negative, every row with a sum of 1 or 100 (within 1e-6 of it; from
-    ten rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole numbers,
-    which may be votes. Of one dimension: two values at least, all in [0, 1].
+    A matrix is refused if it has at least two rows, no negative value, row sums that are all 1 or all 100 (within
+    1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some value that is not
+    a whole number: whole numbers may be votes. A vector is refused if it has at least two values, all in [0, 1].
     """
     if x.ndim == 1:
         unit, looks = 1, len(x) > 1 and x.min() >= 0 and x.max() <= 1
@@ -303,23 +300,20 @@ def _refuse_probs(x: FloatArray) -> None:
         with np.errstate(over="ignore"):
             first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
         unit = 1 if first < 50 else 100
-        looks = len(x) > 1 and abs(first / unit - 1) <= reach and x.min() >= 0  # nearly every input ends with a row
+        # For nearly every input the first row decides, and the others need not be read.
+        looks = len(x) > 1 and abs(first / unit - 1) <= reach and x.min() >= 0
         looks = looks and np.abs(x.sum(axis=1, dtype=np.float64) / unit - 1).max() <= reach
         looks = looks and (x / unit != np.rint(x / unit)).any()
-        rows, insist = "rows sum to 1", "add 1 to all: softmax stays"
+        rows, insist = "rows sum to 1", "add 1 to all of them, which does not change their softmax"
     if looks and unit == 100:
-        raise ValueError(
-            'logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say input="probs"'
-        )
+        raise ValueError('logits look like per cent (rows sum to 100): divide by 100 and say input="probs"')
     if looks:
-        raise ValueError(
-            f'logits look like probabilities (all in [0, 1], {rows}): say input="probs". If they are logits all the '
-            f"same, {insist}."
-        )
+        words = f'logits look like probabilities (all in [0, 1], {rows}): say input="probs"'
+        raise ValueError(f"{words}. If they really are logits, {insist}.")
 
 
 def _check_log_probs(x: FloatArray) -> None:
-    blocks = row_blocks(x.shape, 1 << 16)  # they stay in the cache
+    blocks = row_blocks(x.shape, 1 << 16)  # small enough for the cache
     sums = np.concatenate([np.exp(x[rows]).sum(axis=1, dtype=np.float64) for rows in blocks])
     off = np.abs(sums - 1) > 1e-3
     if off.any():
@@ -331,7 +325,7 @@ def _check_log_probs(x: FloatArray) -> None:
 
 
 def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
-    """Check labels (N,): integers 0..K−1, one a row; return them in int64. A class may be absent.
+    """Check labels (N,), one integer 0..K−1 a row, and return them as int64. A class may have no rows.
 
     Examples
     --------
@@ -344,9 +338,7 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     if labels.ndim == 2 and len(labels) == n_rows and np.isin(labels, (0, 1)).all():
         if (labels.sum(axis=1) == 1).all():
             raise ValueError("y is one-hot: pass one integer label a row, y.argmax(axis=1)")
-        raise ValueError(
-            "y has several labels a row (an indicator matrix): use hcal.MultilabelCalibrator, one column a label"
-        )
+        raise ValueError("y has several labels a row (a matrix of 0 and 1): use hcal.MultilabelCalibrator")
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")
     if len(labels) != n_rows:
@@ -357,25 +349,21 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
         integers = labels.astype(np.int64)
     bad = integers != labels  # a fraction, an infinite number, or NaN
     if bad.any():
-        hint = (
-            " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
-            if np.isnan(labels).any()
-            else ", which is no class; hcal does no regression, for that see MAPIE or crepes"
-        )
+        hint = ", which is no class; hcal does no regression, for that see MAPIE or crepes"
+        if np.isnan(labels).any():
+            hint = " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
         raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}{hint}")
     outside = (integers < 0) | (integers >= n_classes)
     if outside.any():
-        row = int(np.argmax(outside))
-        found = integers[row]
-        hint = f": if that marks rows without a label, leave them out (--ignore-index {found})"
-        raise ValueError(
-            f"y must lie in 0..{n_classes - 1}; row {row} is {found}{hint if found in (-1, -100, 255) else ''}"
-        )
+        found, hint = integers[outside][0], ""
+        if found in (-1, -100, 255):
+            hint = f": if that marks rows without a label, leave them out (--ignore-index {found})"
+        raise ValueError(f"y must lie in 0..{n_classes - 1}; {_first(outside)} is {found}{hint}")
     return integers
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
-    """Check sample weights (N,): non-negative, finite, not all zero; None stays None.
+    """Check that sample weights (N,) are finite, non-negative and not all zero; None stays None.
 
     Examples
     --------
@@ -396,7 +384,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
 
 
 def check_groups(groups: Any, n_rows: int) -> IntArray | None:
-    """Check group labels (N,), text or numbers, one a row; return them as 0..G−1, None stays None.
+    """Check group names (N,), text or numbers, and return them as numbers 0..G−1; None stays None.
 
     Examples
     --------
@@ -412,10 +400,10 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
 
 
 def to_probs(scores: Any, kind: InputKind) -> FloatArray:
-    """Return the probabilities that scores say or imply.
+    """Return the probabilities (N, K) of scores of the given kind.
 
-    A list of rows of different lengths holds questions with as many options each; the options that a question
-    lacks get the probability 0.
+    In a list of rows of different lengths, each row is a question and its entries are the question's options.
+    Options that a question does not have get the probability 0.
 
     >>> to_probs([[0.0, 0.0], [0.0, 0.0, 0.0]], "logits").round(3)
     array([[0.5  , 0.5  , 0.   ],
@@ -425,9 +413,9 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
         return check_probs(scores)[0]
     if is_ragged(scores):
         for row in scores:
-            if len(row) > 1:  # one option has nothing to be compared with
+            if len(row) > 1:  # a question with one option needs no check: its probability is 1
                 check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
     checked = check_scores(scores, input=kind)[0]
-    probs: FloatArray = softmax(checked if kind == "log_probs" else to_logits(checked, kind))  # −inf is 0
+    probs: FloatArray = softmax(to_logits(checked, kind) if kind == "logits" else checked)  # −inf becomes 0
     return probs

@@ -1,13 +1,13 @@
-"""Which rows a calibrator was fitted on, and how many of other rows are among them.
+"""Recognise the rows that a calibrator was fitted on when they are used again to evaluate it.
 
-A calibrator looks better on its own rows than on new ones, so certificates refuse them and evaluations say
-so. Outputs cannot tell (a step function has few values), so the *inputs* are compared. A fingerprint keeps
-four numbers of each row: two projections of its log-scores and two of the square roots of its probabilities.
-They change by no more than rounding between float32, float64 and six printed digits, and a constant added to
-a row does not change them at all. The fingerprint travels with the calibrator and in its file.
+A calibrator looks better on its own rows than on new ones, so certificates refuse such rows and evaluations warn
+about them. Calibrated probabilities are no help in finding them (a step function has few values), so the *inputs* are
+compared. A fingerprint keeps four numbers of each row: two projections of its log-scores and two of the square roots of
+its probabilities. They differ only by rounding between float32, float64 and six printed digits, and a constant added
+to a row does not change them. The fingerprint is stored in the calibrator and in its file.
 
-Scores with few distinct values (forests, rounded scores) repeat by chance. How often is estimated from the
-fitted rows among themselves, and only what exceeds it counts.
+Scores with few distinct values (forests, rounded scores) coincide by chance. The rate of such coincidences is
+estimated within the fitted rows, and only what exceeds it counts.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scipy import special
 from hcal import inputs
 from hcal.numerics import row_blocks, softmax
 
-#: From this share of the judged rows on, a certificate is refused.
+#: A certificate is refused if at least this share of its rows was used in the fit.
 REFUSED_FROM: Final = 0.05
-#: Rows that a fingerprint keeps (512 KB); of more rows, those in randomly chosen stripes of the scores.
+#: The most rows that a fingerprint keeps (512 KB); of larger sets it keeps the rows in randomly chosen stripes.
 KEPT_ROWS: Final = 2**15
 _STRIPE: Final = 0.01
-_LOWEST: Final = -30.0  # log-scores below this are equal: float32 knows no smaller probabilities than 1e-45
-#: How far apart two rows count as equal: from float64 to six printed digits.
+_LOWEST: Final = -30.0  # log-scores below this count as equal to it
+#: Distances up to which two rows count as equal: from rounding in float64 to that of six printed digits.
 _REACHES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3)
-_CHANCE: Final = 1e-4  # probability with which fresh rows may look like fitted ones, for each reach
-_SPARSE: Final = 0.02  # of rows that repeat others: below it coincidences come in single pairs
+_CHANCE: Final = 1e-4  # for each distance, the probability of taking new rows for fitted ones
+_SPARSE: Final = 0.02  # if fewer rows than this share coincide with others, they do so in single pairs
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
 Fingerprint = dict[str, NDArray[Any]]
@@ -43,14 +43,14 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many of some rows a calibrator was fitted on.
+    """The share of some rows that a calibrator was fitted on.
 
     Attributes
     ----------
     share : float
-        Estimated share of the judged rows that were fitted on, beyond chance.
+        Estimated share of the rows that were used in the fit, chance coincidences left out.
     sentence : str
-        What was found; empty where nothing was.
+        The finding in words; empty if the share is 0.
     """
 
     share: float
@@ -58,7 +58,7 @@ class Overlap:
 
     @property
     def refused(self) -> bool:
-        """Whether the share is 5 % or more: such rows prove nothing about the calibrator."""
+        """Whether the share is 5 % or more, too much for a certificate."""
         return self.share >= REFUSED_FROM
 
 
@@ -77,8 +77,8 @@ def fingerprint(x: NDArray[Any]) -> Fingerprint:
     Returns
     -------
     dict of arrays
-        ``rows`` (int64, shape ()), the number of rows N; ``kept_below`` (float64, shape ()), in 0..1: rows
-        whose stripe has a smaller hash were kept, 1 for all; ``projections`` (float32, shape (M, 4)).
+        ``rows`` (int64, shape ()): the number of rows N. ``kept_below`` (float64, shape ()): rows whose stripe has a
+        hash below it were kept; 1 means all. ``projections`` (float32, shape (M, 4)): the kept rows.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def fingerprint(x: NDArray[Any]) -> Fingerprint:
 
 
 def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fingerprint | None:
-    """Return the fingerprint of two sets of rows together; None is that of no rows.
+    """Return the fingerprint of the union of two sets of rows; None stands for no rows.
 
     >>> x = np.random.default_rng(0).normal(size=(100, 3))
     >>> both = merge_fingerprints(fingerprint(x[:30]), fingerprint(x[30:]))
@@ -113,7 +113,7 @@ def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fi
 
 
 def check_fingerprint(stored: Mapping[str, Any]) -> None:
-    """Raise a ValueError where that is not the fingerprint of any rows.
+    """Raise a ValueError if arrays from a file are not a valid fingerprint.
 
     >>> check_fingerprint({"rows": np.array(2), "kept_below": np.array(2.0)})
     Traceback (most recent call last):
@@ -132,12 +132,12 @@ def check_fingerprint(stored: Mapping[str, Any]) -> None:
 
 
 def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
-    """Return how many of the judged rows are among the fitted ones, beyond what chance would give.
+    """Estimate how many of the judged rows are among the fitted ones, chance coincidences left out.
 
     Parameters
     ----------
     fitted : dict of arrays
-        Of :func:`fingerprint`.
+        The result of :func:`fingerprint` for the rows of the fit.
     judged : array of shape (N, K), or dict of arrays
         Logits, or their fingerprint.
 
@@ -164,7 +164,7 @@ def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
 
 
 def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
-    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
+    """Estimate how many of these rows a calibrator was fitted on; None if it has no fingerprint.
 
     Examples
     --------
@@ -178,14 +178,14 @@ def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
     fitted = getattr(calibrator, "fitted_on_", None)
     if fitted is None:
         return None
-    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
+    own = getattr(calibrator, "rows", None)  # a multiple-choice calibrator brings its questions to one width
     if own is not None:
         return overlap(fitted, np.asarray(own(scores)))
     return overlap(fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0])
 
 
 def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
-    """Return a warning where calibration rows (N, K) of logits are among those of an evaluation, or nothing.
+    """Return a warning if calibration rows (logits, (N, K)) are among the rows of an evaluation, else an empty string.
 
     >>> x = np.random.default_rng(0).normal(size=(50, 3))
     >>> coincidence(x, x)
@@ -196,9 +196,9 @@ def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
 
 
 def model_fingerprint(calibrator: Any) -> str:
-    """Return 16 hexadecimal digits that name a fitted calibrator by what it computes.
+    """Return 16 hexadecimal digits that identify a fitted calibrator by the function that it computes.
 
-    Files of probabilities carry it, so that a certificate of them can ask for the model.
+    Files of probabilities store it, so that ``hcal certify`` can ask for the model that made them.
 
     >>> from hcal import make_calibrator
     >>> x, y = [[0.0, 2.0]] * 4, [1, 1, 1, 0]
@@ -217,7 +217,7 @@ def model_fingerprint(calibrator: Any) -> str:
 
 
 def _projected(x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Matrix], Matrix]) -> Matrix:
-    """Return two projections (M, 2) of what a function makes of the log-scores of the kept rows."""
+    """Apply a function to the log-scores of the kept rows and return two projections (M, 2) of the result."""
     angle = _GOLDEN * np.arange(x.shape[1])
     weights, out = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1), np.empty((len(kept), 2))
     for rows in row_blocks((len(kept), x.shape[1]), 2**18):
@@ -227,7 +227,7 @@ def _projected(x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Matr
 
 
 def _stripes(u: NDArray[Any]) -> Matrix:
-    """Return a hash in 0..1 of the stripe in which a projection (N,) lies; rounding rarely changes it."""
+    """Return a hash in 0..1 of the stripe that each projection (N,) falls into; rounding rarely changes the stripe."""
     cell = np.floor(u.astype(np.float32) / np.float32(_STRIPE)).astype(np.int64).view(np.uint64)
     cell = (cell ^ (cell >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
     cell = (cell ^ (cell >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -235,7 +235,7 @@ def _stripes(u: NDArray[Any]) -> Matrix:
 
 
 def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
-    """Return the rows that are kept, in order, and the hash below which stripes were."""
+    """Return the indices of the rows to keep, ascending, and the hash below which stripes are kept."""
     if len(stripes) <= KEPT_ROWS:
         return np.arange(len(stripes)), 1.0
     hashes, counts = np.unique(stripes, return_counts=True)
@@ -246,25 +246,25 @@ def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
 
 
 def _gaps(of: NDArray[np.float32], to: NDArray[np.float32] | None = None) -> Matrix:
-    """Return how far each row (N, 2) is from the nearest of others (M, 2), or from the nearest other row of its own."""
+    """Return the distance of each row (N, 2) to the nearest of the rows ``to`` (M, 2), or to the nearest other row."""
     from scipy.spatial import cKDTree
 
     if to is not None:
         return np.asarray(cKDTree(np.unique(to, axis=0)).query(of, p=np.inf)[0])
     values, place, counts = np.unique(of, axis=0, return_inverse=True, return_counts=True)
-    gaps = np.asarray(cKDTree(values).query(values, k=2, p=np.inf)[0])[:, 1]  # of a single value infinite
+    gaps = np.asarray(cKDTree(values).query(values, k=2, p=np.inf)[0])[:, 1]  # infinite if there is only one value
     return np.where(counts > 1, 0.0, gaps)[place]
 
 
 def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: float) -> Iterator[tuple[float, float]]:
-    """Yield for each reach the share of judged rows that were fitted on: at least, and estimated.
+    """Yield for each distance in ``_REACHES`` a lower bound and an estimate of the share of judged rows in the fit.
 
-    Chance is how often fitted rows coincide with other fitted rows. Where the fitted rows were copied, the
-    judged rows among themselves bound it: a set ``ratio`` times as large is met at most that many times as
-    often. By the lower bound the best reach is chosen.
+    The rate of chance coincidences is that of fitted rows with other fitted rows. If the fitted set holds copies, that
+    rate is too high; then coincidences among the judged rows bound it, times ``ratio`` for a fitted set that is so
+    much larger. The caller takes the estimate with the largest lower bound.
     """
     n, m = len(mine), len(theirs)
-    between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)  # of all pairs of rows
+    between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)  # the share of pairs with one row from each set
     gaps, own, others = _gaps(theirs, mine), _gaps(mine), _gaps(theirs)
     for reach in _REACHES:
         matched = int((gaps <= reach).sum())
@@ -274,7 +274,7 @@ def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: flo
             chance, upper = min(chance, ratio * among), ratio * among_upper
         likely = special.bdtrc(matched - 1, m, upper) if matched else 1.0
         if matched and max(chance, among) < _SPARSE:
-            # Coincidences of fresh rows are as likely between the sets as within them, by the number of pairs.
+            # If all rows are new, a coincidence falls between the sets with the probability ``between``.
             pairs = matched + int(chance * n + among * m) // 2
             likely = min(likely, special.bdtrc(matched - 1, pairs, between))
         if likely > _CHANCE or upper >= 1:
@@ -284,18 +284,18 @@ def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: flo
 
 
 def _rate(marks: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return a share and an upper bound of it; repeats come in pairs, which halves the rows."""
+    """Return a share and an upper confidence bound for it; repeats come in pairs, so only half the rows count."""
     n, count = len(marks), int(marks.sum())
     return count / n, float(special.betaincinv(count / 2 + 1, (n - count) / 2 + 1e-9, 1 - _CHANCE))
 
 
 def _is_same_set(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:
-    """Return whether two sets hold the same rows in any order, where chance would not make them equal."""
+    """Return whether two sets hold the same rows in any order, and equality by chance is improbable."""
     if len(mine) != len(theirs):
         return False
     apart = np.abs(np.sort(mine, axis=0) - np.sort(theirs, axis=0)).max(axis=0)
     if apart[:2].max() > 3e-4 and apart[2:].max() > 1e-4:
         return False
     counts = np.sort(np.unique(np.floor(mine[:, 2:] / 1e-4), axis=0, return_counts=True)[1])
-    # Two fresh samples have the same count of a value with probability of about 1/√(4πm); the last follows.
+    # Two new samples have the same count m of a value with a probability of about 1/√(4πm); the last count follows.
     return bool(0.5 * np.log(4 * np.pi * counts[:-1]).sum() > -np.log(_CHANCE))

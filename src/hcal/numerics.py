@@ -1,4 +1,4 @@
-"""Numerically safe softmax and friends, in numpy."""
+"""Array types, numerically safe softmax, and small array helpers in numpy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FloatArray = NDArray[np.floating[Any]]
 Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Differences of logits below this are none: an inverse temperature for them would overflow.
+#: Differences of logits below this count as 0: an inverse temperature for them would overflow.
 NOTHING = 1e-190
 
 
 def row_blocks(shape: tuple[int, ...], events: int) -> list[slice]:
-    """Cut rows (N, K) into slices of about so many events: memory stays bounded, or in the cache.
+    """Cut the rows of an array (N, K) into slices of about ``events`` entries, to bound memory or to stay in the cache.
 
     >>> row_blocks((5, 10), 20)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -36,13 +36,11 @@ def prefix_sums(x: Float64) -> Float64:
     >>> prefix_sums(np.array([1.0, 2.0]))
     array([0., 1., 3.])
     """
-    out = np.zeros(len(x) + 1)
-    np.cumsum(x, out=out[1:])
-    return out
+    return np.concatenate([[0.0], np.cumsum(x)])
 
 
 def run_starts(x: NDArray[Any]) -> IntArray:
-    """Return where each run of equal values begins; x (n,), n ≥ 1.
+    """Return the index at which each run of equal values begins; x (n,), n ≥ 1.
 
     >>> run_starts(np.array([3, 3, 5]))
     array([0, 2])
@@ -51,7 +49,7 @@ def run_starts(x: NDArray[Any]) -> IntArray:
 
 
 def is_ragged(rows: Any) -> bool:
-    """Return whether this is a list of rows of which some are longer than others.
+    """Return whether this is a list of rows of different lengths.
 
     >>> is_ragged([[0.5, 0.5], [0.2, 0.3, 0.5]]), is_ragged([[0.5, 0.5]]), is_ragged(np.eye(2))
     (True, False, False)
@@ -62,7 +60,7 @@ def is_ragged(rows: Any) -> bool:
 
 
 def pad_options(rows: Iterable[Any], fill: float) -> Float64:
-    """Return rows of different lengths as one array, the end of the short ones filled: (N, longest row).
+    """Return rows of different lengths as one array (N, longest row); short rows are filled up at their end.
 
     ``fill`` is 0 for probabilities, −inf for scores.
 
@@ -78,16 +76,16 @@ def pad_options(rows: Iterable[Any], fill: float) -> Float64:
 
 
 def log_softmax_options(scores: Float64) -> Float64:
-    """Return log-probabilities of rows in which −inf marks what is not there; the argmax stays.
+    """Return log-probabilities (N, K) of scores (N, K) in which −inf marks options that a question does not have.
 
-    Shapes: scores (N, K) → (N, K).
+    The argmax of every row is that of the scores.
 
     >>> log_softmax_options(np.array([[0.0, 0.0, -np.inf]])).round(3)
     array([[-0.693, -0.693,   -inf]])
     """
     logs: Float64 = log_softmax(scores)
     top = scores.argmax(axis=1)
-    rows = np.flatnonzero(logs.argmax(axis=1) != top)  # rounding may tie the best with an earlier one
+    rows = np.flatnonzero(logs.argmax(axis=1) != top)  # rounding may make the best option equal to an earlier one
     logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), np.inf)
     return logs
 

@@ -1,10 +1,11 @@
-"""Partial results of blocks of rows, and who works on the blocks: this process, others of this machine, or a cluster.
+"""Computing over blocks of rows: partial results that can be merged, and runners that work on the blocks.
 
-Metrics, certificates and the sums that fits need are partial results: each block adds to one, and two become
-one by ``merge``, which is associative, and commutative up to the rounding of sums.
+Metrics, certificates and the sums that fits need are partial results: each block makes one, and ``merge`` adds two of
+them up. Merging is associative, and commutative up to rounding.
 
-A runner is called with a function and pieces and yields the function's answers in the order of the pieces. The answers
-do not depend on the runner: :class:`Processes`, :class:`hcal.integrations.dask.Runner`, or ``map`` itself.
+A runner takes a function and pieces of the data and yields the function's results in the order of the pieces. It may
+work in this process (``map``), in other processes (:class:`Processes`) or on a cluster
+(:class:`hcal.integrations.dask.Runner`); the results are the same.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Runs a function on pieces and yields its answers in their order."""
+    """Runs a function on pieces and yields its results in their order."""
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
         """Yield ``function(piece)`` for every piece."""
 
 
 class WorkerDiedError(OSError):
-    """A process that worked on a piece was killed."""
+    """A worker process was killed while it worked on a piece."""
 
 
 class Processes:
-    """A runner with processes of this machine.
+    """A runner that works in several processes of this machine.
 
     Examples
     --------
@@ -55,17 +56,19 @@ class Processes:
 
 
 class Partial(Protocol):
-    """An answer in the making, of a size that does not grow with the rows: ``update``, ``merge``, ``result``."""
+    """A partial result (``update``, ``merge``, ``result``) whose size does not grow with the number of rows."""
 
     def merge(self, other: Any) -> Any:
-        """Add what another part has seen."""
+        """Add the rows of another partial result."""
 
 
 P = TypeVar("P", bound=Partial)
+#: Is told how many rows are done, for a progress bar.
+Advance = Callable[[int], None] | None
 
 
 def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
-    """Return the parts as one, added in the order given to an empty one.
+    """Merge the parts, in the order given, into an empty partial result and return that.
 
     >>> from hcal.metrics import StreamingMetrics
     >>> blocks = [([[0.2, 0.8]], [1]), ([[0.6, 0.4]], [1])]
@@ -80,17 +83,12 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
 
 
 def add_up(
-    function: Callable[[Any], P],
-    pieces: Sequence[Any],
-    empty: Callable[[], P],
-    *,
-    runner: Runner | None = None,
-    advance: Callable[[int], None] | None = None,
+    function: Callable[[Any], P], pieces: Sequence[Any], empty: Callable[[], P], runner: Runner | None, advance: Advance
 ) -> P:
-    """Return what the function makes of all pieces, merged in their order.
+    """Run a function on all pieces and merge its results in their order.
 
-    ``function`` makes a partial result of a piece, ``empty`` one that has seen nothing.
-    ``advance`` is told after each piece how many rows it had.
+    ``function`` returns the partial result of a piece and ``empty`` that of no rows. ``advance`` is called after each
+    piece with its number of rows.
     """
     whole = empty()
     for piece, part in zip(pieces, (runner or map)(function, pieces), strict=True):

@@ -1,4 +1,4 @@
-"""A progress bar that appears only where somebody waits."""
+"""A progress bar for long computations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Fits shorter than this many seconds stay silent.
+# Computations shorter than this many seconds show no bar.
 _patience: ContextVar[float] = ContextVar("patience", default=3.0)
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Let no bar come up by itself, in this thread and for the while."""
+    """Suppress progress bars inside the ``with`` block (in this thread), except those asked for by ``verbose``."""
     before = _patience.set(math.inf)
     try:
         yield
@@ -25,9 +25,9 @@ def silent() -> Iterator[None]:
 
 @contextmanager
 def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a bar on stderr by so many steps.
+    """Yield a function that advances a bar on stderr by a number of steps.
 
-    The bar shows at once if ``verbose``; else after three seconds, and only on a terminal.
+    With ``verbose`` the bar is shown at once, otherwise after three seconds and only on a terminal.
     """
     from rich import progress as bars
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What leaves hcal as text: names from outside made safe to show, and numbers that JSON can hold."""
+"""Text output: names from outside made safe to print, and values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def printable(text: object) -> str:
 
 
 def without_nan(value: Any) -> Any:
-    """Return plain values for JSON: what is not finite becomes null, numbers of numpy become Python's.
+    """Return plain values for JSON: numpy numbers become Python numbers; NaN and infinite ones become null.
 
     >>> without_nan({"a": (1.0, float("nan"))})
     {'a': [1.0, None]}

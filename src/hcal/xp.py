@@ -14,23 +14,23 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 #: A numpy array or a torch tensor. Neither library knows the other's type, so the checker cannot either.
 Array: TypeAlias = Any
 
-exp, log, log1p, expm1, sqrt, tanh, abs = np.exp, np.log, np.log1p, np.expm1, np.sqrt, np.tanh, np.abs
-where, maximum, minimum, clip, isnan, take = np.where, np.maximum, np.minimum, np.clip, np.isnan, np.take
-#: Of each row (N, K), as (N, 1); NaN where one is.
+exp, log, log1p, sqrt, abs = np.exp, np.log, np.log1p, np.sqrt, np.abs
+where, maximum, minimum, clip, take = np.where, np.maximum, np.minimum, np.clip, np.take
+#: The sum, the largest and the smallest value of each row, (N, K) → (N, 1); NaN in a row gives NaN.
 row_sum = partial(np.sum, axis=-1, keepdims=True)
 row_max, row_min = partial(np.max, axis=-1, keepdims=True), partial(np.min, axis=-1, keepdims=True)
-#: Where each row is largest, (N, 1); of ties the first.
+#: The index of the largest value of each row, (N, 1); the first of several that tie.
 argmax = partial(np.argmax, axis=-1, keepdims=True)
-#: Running sums along rows; arrays of one shape (…) as (…, M); arrays side by side along the last axis.
+#: Running sums along rows; M arrays of one shape (…) stacked to (…, M); arrays joined along the last axis.
 cumsum, stack, concat = (partial(np.cumsum, axis=-1), partial(np.stack, axis=-1), partial(np.concatenate, axis=-1))
-#: From each row the values at its indices: x (N, K), index (N, J) → (N, J).
+#: The values of each row at the row's own indices: x (N, K), index (N, J) → (N, J).
 take_along = partial(np.take_along_axis, axis=-1)
 
 
@@ -43,23 +43,18 @@ def namespace(x: Array) -> Any:
     return xp_torch
 
 
-def asarray(values: Any, like: Array) -> Array:
-    """Return numbers as an array of the library, device and float width of ``like``."""
-    return np.asarray(values, dtype=like.dtype)
-
-
 def astype(x: Array, like: Array) -> Array:
     """Return x in the float width of ``like``."""
     return x.astype(like.dtype, copy=False)
 
 
 def eps(x: Array) -> float:
-    """Return the spacing of x's floats at 1."""
+    """Return the distance from 1 to the next larger number of x's float width."""
     return float(np.finfo(x.dtype).eps)
 
 
 def tiny(x: Array) -> float:
-    """Return the smallest positive number of x's floats that is computed with in full width."""
+    """Return the smallest positive normal number of x's float width."""
     return float(np.finfo(x.dtype).tiny)
 
 
@@ -93,8 +88,9 @@ def softmax(x: Array) -> Array:
 
 def log_sum_exp(x: Array) -> Array:
     """Return ln Σ e^x of each row, (N, 1)."""
-    top = row_max(x)
-    return top + np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
+    xp = namespace(x)
+    top = xp.row_max(x)  # not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top
+    return top + xp.log(xp.row_sum(xp.exp(x - top)))
 
 
 def floor_index(x: Array) -> Array:
@@ -103,20 +99,16 @@ def floor_index(x: Array) -> Array:
 
 
 def put_along(x: Array, index: Array, values: Array) -> Array:
-    """Return x with each row's values at its indices replaced; x may be overwritten."""
+    """Return x with the values of each row at the row's own indices replaced: by an array (N, J), or by one number.
+
+    x may be overwritten.
+    """
     np.put_along_axis(x, index, values, axis=-1)
     return x
 
 
-def replaced(x: Array, index: Array, value: float) -> Array:
-    """Return a copy of x in which each row has this value at its index (N, 1)."""
-    out = x.copy()
-    np.put_along_axis(out, index, value, axis=-1)
-    return out
-
-
 def sum_by(values: Array, group: Array) -> Array:
-    """Return the sums of each row's values by group: values and groups 0..K−1 (N, K) → sums (N, K) of the groups.
+    """Return for each row the sums of its values by group: values (N, K), group numbers 0..K−1 (N, K) → sums (N, K).
 
     >>> sum_by(np.array([[1.0, 2.0, 4.0]]), np.array([[0, 1, 1]]))
     array([[1., 6., 0.]])
@@ -137,57 +129,61 @@ def one_hot(index: Array, n: int, like: Array) -> Array:
 
 
 def rounded(x: Array) -> Array:
-    """Return float64 numbers rounded to 34 bits, ten digits; narrower ones as they are.
+    """Return float64 numbers rounded to 34 bits (ten digits); numbers of a narrower type are returned unchanged.
 
-    What is equal but for rounding becomes equal: functions with steps need that. Splitting by Veltkamp.
+    Step functions need this: values that differ only by rounding errors become equal. Veltkamp's splitting.
 
     >>> bool(rounded(np.array(0.1 + 0.2)) == rounded(np.array(0.3)))
     True
     """
-    if eps(x) > 1e-10:
+    if x.itemsize < 8:
         return x
     big = x * (2.0**19 + 1)
     return big - (big - x)
 
 
 def sort_rows(x: Array) -> tuple[Array, Array]:
-    """Return each row from its largest value down, and the order that sorts it (stable)."""
+    """Return each row in falling order, and the indices that sort it; ties keep their order."""
     order = np.argsort(-x, axis=-1, kind="stable")
     return np.take_along_axis(x, order, axis=-1), order
 
 
 def searchsorted(edges: Array, x: Array, *, right: bool = False) -> Array:
-    """Return how many of the ascending edges (G,) lie below each x; with ``right``, below or at it."""
+    """Return how many of the ascending edges (G,) are smaller than each x; with ``right``, smaller or equal."""
     return np.searchsorted(edges, x, side="right" if right else "left")
 
 
 def segment_search(knots: Array, offsets: Array, x: Array, *, right: bool = False) -> Array:
-    """Return how many knots of its own column's segment lie below each x (N, E); with ``right``, below or at it.
+    """Return for each x (N, E) how many knots of its column are smaller; with ``right``, smaller or equal.
 
-    Column e owns ``knots[offsets[e] : offsets[e + 1]]``, ascending.
+    The knots of column e are ``knots[offsets[e] : offsets[e + 1]]``, ascending.
 
     >>> segment_search(np.array([0.5, 0.2, 0.6]), np.array([0, 1, 3]), np.array([[0.7, 0.5]]))
     array([[1, 1]])
     """
-    side: Literal["left", "right"] = "right" if right else "left"
     out = np.empty(x.shape, dtype=np.int64)
     for e in range(x.shape[-1]):
-        out[..., e] = np.searchsorted(knots[offsets[e] : offsets[e + 1]], x[..., e], side=side)
+        out[..., e] = searchsorted(knots[offsets[e] : offsets[e + 1]], x[..., e], right=right)
     return out
 
 
 def interp(x: Array, knots: Array, values: Array) -> Array:
-    """Return the piecewise linear function through (knots, values) at x; outside it goes straight on.
+    """Return the increasing piecewise linear function through (knots, values) at x.
+
+    Beyond the knots, the first and the last line continue. Rounding never inverts the order of two results.
 
     >>> interp(np.array([-1.0, 0.5]), np.array([0.0, 1.0]), np.array([0.0, 2.0]))
     array([-2.,  1.])
     """
-    inside = np.interp(x, knots, values)
-    if len(knots) < 2:
-        return inside
-    first = (values[1] - values[0]) / (knots[1] - knots[0])
-    last = (values[-1] - values[-2]) / (knots[-1] - knots[-2])
-    return inside + first * np.minimum(x - knots[0], 0) + last * np.maximum(x - knots[-1], 0)
+    xp, last = namespace(x), knots.shape[0] - 2
+    if last < 0:
+        return values[0] + 0 * x
+    low, high, width = values[:-1], values[1:], knots[1:] - knots[:-1]
+    # In float32 two knots may coincide: nothing lies between them.
+    slopes = xp.where(width > 0, (high - low) / xp.where(width > 0, width, 1.0), 0.0)
+    at = xp.clip(xp.searchsorted(knots, x, right=True) - 1, 0, last)
+    out = xp.take(low, at) + xp.take(slopes, at) * (x - xp.take(knots, at))
+    return xp.where(at < last, xp.minimum(out, xp.take(high, at)), out)
 
 
 _SELF = importlib.import_module(__name__)

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-exp, log, log1p, expm1, sqrt, tanh = torch.exp, torch.log, torch.log1p, torch.expm1, torch.sqrt, torch.tanh
-abs, isnan, where = torch.abs, torch.isnan, torch.where
+from hcal.xp import interp, log_sum_exp, rounded  # noqa: F401 - formulas that serve both libraries
+
+exp, log, log1p, sqrt, abs = torch.exp, torch.log, torch.log1p, torch.sqrt, torch.abs
+where, take, astype = torch.where, torch.take, Tensor.type_as
 row_sum = partial(torch.sum, dim=-1, keepdim=True)
 row_max, row_min = partial(torch.amax, dim=-1, keepdim=True), partial(torch.amin, dim=-1, keepdim=True)
 argmax = partial(torch.argmax, dim=-1, keepdim=True)
@@ -18,13 +20,8 @@ log_softmax, softmax = partial(torch.log_softmax, dim=-1), partial(torch.softmax
 
 
 def take_along(x: Tensor, index: Tensor) -> Tensor:
-    """Return from each row the values at its indices: x (N, K), index (N, J) → (N, J)."""
-    return x.gather(-1, index)
-
-
-def take(table: Tensor, index: Tensor) -> Tensor:
-    """Return table[index] for a table (G,) and indices of any shape."""
-    return table[index]
+    """Return the values of each row at the row's own indices: x (N, K), index (N, J) → (N, J)."""
+    return x.gather(-1, index)  # torch.take_along_dim would fix the number of rows in an exported graph
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:
@@ -46,49 +43,28 @@ def clip(x: Tensor, low: Any, high: Any) -> Tensor:
     return minimum(maximum(x, low), high)
 
 
-def asarray(values: Any, like: Tensor) -> Tensor:
-    """Return numbers as a tensor of the float width and device of ``like``."""
-    return torch.as_tensor(values, dtype=like.dtype, device=like.device)
-
-
-def astype(x: Tensor, like: Tensor) -> Tensor:
-    """Return x in the float width of ``like``."""
-    return x.to(like.dtype)
-
-
 def eps(x: Tensor) -> float:
-    """Return the spacing of x's floats at 1."""
+    """Return the distance from 1 to the next larger number of x's float width."""
     return torch.finfo(x.dtype).eps
 
 
 def tiny(x: Tensor) -> float:
-    """Return the smallest positive number of x's floats that is computed with in full width."""
+    """Return the smallest positive normal number of x's float width."""
     return torch.finfo(x.dtype).tiny
 
 
-def log_sum_exp(x: Tensor) -> Tensor:
-    """Return ln Σ e^x of each row, (N, 1)."""
-    top = row_max(x)  # not torch.logsumexp: onnxruntime's gives NaN where all but the top are far below
-    return top + torch.log(row_sum(torch.exp(x - top)))
-
-
 def floor_index(x: Tensor) -> Tensor:
-    """Return numbers ≥ 0, rounded down, as indices; NaN, which no table holds, as 0."""
+    """Return numbers ≥ 0, rounded down, as indices; NaN becomes 0, which every table has."""
     return torch.where(x > 0, x, 0.0).long()
 
 
-def put_along(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """Return x with each row's values at its indices replaced; x may be overwritten."""
+def put_along(x: Tensor, index: Tensor, values: Any) -> Tensor:
+    """Return x with the values of each row at the row's own indices replaced: by a tensor (N, J), or by one number."""
     return x.scatter(-1, index, values)
 
 
-def replaced(x: Tensor, index: Tensor, value: float) -> Tensor:
-    """Return a copy of x in which each row has this value at its index (N, 1)."""
-    return x.scatter(-1, index, torch.full_like(index, value, dtype=x.dtype))
-
-
 def sum_by(values: Tensor, group: Tensor) -> Tensor:
-    """Return the sums of each row's values by group: values and groups 0..K−1 (N, K) → sums (N, K) of the groups."""
+    """Return for each row the sums of its values by group: values (N, K), group numbers 0..K−1 (N, K) → sums (N, K)."""
     return torch.zeros_like(values).scatter_add(-1, group, values)
 
 
@@ -103,37 +79,27 @@ def one_hot(index: Tensor, n: int, like: Tensor) -> Tensor:
     return (index[:, None] == torch.arange(n, device=index.device)).to(like.dtype)
 
 
-def rounded(x: Tensor) -> Tensor:
-    """Return float64 numbers rounded to 34 bits, ten digits; narrower ones as they are."""
-    if x.dtype != torch.float64:
-        return x
-    big = x * (2.0**19 + 1)
-    return big - (big - x)
-
-
 def sort_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row from its largest value down, and the order that sorts it (stable)."""
-    if torch.compiler.is_exporting():  # ONNX has TopK alone, which keeps the order of ties
-        values, order = torch.topk(x, x.shape[-1], dim=-1)
-        return values, order
-    values, order = torch.sort(x, dim=-1, descending=True, stable=True)
-    return values, order
+    """Return each row in falling order, and the indices that sort it; ties keep their order."""
+    if torch.compiler.is_exporting():  # ONNX can only sort by TopK, which keeps the order of ties
+        return torch.topk(x, x.shape[-1], dim=-1)
+    return torch.sort(x, dim=-1, descending=True, stable=True)
 
 
 def searchsorted(edges: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
-    """Return how many of the ascending edges (G,) lie below each x; with ``right``, below or at it."""
+    """Return how many of the ascending edges (G,) are smaller than each x; with ``right``, smaller or equal."""
     if not torch.compiler.is_exporting():
         return torch.searchsorted(edges, x.contiguous(), right=right)
     return _halving(edges, 0, edges.shape[0], x, right=right)
 
 
 def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
-    """Return how many knots of its own column's segment lie below each x (N, E); with ``right``, below or at it."""
+    """Return for each x (N, E) how many knots of its column are smaller; with ``right``, smaller or equal."""
     return _halving(knots, offsets[:-1], offsets[1:] - offsets[:-1], x, right=right)
 
 
 def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, *, right: bool) -> Tensor:
-    """Search segments of the knots for each x, the range of answers halved once a bit: ONNX has no search."""
+    """Search segments of the knots for each x by bisection, since ONNX has no search."""
     at = torch.zeros_like(x, dtype=torch.int64)
     count = knots.shape[0]
     for bit in reversed(range(count.bit_length())):
@@ -142,15 +108,3 @@ def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, *, right: bool) 
         below = (edge <= x) if right else (edge < x)
         at = torch.where(below & (further <= length), further, at)
     return at
-
-
-def interp(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-    """Return the piecewise linear function through (knots, values) at x; outside it goes straight on."""
-    if knots.shape[0] < 2:
-        return values[0] + x * 0
-    cell = (searchsorted(knots, x, right=True) - 1).clamp(0, knots.shape[0] - 2)
-    low, start = knots[cell], values[cell]
-    width = knots[cell + 1] - low
-    # Knots may coincide: their cell has no inside.
-    slope = torch.where(width > 0, (values[cell + 1] - start) / torch.where(width > 0, width, 1.0), 0.0)
-    return start + slope * (x - low)

@@ -1,4 +1,4 @@
-"""Calibrators: one method a file. The registry finds them; nothing is listed by hand."""
+"""Calibrators: each method has its own file, and the registry finds the files by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One-vs-rest, written once: a curve per class on (p_k, [y = k]), then rows divided by their sum.
+"""One-vs-rest methods: a curve for each class, fitted to (p_k, [y = k]), after which rows are divided by their sum.
 
-The sources of these methods give NaN for a row of zeros and a column of zeros for a class that the calibration
-set lacks; here the row stays uncalibrated and the class keeps its p_k.
+The published code gives NaN if all curves of a row are 0, and probability 0 to a class without calibration rows. Here
+such a row stays uncalibrated and such a class keeps its p_k.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from hcal.xp import Array, namespace
 
 #: Knots and values of the curve of one class.
 Curve = tuple[Float64, Float64]
-#: Learns one curve from p_k, the marks [y = k] and the weights, all of shape (N,).
+#: A function that learns one curve from p_k, the indicators [y = k] and the weights, all of shape (N,).
 FitCurve = Callable[[Float64, Float64, Float64 | None], Curve]
-#: How a curve is read: steps (lo, hi] with knots at their upper ends; lines, constant outside; lines that go on.
+#: Steps (lo, hi] with knots at their upper ends; lines, constant beyond the ends; lines that continue beyond the ends.
 Shape = Literal["step", "line", "straight on"]
-#: Probabilities that were averaged may pass 1 by rounding.
+#: The largest value of a probability: an average of probabilities may exceed 1 by rounding.
 MOST = 1 + 1e-9
 
-_COLUMNS = 64  # columns copied at a time: a strided read of one column costs as much as of a cache line
+_COLUMNS = 64  # columns copied at a time: reading one column of an array costs as much as reading a cache line of them
 
 
 def read_curves(x: Array, offsets: Array, knots: Array, values: Array, shape: str) -> Array:
-    """Return each column's curve at that column, x (N, E) → (N, E); a column without a curve stays.
+    """Evaluate the curve of each column at that column's values, x (N, E) → (N, E).
 
-    The curves stand end to end: column e owns ``knots[offsets[e] : offsets[e + 1]]`` and the same of ``values``.
+    The curves are stored one after the other: column e has ``knots[offsets[e] : offsets[e + 1]]`` and the same slice of
+    ``values``. A column with an empty curve is returned unchanged.
 
     >>> offsets, knots, values = np.array([0, 2, 2]), np.array([0.5, 1.0]), np.array([0.1, 0.9])
     >>> read_curves(np.array([[0.5, 0.6], [0.6, 0.4]]), offsets, knots, values, "step")
@@ -66,7 +67,7 @@ def read_curves(x: Array, offsets: Array, knots: Array, values: Array, shape: st
 
 
 def check_curves(offsets: IntArray, knots: Float64) -> None:
-    """Raise a ValueError where offsets do not cut the knots, or knots fall within a curve."""
+    """Raise a ValueError if the offsets do not span the knots, or the knots of a curve are not ascending."""
     if offsets[0] != 0 or offsets[-1] != len(knots):
         raise ValueError(f"'offsets' must begin with 0 and end with {len(knots)}")
     falls = np.flatnonzero(knots[1:] < knots[:-1]) + 1
@@ -75,9 +76,9 @@ def check_curves(offsets: IntArray, knots: Float64) -> None:
 
 
 def normalised(raw: Array, probs: Array, floor: Array) -> Array:
-    """Divide rows by their sum (a row of zeros becomes that of ``probs``), then raise zeros by the floor.
+    """Divide rows by their sum, then replace p by (p + floor)/(1 + K·floor), so that no probability is 0.
 
-    p becomes (p + floor)/(1 + K·floor).
+    A row of zeros is replaced by the row of ``probs``.
 
     >>> normalised(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[0.5, 0.5], [0.9, 0.1]]), np.array(0.0))
     array([[0.25, 0.75],
@@ -89,17 +90,12 @@ def normalised(raw: Array, probs: Array, floor: Array) -> Array:
     return (shares + floor) / (1 + raw.shape[-1] * floor)
 
 
-def floor_field() -> Any:
-    """Declare what is added to every probability before the last normalisation."""
-    return array("added to every probability before the last normalisation", low=0)
-
-
 @map_type
 class Curves(ProbabilityMap):
-    """A curve per class of its probability, and rows divided by their sum.
+    """A curve for the probability of each class, and rows divided by their sum.
 
-    Probabilities are rounded to ten digits first: steps ask whether two are equal, or equal to an edge, and where
-    they are by the scores (votes of a forest, p = ½) the last bit of a softmax must not decide.
+    Probabilities are rounded to ten digits first. A step function compares them with its edges, and where scores are
+    equal by construction (votes of a forest, p = ½) the rounding of a softmax must not decide.
     """
 
     shape: str = option("how a curve is read", ("step", "line", "straight on"))
@@ -108,7 +104,7 @@ class Curves(ProbabilityMap):
     )
     knots: Array = array("where the curves are given, class after class", "P", low=0, high=MOST)
     values: Array = array("of the curves there", "P", low=0, high=MOST)
-    floor: Array = floor_field()
+    floor: Array = array("added to every probability before the last normalisation", low=0)
 
     def probabilities(self, x: Array) -> Array:
         xp = namespace(x)
@@ -126,7 +122,7 @@ class Curves(ProbabilityMap):
 
 
 def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
-    """Yield (k, contiguous copy of column k), reading the matrix in blocks of columns.
+    """Yield (k, contiguous copy of column k); the matrix is read in blocks of columns.
 
     >>> [(k, column.tolist()) for k, column in columns(np.eye(2))]
     [(0, [1.0, 0.0]), (1, [0.0, 1.0])]
@@ -138,7 +134,7 @@ def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
 
 
 def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve) -> dict[str, Any]:
-    """Fit a curve to every class that has rows; one without any gets an empty curve.
+    """Fit a curve to every class; a class without rows gets an empty curve.
 
     >>> fit_curves(np.eye(2), np.array([0, 0]), None, lambda p, hit, w: (p, hit))["offsets"]
     array([0, 2, 2])
@@ -151,27 +147,27 @@ def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: 
 
 
 def end_to_end(curves: list[Curve]) -> dict[str, Any]:
-    """Return curves as ``offsets``, ``knots`` and ``values``."""
+    """Return curves, one after the other, as ``offsets``, ``knots`` and ``values``."""
     knots, values = zip(*curves, strict=True)
     offsets = np.cumsum([0, *map(len, knots)], dtype=np.int64)
     return {"offsets": offsets, "knots": np.concatenate(knots), "values": np.concatenate(values)}
 
 
 def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64:
-    """Return the floor to use: 1/(N·K) unless the user names one.
+    """Return the floor of the probabilities: 1/(N·K) unless the user gives one.
 
-    1/(N·K) is the same as mixing each row with the uniform one at weight 1/(N + 1): N rows cannot show an
-    event to be rarer than about that, and a zero bin then costs log(N·K) instead of an infinite NLL.
+    A floor of 1/(N·K) mixes each row with the uniform distribution at weight 1/(N + 1). N rows cannot show that an
+    event is much rarer, and an event in an empty bin costs log(N·K) instead of an infinite NLL.
 
     >>> float(default_floor(None, 50, 2)), float(default_floor(None, 1e-200, 4))
     (0.01, 0.25)
     """
-    # weights may sum to less than a row
+    # The weights may sum to less than 1.
     return np.array(1.0 / (max(n_rows, 1.0) * n_classes) if floor is None else float(floor))
 
 
 def pool_equal(p: Float64, hit: NDArray[Any], weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
-    """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
+    """Sort by p and pool equal values: return the distinct p, and the total weight and weighted hits of each.
 
     >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
     (array([0.2, 0.5]), array([1., 2.]), array([0., 1.]))
@@ -185,7 +181,7 @@ def pool_equal(p: Float64, hit: NDArray[Any], weight: Float64 | None) -> tuple[F
 
 @parameters
 class CurvePerClass(Calibrator):
-    """A curve per class on (p_k, [y = k]): subclasses say how one is learned and read."""
+    """A curve for each class, fitted to (p_k, [y = k]); subclasses say how a curve is learned and interpolated."""
 
     map_types = (Curves,)
     shape: ClassVar[Shape]
@@ -194,7 +190,7 @@ class CurvePerClass(Calibrator):
 
     @abstractmethod
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
-        """Return what learns the curve of one class, after checks of parameters and rows."""
+        """Check parameters and rows, and return the function that learns the curve of one class."""
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         probs = xp.rounded(softmax(x))

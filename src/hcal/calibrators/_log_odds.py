@@ -1,7 +1,7 @@
-"""Curves of the log-odds, one against the rest: ln p_k − ln(1 − p_k) in, the calibrated log-odds out.
+"""One-vs-rest methods on the log-odds: curves from ln p_k − ln(1 − p_k) to calibrated log-odds.
 
-Two classes are one event, P(class 1), and its complement; more are K events whose probabilities are divided by
-their sum. What fits the curves are small penalised logistic regressions with soft targets.
+With two classes there is one event, "class 1", and its complement. With more there are K events, and their
+probabilities are divided by their sum. The curves are fitted by small logistic regressions with soft targets.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hcal.solvers.nll import logistic
 from hcal.solvers.optimise import Solution
 from hcal.xp import Array, namespace
 
-#: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.
+#: Learns the parameters of one curve from log-odds, indicators [y = k] and weights (N,); says whether it converged.
 FitEvent = Callable[[Float64, Float64, Float64 | None], tuple[Float64, bool]]
 
 
 class OddsMap(Map):
-    """A curve of the log-odds of each of E events: one for two classes, else K. Subclasses write ``curved``."""
+    """A curve for the log-odds of each of E events (one for two classes, else K). Subclasses define ``curved``."""
 
     @abstractmethod
     def curved(self, odds: Array) -> Array:
@@ -46,17 +46,17 @@ class OddsMap(Map):
 
 
 def log_odds(x: Array) -> Array:
-    """Return ln p_k − ln(1 − p_k) of every class, without loss where p_k is near 1; logits (N, K) → (N, K).
+    """Return ln p_k − ln(1 − p_k) of every class, accurate also for p_k near 1; logits (N, K) → (N, K).
 
     >>> log_odds(np.array([[0.0, 1000.0]]))
     array([[-1000.,  1000.]])
     """
     xp = namespace(x)
     top, largest = xp.argmax(x), xp.row_max(x)
-    # The rest of the top class is summed from the others; subtracting would leave no digit.
-    rest = xp.log_sum_exp(xp.replaced(x, top, -np.inf))
+    # 1 − p of the top class is the sum of the others; subtracting would lose all digits.
+    rest = xp.log_sum_exp(xp.put_along(x + 0.0, top, -np.inf))
     p = xp.exp(x - largest)
-    others = xp.replaced(xp.row_sum(p) - p, top, 1.0)
+    others = xp.put_along(xp.row_sum(p) - p, top, 1.0)
     return xp.put_along(x - largest - xp.log(others), top, largest - rest)
 
 
@@ -70,7 +70,7 @@ def expit(x: Array) -> Array:
 
 
 def events(odds: Array) -> Array:
-    """Return the columns that get a curve: class 1 of two, all of more.
+    """Return the columns that get a curve: only class 1 if there are two classes, else all.
 
     >>> events(np.zeros((5, 2))).shape
     (5, 1)
@@ -79,9 +79,9 @@ def events(odds: Array) -> Array:
 
 
 def event_labels(y: IntArray, n_classes: int) -> IntArray:
-    """Return which of the :func:`events` happened (N,); none (a number past the last) if all rows are of one class.
+    """Return the index (N,) of the event in :func:`events` that happened, or a number past the last for none.
 
-    From one class alone nothing can be learned.
+    If all rows are of one class nothing can be learned, and no row gets an event.
 
     >>> event_labels(np.array([0, 1]), 2), event_labels(np.array([2, 2]), 3)
     (array([1, 0]), array([3, 3]))
@@ -94,10 +94,10 @@ def event_labels(y: IntArray, n_classes: int) -> IntArray:
 def fit_events(
     odds: Float64, y: IntArray, weight: Float64 | None, fit_one: FitEvent, identity: Float64
 ) -> tuple[Float64, bool]:
-    """Fit the numbers of every curve; a class without rows, or the only one that has any, gets the identity.
+    """Fit the curve of every event; a class without rows, or the only one that has any, gets the identity.
 
-    ``identity`` (P,) are the numbers that leave log-odds (N, K) as they are. The answer has shape (K, P), or
-    (1, P) for two classes; beside it, whether all fits converged.
+    ``identity`` (P,) are the parameters that leave log-odds (N, K) unchanged. Returned are the parameters (K, P), or
+    (1, P) for two classes, and whether all fits converged.
 
     >>> odds, y = np.array([[0.0, 0.0]]), np.array([1])
     >>> fit_events(odds, y, None, lambda o, hit, w: (np.zeros(2), True), np.array([0.0, 1.0]))
@@ -116,7 +116,7 @@ def fit_events(
 def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
     """Return Platt's targets: (n₊ + 1)/(n₊ + 2) for a hit, 1/(n₋ + 2) for a miss.
 
-    They are what a uniform prior on each rate makes of the labels, and keep separable data from running off.
+    They follow from a uniform prior on each rate, and keep the fit finite for separable data.
 
     >>> platt_targets(np.array([1.0, 0.0, 0.0]), None)
     array([0.66666667, 0.25      , 0.25      ])
@@ -127,10 +127,9 @@ def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
 
 
 def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None) -> Solution:
-    """As :func:`hcal.solvers.nll.logistic`, with all coefficients but the first at least 0.
+    """Logistic regression as in :func:`hcal.solvers.nll.logistic`, with all coefficients but the intercept at least 0.
 
-    Convex with few bounds: the best of the solutions with some coefficients at 0 that keep the others there.
-
+    All subsets of coefficients at 0 are tried; the best solution whose other coefficients are not negative is taken.
     The first column of the design (N, P) is the intercept.
 
     >>> design = np.array([[1.0, 0.0], [1.0, 1.0]])

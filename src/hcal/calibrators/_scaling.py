@@ -1,4 +1,4 @@
-"""What the scaling methods share: their maps, and normal forms of logits (centred, on a grid, by rank, thinned)."""
+"""Shared by the scaling methods: their maps, and logits that are centred, rounded to a grid, sorted or thinned out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hcal.xp import Array, namespace
 
 #: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.
 EPS = float(np.finfo(np.float64).eps)
-#: Of the grid of logits, relative to their typical spread.
+#: The width of the grid of logits, relative to their typical spread.
 _GRID = 2.0**-32
 _LEAST, _MOST = float(np.log(EPS)), float(np.log1p(-EPS))
 
@@ -33,14 +33,14 @@ class Temperature(Map):
 
 
 class OneTemperature(Calibrator):
-    """softmax(z/T): methods that differ only in how they find T."""
+    """Base of the methods with prediction softmax(z/T), which differ only in how they find T."""
 
     preserves = "order"
     weighted = True
     map_types = (Temperature,)
 
     def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
-        """Return what the fit learned: β = 1/T, and what else there is to tell."""
+        """Return the result of a fit with β = 1/T; ``facts`` are added to ``info_``."""
         return Fitted(Temperature(beta=np.array(beta)), converged, message, {"temperature": 1 / beta, **facts})
 
 
@@ -56,10 +56,10 @@ def clipped_log_probs(x: Array) -> Array:
 
 @map_type
 class ClassLines(Map):
-    """softmax of a ln p − b ln(1 − p) + c over the classes that had rows; without b for vector scaling.
+    """softmax of a ln p − b ln(1 − p) + c over the classes with calibration rows; vector scaling has no b.
 
-    The other classes keep their probability: an unpenalised likelihood would send a class that never occurs to
-    probability 0, and there is no evidence for that.
+    The other classes keep their probability: the likelihood alone would move a class that never occurs to probability
+    0, and a small sample is no evidence for that.
     """
 
     present: Array = array("classes with calibration rows", "C", low=0, dtype="int64", order="increasing")
@@ -90,7 +90,7 @@ class ClassLines(Map):
 def class_features(x: Array, count: int) -> list[Array]:
     """Return ln p and, if two are asked for, −ln(1 − p), with p and 1 − p clipped to [eps, 1 − eps].
 
-    1 − p of the top class is summed from the others: subtracting would leave no digit near p = 1.
+    1 − p of the top class is the sum of the other classes, since subtracting would lose all digits near p = 1.
 
     >>> [f.round(4).tolist() for f in class_features(np.array([[0.0, 40.0]]), 2)]
     [[[-36.0437, -0.0]], [[0.0, 36.0437]]]
@@ -99,20 +99,20 @@ def class_features(x: Array, count: int) -> list[Array]:
         return [clipped_log_probs(x)]
     xp = namespace(x)
     p, top = xp.softmax(x), xp.argmax(x)
-    rest = xp.put_along(1 - p, top, xp.row_sum(xp.replaced(p, top, 0.0)))
+    rest = xp.put_along(1 - p, top, xp.row_sum(xp.put_along(p, top, 0.0)))
     return [clipped_log_probs(x), -xp.log(xp.clip(rest, EPS, 1 - EPS))]
 
 
 def present_classes(y: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the classes that have rows, ascending, and where labels stand among them."""
+    """Return the classes that have rows, ascending, and the index of each label among them."""
     present, place = np.unique(y, return_inverse=True)
     return present.astype(np.int64), place.astype(np.int64)
 
 
 def top_hits(logits: FloatArray, y: IntArray) -> Float64:
-    """Return 1 where the label has the top score, 1/t where it shares it with t − 1 classes, else 0; (N,).
+    """Return 1 if the label has the top score, 1/t if t classes share the top score, else 0; (N,).
 
-    ``argmax`` would give a tie to the class of the lowest number.
+    ``argmax`` would decide a tie for the class with the lowest number.
 
     >>> top_hits(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([1, 1]))
     array([1. , 0.5])
@@ -123,7 +123,7 @@ def top_hits(logits: FloatArray, y: IntArray) -> Float64:
 
 
 def without_mean(x: Array) -> Array:
-    """Return logits (N, K) less their mean over the classes, which softmax does not see.
+    """Return logits (N, K) minus their mean over the classes, which does not change their softmax.
 
     >>> without_mean(np.array([[1.0, 3.0]]))
     array([[-1.,  1.]])
@@ -136,8 +136,8 @@ def without_mean(x: Array) -> Array:
 def on_grid(x: FloatArray) -> Float64:
     """Return centred logits (N, K) on a grid of 2e-10 of their typical spread.
 
-    A search that is not convex, or stops early, ends elsewhere when its input differs by rounding. On the grid,
-    rows with another constant, or the classes in another order, are the same numbers.
+    A search that is not convex, or stops early, may end elsewhere if its input differs by rounding. On the grid,
+    adding a constant to a row or reordering the classes gives exactly the same numbers.
 
     >>> z = np.array([[0.1, 0.2, 0.4], [3.0, 1.0, 1.0]])
     >>> bool((on_grid(z) == on_grid(z + 0.7)).all())
@@ -152,9 +152,9 @@ def on_grid(x: FloatArray) -> Float64:
 
 
 def by_rank(x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
-    """Return each row's values in falling order, and where the label's stands.
+    """Return the values of each row in falling order, and the rank of the label's value.
 
-    What treats all classes alike needs no more, and then does not see their numbers.
+    A method that treats all classes alike needs nothing else, and then does not depend on the numbers of the classes.
 
     >>> by_rank(np.array([[1.0, 3.0, 2.0]]), np.array([0]))
     (array([[3., 2., 1.]]), array([2]))
@@ -167,16 +167,16 @@ def by_rank(x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
 def thinned_ranks(
     x: FloatArray, y: IntArray, weight: Float64 | None, max_events: int, usual: float = 1.0
 ) -> tuple[Float64, IntArray, Float64 | None, float]:
-    """Return every n-th row by rank in its unit, where its label stands, its weight, and the unit.
+    """Return every n-th row of logits, sorted and divided by a unit, the rank of its label, its weight, and the unit.
 
-    At most ``max_events`` logits are kept. The unit is 1 for logits of a usual scale, as published, else what
-    brings them to the scale ``usual``.
+    At most ``max_events`` logits are kept. The unit is 1 for logits of a usual scale, as published; otherwise it brings
+    them to the scale ``usual``.
 
     >>> thinned_ranks(np.array([[0.0, 3000.0]]), np.array([0]), None, 10)[3]
     1500.0
     """
     every = -(-x.size // max_events)
-    # One function for all classes: their numbers need not be known.
+    # All classes share one function, so rows can be sorted.
     kept, own = by_rank(on_grid(x[::every]), y[::every])
     scale = logit_scale(kept)
     unit = 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale / usual

@@ -1,8 +1,8 @@
-"""The contract that every calibrator keeps.
+"""The base class of all calibrators.
 
-A method is one file in this folder with one subclass of :class:`Calibrator`. It writes one function: ``_fit`` learns
-a :class:`hcal.maps.base.Map` from checked logits and labels. Input checks, array libraries, warnings, scores before
-and after, class frequencies and the promise of the argmax live here and in :mod:`hcal.maps.prediction`, once.
+A method is one file in this folder with one subclass of :class:`Calibrator`. It defines one function, ``_fit``, which
+learns a :class:`hcal.maps.base.Map` from checked logits and labels. Input checks, array libraries, warnings, scores
+before and after, class frequencies and keeping the argmax are done here and in :mod:`hcal.maps.prediction`.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ _Names = tuple[ClassName, ...] | None
 #: Scores, labels, weights and groups.
 _Rows = tuple[FloatArray, IntArray, Float64 | None, IntArray | None]
 
-#: From so many scores on a fit predicts its own rows by the compiled kernel; below, loading it would take longer.
+#: A fit with more scores than this predicts its own rows by the compiled kernel; for fewer, loading it takes longer.
 _MANY_SCORES = 1_000_000
-#: Whole weights are written out as copies up to this many rows, where a method deals rows into folds.
+#: Methods with folds replace integer weights by copies of the rows, up to this many rows.
 _MOST_COPIES = 200_000
-#: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
+#: A fit warns if the sum of the weights is this many times the number of rows, or the inverse.
 _FAR = 5.0
-#: What ``info_`` says of predictions, untrue once the class frequencies change.
+#: Entries of ``info_`` about predictions, which are no longer true after ``with_prior``.
 _OF_PREDICTIONS = {"notes", "changed_predictions", "threshold"}
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
+    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What ``_fit`` returns.
+    """The result of ``_fit``.
 
     Attributes
     ----------
     map : Map
-        All that prediction needs; its fields go into the saved file.
+        Everything that a prediction needs; its fields go into the saved file.
     converged : bool
     message : str
-        What happened, in words; shown when ``converged`` is false.
+        The text of the warning if ``converged`` is false.
     info : dict
         JSON-able facts for the user: chosen hyperparameters, iterations, notes.
     preserves : {"order", "accuracy", None, "as declared"}
-        What this fit promises, where that is not what the class declares.
+        What this fit preserves, if that differs from the declaration of the class.
     """
 
     map: Map
@@ -93,13 +93,13 @@ class Calibrator(TakesScores, ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     preserves: Preserves = None
-    #: The maps that a fit may learn, parts included: a file may name no other.
+    #: The types of map that a fit may learn, including inner maps; a model file may name no other.
     map_types: ClassVar[tuple[type[Map], ...]] = ()
-    #: Names such as ``h:class_wise``: what follows the colon, and the parameters that it stands for.
+    #: Variants such as ``h:class_wise``: the word after the colon, and the parameters that it stands for.
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Whether ``_fit`` uses weights; if not, ``sample_weight`` is refused rather than ignored.
     weighted: ClassVar[bool] = False
-    #: Whether ``_fit`` deals rows into folds: then it takes ``groups``, and a group stays in one fold.
+    #: Whether ``_fit`` splits rows into folds; it then uses ``groups``, and a group stays in one fold.
     grouped: ClassVar[bool] = False
     #: Whether probabilities below all that the calibration set shows are raised to a floor.
     floored: ClassVar[bool] = True
@@ -112,7 +112,6 @@ class Calibrator(TakesScores, ABC):
     info_: dict[str, Any]
     scores_: dict[str, Scores]
     fitted_on_: dict[str, NDArray[Any]]
-    #: How the file of the fit was read: columns, label, kind of scores; commands read others the same way.
 
     @abstractmethod
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
@@ -130,13 +129,13 @@ class Calibrator(TakesScores, ABC):
         y : array-like of shape (N,)
             Integer labels 0..K−1, or the names that ``classes`` lists.
         sample_weight : array-like of shape (N,), optional
-            Counts rows: an integer weight equals repetition. Weights that are all 7 are seven times the rows, and
-            what depends on the number of rows (penalties, priors, the floor) follows.
+            A weight counts rows: a weight of 7 is the same as seven copies of the row. Everything that depends on the
+            number of rows (penalties, priors, the floor) uses the sum of the weights.
         groups : array-like of shape (N,), optional
-            Rows of one group depend on each other: methods that hold rows out keep a group together.
+            Rows of one group depend on each other; methods with held-out rows keep a group together.
         classes : sequence of K str or int, optional
-            Names of the classes in the order of the columns; ``predict`` then answers with them. A DataFrame
-            whose columns are named as the labels needs none.
+            Names of the classes in the order of the columns; ``predict`` then returns them. Not needed for a DataFrame
+            whose columns are named like the labels.
         """
         self._forget()
         check_params(type(self), self.get_params())
@@ -159,7 +158,7 @@ class Calibrator(TakesScores, ABC):
         self._remember(fitted, x.shape[1], names, floor=floor)
         self.fitted_on_ = fitted_on
         try:
-            given = np.exp(x) if self.input == "probs" else x  # what becomes x again
+            given = np.exp(x) if self.input == "probs" else x  # scores from which x can be computed again
             after = self.prediction_.in_blocks(given, kernel=x.size > _MANY_SCORES)
             both = {"before": softmax(x), "after": after}
             self.scores_ = {when: score_probs(probs, labels, weight) for when, probs in both.items()}
@@ -188,7 +187,7 @@ class Calibrator(TakesScores, ABC):
         return inputs.restore(self.prediction_.in_blocks(scores), origin, self.class_names_)
 
     def predict(self, logits: Any) -> NDArray[Any]:
-        """Return the most probable class of each row, by its name where the fit was given names.
+        """Return the most probable class of each row, by name if the fit was given names.
 
         Parameters
         ----------
@@ -204,7 +203,7 @@ class Calibrator(TakesScores, ABC):
         return named
 
     def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the negative NLL: accuracy cannot tell calibrators apart, a proper score can.
+        """Return the negative NLL, since accuracy could not tell most calibrators apart.
 
         Parameters
         ----------
@@ -221,12 +220,12 @@ class Calibrator(TakesScores, ABC):
         Parameters
         ----------
         frequencies : array-like of shape (K,)
-            How often each class comes where predictions are made; they are normalised.
+            How often each class occurs where predictions are made; they are normalised.
 
         Returns
         -------
         Calibrator
-            A new one, fitted; it saves, loads and exports like any other. The argmax may change.
+            A new fitted calibrator, which saves, loads and exports like any other. The argmax may change.
 
         Examples
         --------
@@ -248,8 +247,8 @@ class Calibrator(TakesScores, ABC):
         Parameters
         ----------
         scores : array-like of shape (N, K)
-            Of the rows to come, in the form of the calibrator's ``input``. Only class frequencies may differ
-            from the calibration set: P(scores | class) must be the same.
+            Scores of the new rows, of the kind ``input``. Only the class frequencies may differ from the calibration
+            set; P(scores | class) must be the same.
 
         Returns
         -------
@@ -260,12 +259,12 @@ class Calibrator(TakesScores, ABC):
         checked, _ = inputs.check_scores(scores, input=self.input, n_classes=self.n_classes_)
         probs = self._with_prior(old, None).prediction_.in_blocks(checked).astype(np.float64)
         new = prior.estimate_frequencies(probs, old)
-        # Of a class that the calibration set lacks nothing can be learned: it keeps what it gets.
+        # Nothing can be learned about a class without calibration rows: its probability is not changed.
         return self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The names of the classes in the order of the columns; 0..K−1 where the fit was given none."""
+        """The names of the classes in the order of the columns, or 0..K−1 if the fit was given none."""
         return np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
 
     # -- machinery --------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ class Calibrator(TakesScores, ABC):
     def _remember(
         self, fitted: Fitted, n_classes: int, names: _Names, floor: Float64 | None = None, ratio: Float64 | None = None
     ) -> None:
-        """Take over what a fit learned or a file holds."""
+        """Set the attributes of a fitted calibrator from a fit or a file."""
         if fitted.preserves != "as declared":
             self.preserves = fitted.preserves
         if ratio is not None:
@@ -304,7 +303,7 @@ class Calibrator(TakesScores, ABC):
         self.info_ = fitted.info
 
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
-        """Return a fitted copy whose probabilities are multiplied by e^log_ratio, whatever this one's are."""
+        """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""
         other = self.clone()
         info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
         fitted = Fitted(self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves)
@@ -313,7 +312,7 @@ class Calibrator(TakesScores, ABC):
         return other
 
     def _forget(self) -> None:
-        """Drop everything learned, so that a failed fit leaves no half-fitted object that predicts."""
+        """Delete all learned attributes, so that a failed fit does not leave an object that predicts."""
         learned = [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]
         for name in [*learned, *({"preserves"} & set(vars(self)))]:
             delattr(self, name)
@@ -328,16 +327,16 @@ class Calibrator(TakesScores, ABC):
 
 
 def named(fitted: Fitted, names: _Names) -> Fitted:
-    """Return the same, with the user's names of the classes in every sentence."""
+    """Return the same with the user's class names in the message and the notes."""
     told = {key: [with_names(words, names) for words in fitted.info[key]] for key in {"notes"} & set(fitted.info)}
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
 
 
 def by_content(x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> _Rows:
-    """Return the rows that have weight, in an order that depends on what they say and not on how they came.
+    """Return the rows with positive weight, in an order that does not depend on the order in which they were given.
 
-    Rows are sorted by how far the label, and then the other classes, lie below the top score. A constant added to
-    a row does not matter, and neither do the numbers of the classes: a class is known by its rows.
+    Rows are sorted by how far the label, and then the other classes, are below the top score. A constant added to a row
+    does not matter, nor does the numbering of the classes.
 
     >>> x, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 0])
     >>> by_content(x, y, None, None)[1], by_content(x[::-1], y[::-1], None, None)[1]
@@ -352,7 +351,7 @@ def by_content(x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntAr
     order = np.lexsort(keys)
     same = np.all([key[order[1:]] == key[order[:-1]] for key in keys], axis=0)
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    if tied.size:  # few rows: these are told apart by all of their scores
+    if tied.size:  # usually few rows, which are sorted by all of their scores
         rank = class_ranks(x, y, weight)
         rows = order[tied]
         scores = np.rint((top[rows, None] - x[rows][:, np.argsort(rank)]) / unit)
@@ -365,7 +364,7 @@ def _taken(index: NDArray[Any], x: FloatArray, y: IntArray, weight: Float64 | No
 
 
 def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
-    """Return a place (K,) of every class that its rows decide, not its number (unless they are alike in all).
+    """Return a rank (K,) of every class that depends on its rows and not on its number, unless two have equal rows.
 
     >>> class_ranks(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 1]), None)
     array([0, 1])
@@ -380,7 +379,7 @@ def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
 
 
 def as_copies(x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None) -> _Rows:
-    """Return rows of whole weights as that many copies: they are dealt into folds one by one, a weight is not.
+    """Replace integer weights by copies of the rows, so that the copies of a row can go to different folds.
 
     >>> as_copies(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([1, 0]), np.array([2.0, 1.0]), None)[1]
     array([1, 1, 0])

@@ -1,4 +1,4 @@
-"""Fit on rows that do not fit in memory: on a sample of them that does not depend on how they are cut into blocks."""
+"""Fit on data that is too large for memory, by a random sample that does not depend on how it is cut into blocks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hcal.io.class_names import check_classes
 from hcal.passes import Runner
 
 Method = TypeVar("Method", bound=Calibrator)
-#: A block of rows, rows of a file, or a function that reads blocks where the work is done.
+#: A block of rows, a part of a file, or a function that reads blocks in the process that works on them.
 RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
-#: What is kept of rows: their hashes and scores, labels, weights and groups by name.
+#: Sampled rows: their hashes, scores, labels, weights and groups by name.
 _Rows = dict[str, NDArray[Any]]
 
-#: Rows of a sample: with ten classes the default's fit then needs 0.8 GB.
+#: Rows of a sample. With ten classes, the fit of the default then needs 0.8 GB.
 SAMPLE_ROWS = 300_000
-#: Scores (rows × classes) of a sample at most: 160 MB of float64, of which a fit needs several times.
+#: The most scores (rows × classes) of a sample: 160 MB of float64, and a fit needs several times that.
 SAMPLE_SCORES = 20_000_000
 _TOP = np.uint64(np.iinfo(np.uint64).max)
 
@@ -38,10 +38,9 @@ def fit_batches(
 ) -> Method:
     """Fit a calibrator on blocks of rows, of which one at a time is in memory.
 
-    A calibrator has few parameters: some 100,000 rows fix them far better than the next data set resembles this
-    one. So every method is fitted in memory, on the rows with the smallest hashes of their numbers: a random
-    sample that is the same however the rows are cut into blocks. Where it holds all rows, the fit is that in
-    memory.
+    A calibrator has few parameters, and 100,000 rows determine them more accurately than new data will match. So every
+    method is fitted in memory on a random sample: the rows whose row numbers have the smallest hashes, which does not
+    depend on how the rows are cut into blocks. If the sample holds all rows, the result is that of an ordinary fit.
 
     ``info_["batches"]`` says how many rows there were and how many were used.
 
@@ -49,13 +48,13 @@ def fit_batches(
     ----------
     calibrator : Calibrator
     batches : Batches of :func:`hcal.io.batches`, iterable of Batch, or a function that returns one
-        Or of functions that read batches where the work is done.
+        Also an iterable of functions that read batches in the process that works on them.
     sample_rows : int
-        Rows of the sample; with more than 66 classes fewer, so that it holds at most 20 million scores.
+        Rows of the sample; fewer with more than 66 classes, so that it holds at most 20 million scores.
     run : callable, optional
-        (function, pieces) ↦ the function's result for every piece: where the blocks are read. By default here.
+        Called with a function and pieces, it yields the function's result for every piece; by default ``map``.
     classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns; by default those that the batches know.
+        Names of the classes in the order of the columns; by default those of the batches.
 
     Returns
     -------
@@ -95,7 +94,7 @@ def fit_batches(
 
 
 class _Sample:
-    """The rows of the smallest hashes among those seen so far."""
+    """The rows with the smallest hashes among those seen so far."""
 
     def __init__(self, most: int) -> None:
         self.most, self.seen, self._limit = most, 0, _TOP
@@ -114,9 +113,7 @@ class _Sample:
             self.most = min(self.most, max(1, SAMPLE_SCORES // rows["scores"].shape[1]))
         near = np.flatnonzero(rows["hash"] <= self._limit)
         self._parts.append({name: column[near] for name, column in rows.items()})
-        if (
-            sum(len(part["y"]) for part in self._parts[1:]) > self.most // 4 + 1000
-        ):  # copying for every block would cost
+        if sum(len(part["y"]) for part in self._parts[1:]) > self.most // 4 + 1000:  # not for every block: it copies
             self.rows()
 
     def rows(self) -> _Rows | None:
@@ -136,7 +133,7 @@ def _form(rows: _Rows) -> str:
 
 
 def _draw(input: inputs.InputKind, most: int, piece: RowPiece) -> tuple[int, _Rows | None]:
-    """Return how many rows a piece has, and a sample of them."""
+    """Return the number of rows of a piece and a sample of them."""
     sample = _Sample(most)
     for batch in _open(piece):
         _check(batch, input)
@@ -148,7 +145,7 @@ def _draw(input: inputs.InputKind, most: int, piece: RowPiece) -> tuple[int, _Ro
 
 
 def _open(piece: RowPiece) -> Iterator[Batch]:
-    """Yield the batches that a piece is, or reads; empty ones are left out."""
+    """Yield the batches of a piece, without empty ones."""
     found = read_piece(piece) if isinstance(piece, Piece) else piece() if callable(piece) else piece
     for batch in [found] if isinstance(found, Batch) else found:
         if not isinstance(batch, Batch):
@@ -158,7 +155,7 @@ def _open(piece: RowPiece) -> Iterator[Batch]:
 
 
 def _check(batch: Batch, input: inputs.InputKind) -> None:
-    """Name every fault of a batch with its rows."""
+    """Check a batch; errors name the row in the whole data."""
     with rows_from(batch.start):
         if batch.kind != input:
             raise ValueError(f"the batch holds {batch.kind}, but the calibrator takes input={input!r}")
@@ -169,7 +166,7 @@ def _check(batch: Batch, input: inputs.InputKind) -> None:
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit over all 64 (the finaliser of splitmix64; Steele et al., OOPSLA 2014)."""
+    """Return a hash of every number (the finaliser of splitmix64; Steele et al., OOPSLA 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht, AAAI 2015), in the form of the comparison."""
+"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht, AAAI 2015), as in the paper's comparison."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.calibrators.hb import bin_rates
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
-_LOG_FLOOR = -100.0  # a certain but wrong bin costs 100 nats a row, not infinity
-_ELBOW = 0.001  # the drop, in units of the variance of all scores, below which the sorted scores are flat
+_LOG_FLOOR = -100.0  # a row of a bin that is certain and wrong costs 100 nats instead of infinity
+_ELBOW = 0.001  # sorted scores that drop by less than this times the variance of all scores count as flat
 
 
 class BayesianBinning(CurvePerClass):
-    """Per class, an average of equal-width histograms with every bin count, weighted by their BIC.
+    """For each class, an average of equal-width histograms with different numbers of bins, weighted by their BIC.
 
     Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian binning, AAAI 2015.
     The paper's comparison scores equal-width histograms by BIC (the original: equal-mass ones by BDeu) and
@@ -46,7 +46,7 @@ class BayesianBinning(CurvePerClass):
 
 
 def _average_histograms(counts: IntArray, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
-    """Fit histograms of so many bins: their edges lie end to end, one sort serves them all."""
+    """Fit one histogram for each number of bins in ``counts`` and average them; the rows are sorted once for all."""
     edges = [np.linspace(0, 1, b + 1) for b in counts]
     lower, upper = np.concatenate([e[:-1] for e in edges]), np.concatenate([e[1:] for e in edges])
     first = np.cumsum(counts) - counts
@@ -82,7 +82,7 @@ def binary_cross_entropy(values: Float64, hits: Float64, mass: Float64) -> Float
 def bic_weights(cross_entropy: Float64, n_parameters: ArrayLike, n_rows: float) -> Float64:
     """Return averaging weights of models by BIC = 2·cross-entropy + parameters·ln N.
 
-    Scores exp((min BIC − BIC)/2), summing to 1, of the models before the elbow of their sorted curve; 0 of the rest.
+    The scores are exp((min BIC − BIC)/2); see :func:`elbow_weights` for which of them count.
 
     >>> bic_weights(np.array([1.0, 1.0]), np.array([1, 3]), 10).round(3)
     array([0.909, 0.091])
@@ -92,10 +92,10 @@ def bic_weights(cross_entropy: Float64, n_parameters: ArrayLike, n_rows: float) 
 
 
 def elbow_weights(scores: Float64) -> Float64:
-    """Return the scores before the elbow of their sorted curve, summing to 1; else 0.
+    """Return weights that sum to 1, in proportion to the scores before the elbow of the sorted scores and 0 after it.
 
-    Sorted descending, first past equal scores, then on while a score drops by more than 0.001 variances of
-    all scores: models up to that one are kept.
+    In falling order, leading scores that are equal are kept, then all up to the first that drops to the next by at most
+    0.001 times the variance of all scores.
 
     >>> elbow_weights(np.array([0.5, 1.0, 0.0, 0.0]))
     array([0.33333333, 0.66666667, 0.        , 0.        ])

@@ -12,10 +12,10 @@ from hcal.solvers.nll import fit_nll
 
 
 class BetaCalibration(Calibrator):
-    """softmax over k of a_k ln p_k − b_k ln(1 − p_k) + c_k, with a, b ≥ 0, of least mean NLL.
+    """softmax over k of a_k ln p_k − b_k ln(1 − p_k) + c_k, with a, b ≥ 0, fitted by mean NLL.
 
-    A class absent from the calibration rows keeps its probability; the others share the rest. There is no
-    penalty: with few rows a class (K in the hundreds) prefer ``svs``.
+    A class without calibration rows keeps its probability; the others share the rest. There is no penalty, so with few
+    rows in a class (hundreds of classes) ``svs`` is the better choice.
 
     Kull, Silva Filho, Flach: Beta calibration: a well-founded and easily implemented improvement on logistic
     calibration for binary classifiers, AISTATS 2017; here all classes at once, not one against the rest.

@@ -10,10 +10,10 @@ from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 
 class CenteredIsotonicRegression(CurvePerClass):
-    """Isotonic regression whose flat stretches shrink to their centres, with lines between: nothing ties.
+    """Isotonic regression with each flat stretch replaced by its centre and lines in between, so that no rows tie.
 
-    A flat stretch says only that the rate cannot be told to rise there; a curve that rises through its centre
-    fits as well and keeps the ranking. Stretches at 0 and 1 stay flat, as published: no line could pass them.
+    A flat stretch only means that the data do not show the rate to rise there. A curve that rises through its centre
+    fits about as well and keeps the ranking. Stretches at 0 and 1 stay flat, as published.
 
     Oron, Flournoy: Centered isotonic regression: point and interval estimation for dose-response studies,
     Statistics in Biopharmaceutical Research, 2017.

@@ -22,19 +22,19 @@ from hcal.solvers.optimise import Best, lbfgs
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
-# Up to this many logits times critics there is no cap; 25000×1000 gets 20 critics of 30 iterations.
+# The most logits times critics: a calibration set of 25000×1000 gets 20 critics of 30 iterations.
 _MOST_WORK = 5e8
 # The target of a critic clips the running prediction here, as published.
 _CLIP = 1e-7
-# The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
-# a critic becomes a hard cut.
+# The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two weights. Without a
+# bound, a critic becomes a hard threshold.
 _REACH = 50.0
 _PATIENCE = 20  # critics without a better held-out score after which the search ends
 
 
 @map_type
 class CriticSteps(ProbabilityMap):
-    """softmax(βz), then x += w(x) B for one critic after another."""
+    """softmax(βz), followed by the correction x += w(x) B of each critic in turn."""
 
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
     critics: Array = array("v of each critic", "A", "K")
@@ -52,11 +52,11 @@ class CriticSteps(ProbabilityMap):
 
 @parameters
 class DecisionCalibration(Calibrator):
-    """Temperature scaling, then corrections x += w(x) B that critics with two actions ask for, one by one.
+    """Temperature scaling, then corrections x += w(x) B, each found by a critic with two actions.
 
-    A critic is a linear map V without bias, w(x) = softmax(V x), that maximises Σ_a ‖mean w_a(x)(Y − x)‖₂; B
-    is the least-squares answer to it. The number of critics is chosen by the Brier score of held-out
-    calibration rows and all rows are then used (the published script took the best on the test set).
+    A critic is a linear map V without bias, w(x) = softmax(V x), that maximises the error Σ_a ‖mean w_a(x)(Y − x)‖₂; B
+    is the least-squares correction of that error. The number of critics is chosen by the Brier score of held-out
+    calibration rows, and all rows are then used (the published script took the best on the test set).
 
     Zhao, Kim, Sahoo, Ma, Ermon: Calibrating Predictions to Decisions: A Novel Approach to Multi-Class
     Calibration, NeurIPS 2021. Critics are trained by L-BFGS within the reach of the published Adam schedule.
@@ -66,11 +66,11 @@ class DecisionCalibration(Calibrator):
     critics : int, optional
         A fixed number; by default the best of at most ``max_critics`` on held-out rows.
     max_critics : int
-        Above 5 million logits fewer are tried, in proportion (at 25000×1000: 20).
+        With more than 5 million logits proportionally fewer are tried (20 for 25000×1000).
     floor : float, optional
         Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
     random_state : int
-        Of the critics' starts.
+        Seed of the critics' starting points.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class DecisionCalibration(Calibrator):
         total = float(len(y)) if weight is None else float(weight.sum())
         floor = default_floor(self.floor, total, x.shape[1])
         held = deal_folds(x, 5, groups) == 0
-        # Classes by what their rows say, not by their numbers: the random starts belong to places.
+        # Classes are sorted by their rows, so that the random starts do not depend on the numbers of the classes.
         ranks = class_ranks(x, y, weight)
         x, y = on_grid(x)[:, np.argsort(ranks)], ranks[y]
         solved = solve_temperature(x, y, weight)
@@ -114,7 +114,7 @@ class DecisionCalibration(Calibrator):
         return Fitted(found, solved.converged, solved.message, info)
 
     def _choose(self, x: Float64, y: IntArray, share: Float64, held: NDArray[np.bool_], floor: Float64) -> int:
-        """Return the number of critics of least Brier score on the held-out rows."""
+        """Return the number of critics with the lowest Brier score on the held-out rows."""
         if len(x) < 10 or self.max_critics < 1 or held.all():
             return 0
         most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))
@@ -135,7 +135,7 @@ class DecisionCalibration(Calibrator):
 
 
 def critic_steps(x: Float64, y: IntArray, weight: Float64, random_state: int) -> Iterator[tuple[Float64, Float64]]:
-    """Yield critics (K,) and their shifts (2, K), each trained on what the ones before made of the predictions x."""
+    """Yield critics (K,) and their shifts (2, K), each trained on predictions corrected by those before it."""
     rng = np.random.RandomState(random_state)
     k = x.shape[1]
     marks, steps = np.eye(k)[y], 200 if x.size < 10**7 else 30
@@ -149,7 +149,7 @@ def critic_steps(x: Float64, y: IntArray, weight: Float64, random_state: int) ->
 
 
 def _normalised(x: Array, floor: Array) -> Array:
-    """Cut to [floor, 1 − floor] and divide rows by their sum; a row cut to zeros becomes even."""
+    """Clip to [floor, 1 − floor] and divide rows by their sum; a row of zeros becomes uniform."""
     xp = namespace(x)
     cut = xp.clip(x, floor, 1 - floor)
     total = xp.row_sum(cut)
@@ -195,7 +195,7 @@ def critic_gain(x: Float64, residual: Float64, weight: Float64) -> Callable[[Flo
 
 
 def train_critic(x: Float64, residual: Float64, weight: Float64, start: Float64, max_iterations: int = 200) -> Float64:
-    """Return the v that finds the largest violation, searched from ``start`` (K,)."""
+    """Return the critic v (K,) with the largest error, found from ``start``."""
     loss = critic_gain(x, residual, weight)
     reach = np.full(x.shape[1], _REACH)
     return lbfgs(loss, start, bounds=(-reach, reach), max_iterations=max_iterations, tolerance=1e-9, gain=1e-12).theta

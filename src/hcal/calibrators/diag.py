@@ -16,11 +16,11 @@ from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import MonotoneNet, cells_over
 from hcal.solvers.nll import fit_nll, mean_nll, select
 from hcal.solvers.optimise import Best, Solution
-from hcal.xp import Array, namespace
+from hcal.xp import Array, interp, namespace
 
-# Iterations without a lower held-out NLL after which a search ends.
+# A search ends after this many iterations without a lower held-out NLL.
 _PATIENCE = 40
-# Rows are thinned evenly to so many logits for the fit.
+# The most logits of a fit; if there are more, every n-th row is used.
 _MOST_EVENTS = 2_000_000
 #: Rows to fit on and rows held out.
 Sides = tuple[IntArray, IntArray]
@@ -28,7 +28,7 @@ Sides = tuple[IntArray, IntArray]
 
 @map_type
 class MonotoneTable(Map):
-    """softmax(m(z)) with one increasing, piecewise linear m of all centred logits, straight beyond its ends."""
+    """softmax(m(z)), z the centred logits, with one increasing piecewise linear m whose end lines continue."""
 
     unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
     knots: Array = array("where m is given", "G", order="increasing")
@@ -36,7 +36,7 @@ class MonotoneTable(Map):
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
-        scores = polygon(without_mean(x) / self.unit, self.knots, self.values)
+        scores = interp(without_mean(x) / self.unit, self.knots, self.values)
         return namespace(x).log_softmax(scores)
 
     def check(self) -> None:
@@ -45,26 +45,12 @@ class MonotoneTable(Map):
             raise ValueError("'knots' must be two at least, and 1e-50 apart")
 
 
-def polygon(x: Array, knots: Array, values: Array) -> Array:
-    """Return the piecewise linear function at x, straight beyond its ends; rounding never inverts a pair.
-
-    >>> polygon(np.array([-1.0, 0.5, 3.0]), np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0]))
-    array([-1. ,  0.5,  5. ])
-    """
-    xp, last = namespace(x), knots.shape[0] - 2
-    at = xp.clip(xp.searchsorted(knots, x, right=True) - 1, 0, last)
-    low, high = xp.take(values, at), xp.take(values, at + 1)
-    left = xp.take(knots, at)
-    out = low + (high - low) / (xp.take(knots, at + 1) - left) * (x - left)
-    return xp.where(at < last, xp.minimum(out, high), xp.maximum(out, values[last]))
-
-
 @parameters
 class DiagonalOrderPreserving(Calibrator):
-    """softmax(m(z₁), …, m(z_K)), z centred, with one increasing m, a positive network's integral; mean NLL.
+    """softmax(m(z₁), …, m(z_K)) of centred logits z, with one increasing m that is learned by mean NLL.
 
-    m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt with g an MLP 1 → h → h → 1. One network a fold; the outputs m of the
-    fold models are averaged. The size h is chosen by the mean held-out NLL of the folds.
+    m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt with g an MLP 1 → h → h → 1. Each fold trains a network, and the outputs m of
+    these networks are averaged. The size h is chosen by the mean held-out NLL of the folds.
 
     Rahimi, Shaban, Cheng, Hartley, Boots: Intra Order-preserving Functions for Calibration of Multi-Class
     Neural Networks, NeurIPS 2020.
@@ -74,12 +60,12 @@ class DiagonalOrderPreserving(Calibrator):
     hidden : tuple of int
         Sizes to choose from; one size means no choice. The published result on CIFAR-10 has (10,).
     early_stopping : bool
-        Keep, in each fold, the iterate of lowest held-out NLL. The published method runs to convergence;
-        where all labels of the sharpest scores are right, the slope there then grows without bound and one
-        confident error on new data costs any price.
+        Keep, in each fold, the iterate with the lowest held-out NLL. The published method runs to convergence. If all
+        of the most confident predictions are right, the slope there then grows without bound, and one confident error
+        on new data can cost any NLL.
     folds : int
     random_state : int
-        Of the networks' starts.
+        Seed of the networks' starting points.
     max_iterations : int
         Of L-BFGS.
 
@@ -120,7 +106,7 @@ class DiagonalOrderPreserving(Calibrator):
 
         def held_out(table: Float64, sides: Sides) -> float:
             scores, labels, share = part(sides[1])
-            return mean_nll(polygon(scores, cells.edges, table), labels, share)
+            return mean_nll(interp(scores, cells.edges, table), labels, share)
 
         def fit(size: int, sides: Sides, _: Any) -> tuple[Solution, Float64]:
             net, best = MonotoneNet(size, cells, self.random_state), Best(_PATIENCE)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from hcal.calibrators.base import Fitted
 from hcal.calibrators.ms import FoldMatrices
-from hcal.numerics import Float64, IntArray
 
 
 class DirichletCalibration(FoldMatrices):
-    """softmax(W log p + b) with the penalty, choice and averaging of ``ms``.
+    """softmax(W log p + b), penalised, tuned and averaged over folds as in ``ms``.
 
     Kull, Perelló-Nieto, Kängsepp, Silva Filho, Song, Flach: Beyond temperature scaling: Obtaining
     well-calibrated multiclass probabilities with Dirichlet calibration, NeurIPS 2019.
@@ -28,6 +26,3 @@ class DirichletCalibration(FoldMatrices):
 
     name = "dir"
     title = "Dirichlet calibration"
-
-    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        return self._fit_matrices("log_probs", x, y, weight, groups)

@@ -16,9 +16,9 @@ from hcal.solvers.temperature import logit_scale, solve_increasing, top_probabil
 class ExpectationConsistency(OneTemperature):
     """softmax(z/T) with the T at which the mean confidence equals the accuracy of the calibration rows.
 
-    Mean confidence falls from 1 to 1/K as T grows, so the root is unique. The bracket is [0.01, 10], widened
-    in proportion to logits of an unusual scale. An accuracy of 1, or of at most 1/K, has no root: T is then
-    the end of the bracket, with a warning.
+    The mean confidence falls from 1 to 1/K as T grows, so T is unique. It is searched in [0.01, 10], widened for logits
+    of an unusual scale. If the accuracy is 1, or at most 1/K, there is no such T; the fit then takes the end of the
+    bracket and warns.
 
     Clarté, Loureiro, Krzakala, Zdeborová: Expectation consistency for calibration of neural networks,
     UAI 2023.

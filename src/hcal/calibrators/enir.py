@@ -13,17 +13,15 @@ from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, columns, po
 from hcal.calibrators.bbq import bic_weights, binary_cross_entropy
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
-# The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
-# Measured 1e-8 s a group (20,000 rows of 2 classes): 2e10 is some four minutes of one core, extrapolated.
+# The path has up to G models of up to G groups, and each model is scored, so the work is about G²/2.
+# At the measured 1e-8 s a group (20,000 rows of 2 classes), 2e10 would take about four minutes on one core.
 _MAX_WORK = 2e10
-
-
-# Meeting times that are equal in exact arithmetic differ by rounding; they are one event on the path.
+# Merges at times that differ by less than this, relatively, count as simultaneous: the difference is rounding.
 _SAME_TIME = 1e-12
 
 
 class NearIsotonicEnsemble(CurvePerClass):
-    """Per class, an average along the path from the labels to isotonic regression, weighted by BIC.
+    """For each class, an average of the models on the path from the labels to isotonic regression, weighted by BIC.
 
     Naeini, Cooper: Binary classifier calibration using an ensemble of near isotonic regression models,
     ICDM 2016; the path is the modified PAV algorithm of Tibshirani, Hoefling, Tibshirani: Nearly-isotonic
@@ -47,7 +45,7 @@ class NearIsotonicEnsemble(CurvePerClass):
     shape = "step"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
-        # Refuse before hours of work: counting the starting groups of every class is cheap.
+        # Counting the starting groups of every class is fast, so hours of work are refused at once.
         groups = [len(start_groups(p, y == k)[1].beta) for k, p in columns(probs)]
         work = float((np.array(groups, dtype=np.float64) ** 2).sum() / 2)
         if work > _MAX_WORK:
@@ -70,7 +68,7 @@ class NearIsotonic:
 
 
 def start_groups(p: Float64, hit: NDArray[Any]) -> tuple[Float64, NearIsotonic]:
-    """Return the start of the path, runs of equal label frequency along p (N,), and their upper ends."""
+    """Return the upper ends of runs of equal label frequency along p (N,), and these runs as the start of the path."""
     p, mass, hits = pool_equal(p, hit, None)
     first = run_starts(hits / mass)
     mass, hits = np.add.reduceat(mass, first), np.add.reduceat(hits, first)
@@ -80,7 +78,7 @@ def start_groups(p: Float64, hit: NDArray[Any]) -> tuple[Float64, NearIsotonic]:
 
 def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
     upper, start = start_groups(p, hit)
-    # Two passes over the path: sizes and hits first, then only the kept models are added up. Memory stays O(G).
+    # Two passes over the path, one to score the models and one to add those with weight, need only O(G) memory.
     scored = [(binary_cross_entropy(m.beta, m.hits, m.mass).sum(), len(m.beta)) for m in path(start)]
     entropies, sizes = np.array(scored).T
     mean = np.zeros(len(upper))
@@ -91,7 +89,7 @@ def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
 
 
 def path(start: NearIsotonic) -> Iterator[NearIsotonic]:
-    """Yield the models after each merge; where nothing ever merges, the start itself."""
+    """Yield the model after each merge; if nothing ever merges, the start."""
     now, time = start, 0.0
     while len(now.beta) > 1:
         # A value moves down where it exceeds its right neighbour, up where the left exceeds it.
@@ -99,7 +97,7 @@ def path(start: NearIsotonic) -> Iterator[NearIsotonic]:
         slope = np.diff(-above) / now.mass
         closing, gap = -np.diff(slope), np.diff(now.beta)
         wait = np.full(len(gap), np.inf)
-        np.divide(gap, closing, out=wait, where=closing != 0)  # infinite where neighbours move alike
+        np.divide(gap, closing, out=wait, where=closing != 0)  # infinite if neighbours move in parallel
         soonest = float(wait.min())
         if not np.isfinite(soonest):
             break

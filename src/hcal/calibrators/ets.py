@@ -38,13 +38,13 @@ class TemperatureMixture(ProbabilityMap):
 
 
 class EnsembleTemperatureScaling(Calibrator):
-    """w₁ softmax(z/T) + w₂ softmax(z) + w₃/K, weights on the simplex; T first, then w with T fixed.
+    """w₁ softmax(z/T) + w₂ softmax(z) + w₃/K with weights w ≥ 0 that sum to 1; T is fitted first, then w.
 
-    Both have the least squared error, as in the authors' own results.
+    Both minimise the squared error, as in the authors' own results.
 
     Zhang, Kailkhura, Han: Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in Deep
-    Learning, ICML 2020. There T is searched in [0.05, 5]; here within a factor of 20 of the temperature of
-    least NLL, so that the scale of the logits does not matter.
+    Learning, ICML 2020. There T is searched in [0.05, 5]; here within a factor of 20 of the temperature with the
+    lowest NLL, so that the scale of the logits does not matter.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class EnsembleTemperatureScaling(Calibrator):
     map_types = (TemperatureMixture,)
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        # Brent compares values that differ by rounding alone: let it see the same numbers every time.
+        # Brent's method compares nearly equal values, so its input must not differ by rounding from fit to fit.
         x, y = by_rank(on_grid(x), y)
         share = unit_weight(weight, len(y))
         start = solve_temperature(x, y, weight)
@@ -78,7 +78,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
 
 def _moments(x: Float64, y: IntArray, share: Float64, betas: list[float]) -> tuple[Float64, Float64]:
-    """Return the mean products of softmax(βx) for every two β, and their mean probability of the label."""
+    """Return the mean product of softmax(βx) for each pair of β, and the mean probability of the label for each β."""
     gram, label = np.zeros((len(betas),) * 2), np.zeros(len(betas))
     for rows in row_blocks(x.shape, _BLOCK_EVENTS):
         parts = np.stack([softmax(beta * x[rows]) for beta in betas])
@@ -88,7 +88,7 @@ def _moments(x: Float64, y: IntArray, share: Float64, betas: list[float]) -> tup
 
 
 def _simplex_weights(gram: Float64, label: Float64, even: float) -> Float64:
-    """Return the simplex weights of least squared error of two members and the uniform 1/K (``even``)."""
+    """Return the weights of two members and of the uniform 1/K (``even``) with the least squared error."""
     from scipy.optimize import minimize
 
     gram, label = np.pad(gram, (0, 1), constant_values=even), np.append(label, even)

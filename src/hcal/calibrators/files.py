@@ -1,4 +1,4 @@
-"""Calibrators in files: what a fitted method is, written down, and built again."""
+"""Save fitted calibrators to files and load them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hcal.io.class_names import check_classes
 from hcal.io.model_file import check_info, read_model, reason, write_model
 from hcal.maps.base import build_map
 
-#: The most classes a file may speak of.
+#: The most classes of a model in a file.
 MOST_CLASSES = 10_000_000
-#: Calibrators that are made of others: they have ``members_``, ``facts()`` and ``restore(members, facts)``.
+#: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
 _COMPOSITES: dict[str, type[Any]] = {each.name: each for each in (MultilabelCalibrator, MultipleChoiceCalibrator)}
-#: What a header holds of a calibrator, and of one that is made of others.
+#: The fields of the header of a calibrator, and of one that consists of others.
 _KINDS: dict[str, Any] = {
     "name": str, "params": dict, "map": dict, "preserves": str | None, "n_classes": int, "classes": list | None,
     "converged": bool, "info": dict, "scores": dict,
 }  # fmt: skip
 _KINDS_OF_COMPOSITES: dict[str, Any] = {"name": str, "params": dict, "members": dict, "facts": dict}
-#: What stands before the names of arrays: of the map, of the rows of the fit, of the input and the output.
+#: Prefixes of the arrays of the map and of the fingerprint of the rows, and the names of the other two arrays.
 _MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
 
 
@@ -58,7 +58,7 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the arrays that a file holds of a fitted calibrator; :func:`rebuild` takes them."""
+    """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
     whole = calibrator.prediction_
     header = {
         "name": calibrator.name,
@@ -78,11 +78,10 @@ def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
-    """Read a calibrator that :func:`save` wrote, in this or any earlier version from 0.3 on.
+    """Read a calibrator that :func:`save` wrote with this version or an earlier one, from 0.3 on.
 
-    The checksum, the header and every array are checked against what the method declares before anything is
-    computed: a file either gives a calibrator whose probabilities are probabilities, or is refused with the
-    name of what is wrong.
+    The checksum, the header and every array are checked against the declarations of the method before anything is
+    computed. A file that does not pass is refused with an error that names what is wrong.
 
     Examples
     --------
@@ -101,7 +100,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
 
 def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
-    """Return the calibrator that a header and arrays describe, everything checked."""
+    """Return the calibrator that a header and arrays describe, after checking them."""
     _check_header(header)
     name = header["name"]
     if name not in list_calibrators():
@@ -111,7 +110,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
         )
     method = get_calibrator(name)
     calibrator = method(**check_params(method, header["params"]))
-    chosen = "preserve" in header["params"]  # then the fit decided; all others promise what they declare
+    chosen = "preserve" in header["params"]  # such methods decide in the fit; the others preserve what they declare
     if not chosen and header["preserves"] not in (None, method.preserves):
         raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
     parts = {
@@ -133,7 +132,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
 
 
 def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and arrays of a calibrator that is made of others: their arrays carry the member's name."""
+    """Return the header and arrays of a calibrator that consists of others; arrays are named ``member/array``."""
     headers: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for key, member in calibrator.members_.items():
@@ -144,7 +143,7 @@ def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """Return a calibrator that is made of others, every member checked as a model of its own."""
+    """Return a calibrator that consists of others; every member is checked like a model of its own."""
     _check_kinds(header, _KINDS_OF_COMPOSITES)
     if header["name"] not in _COMPOSITES:
         raise ValueError(f"it holds {header['name'][:60]!r}, declared is one of {', '.join(_COMPOSITES)}")

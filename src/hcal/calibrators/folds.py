@@ -1,4 +1,4 @@
-"""Folds that depend neither on the order of the rows nor on their labels: dealt systematically along the scores."""
+"""Split rows into folds that depend neither on the order of the rows nor on their labels."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hcal.numerics import FloatArray, IntArray, log_softmax
 
 
 def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> IntArray:
-    """Return the fold (N,) of every row: each fold gets its part of the rows, from one end of the scores to the other.
+    """Return the fold (N,) of every row. Rows are sorted by their scores and dealt out in turn, like cards.
 
-    Labels take no part: folds that each get their share of every label repeat the noise of the labels, and what is
-    fitted on some of them then does better on the others than on new rows.
+    Folds are not stratified by label. Stratified folds share the noise of the label frequencies, and a fit on some of
+    them then does better on the others than on new rows.
 
     Parameters
     ----------
     x : array of shape (N, K)
         Logits.
     n_folds : int
-        At most as many are dealt as there are rows, or groups.
+        At most the number of rows, or of groups.
     groups : array of shape (N,), optional
-        Rows of one group fall into one fold.
+        Rows of one group are put into one fold.
 
     Returns
     -------
@@ -37,14 +37,14 @@ def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> I
     """
     log_p = log_softmax(x.astype(np.float64))
     p = np.exp(log_p)
-    # Along the class of most mass, which is known by its rows and not by its number; ties by the other classes.
+    # Rows are sorted by the class with the highest mean probability, ties by the other classes.
     mass = p.mean(axis=0)
     order = np.lexsort([np.round(key, 9) for key in (p @ mass, log_p[:, mass.argmax()])])
     fold = np.empty(len(x), dtype=np.int64)
     if groups is None:
         fold[order] = np.arange(len(x)) % min(n_folds, len(x))
         return fold
-    # Groups are dealt in the order of their middle rows, the largest first into the emptiest fold.
+    # The largest groups come first, each into the smallest fold; groups of one size in the order of their mean rank.
     names, member = np.unique(groups, return_inverse=True)
     place = np.empty(len(x))
     place[order] = np.arange(len(x))
@@ -60,7 +60,7 @@ def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> I
 
 
 def fold_sides(fold: IntArray) -> list[tuple[IntArray, IntArray]]:
-    """Return the rows to fit on and the rows held out, for every fold; one fold alone is both.
+    """Return the rows to fit on and the rows held out for every fold; if there is one fold, it is used for both.
 
     >>> [(fit.tolist(), held.tolist()) for fit, held in fold_sides(np.array([0, 1, 0]))]
     [([1], [0, 2]), ([0, 2], [1])]

@@ -18,23 +18,24 @@ from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import Loss, lbfgs
 from hcal.xp import Array, namespace
 
-#: Gradients in shift (T,), spread (T,) and divergence ↦ gradient in θ.
+#: Maps gradients in shift (T,), spread (T,) and divergence to the gradient in θ.
 Pull = Callable[[Float64, Float64, float], Float64]
 
 _JITTER = 1e-6
-_LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
-_ABOVE_ZERO = 1e-100  # of s, whose logarithm is taken
+_LEAST = 1e-4  # least value of ℓ, σ² and noise: far below any that matters, far above underflow
+_ABOVE_ZERO = 1e-100  # least value of s, whose logarithm is taken
 _CACHED_EVENTS = 16_384
 _CELLS = 1024
-_MOST_EVENTS = 1_000_000  # rows are thinned evenly to so many logits for the fit
+_MOST_EVENTS = 1_000_000  # of a fit; if there are more, every n-th row is used
 
 
 @map_type
 class LatentProcess(ProbabilityMap):
     """The mean of softmax(f) over draws of f.
 
-    Its mean is x + aᵀ ``mean``, its variance prior − Σ ``known`` a², where a = L⁻¹k with k = σ² RBF(Z, x).
-    The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
+    f has the mean x + aᵀ ``mean`` and the variance prior − Σ ``known`` a², where a = L⁻¹k with k = σ² RBF(Z, x).
+    Each draw has one number for each rank of a class in its row, so the numbering of the classes does not matter and
+    ties stay ties.
     """
 
     unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
@@ -54,7 +55,7 @@ class LatentProcess(ProbabilityMap):
         mean = ranked + a @ self.mean
         spread = xp.sqrt(xp.maximum(self.kernel[2] - (a * a) @ self.known, 0.0))
         total, draws = 0.0, self.draws.shape[0]
-        for i in range(draws):  # in pairs ±ε: the odd orders of their error cancel
+        for i in range(draws):  # in pairs ±ε, so that the odd orders of the error cancel
             step = spread * self.draws[i]
             total = total + xp.softmax(mean + step) + xp.softmax(mean - step)
         probs = total / (2 * draws) if draws else xp.softmax(mean)
@@ -62,28 +63,28 @@ class LatentProcess(ProbabilityMap):
 
     @property
     def expansion(self) -> int:  # type: ignore[override]
-        """Return how many numbers a score takes on its way."""
+        """How many numbers the formula needs in memory for each score."""
         return 4 * int(self.inducing.shape[0])
 
 
 @parameters
 class GaussianProcessCalibration(Calibrator):
-    """One latent function f ~ GP(mean x, RBF + noise) shared by all centred logits; variational.
+    """One latent function f ~ GP(mean x, RBF + noise) of all centred logits, fitted by variational inference.
 
-    Softmax likelihood. Whitened sparse approximation with a diagonal q; the expected log-likelihood by a
-    second-order Taylor expansion; all parameters by L-BFGS. Prediction averages softmax over draws of
-    f, the same for every row (by rank of its classes): no row depends on those beside it.
+    The likelihood is a softmax. The approximation is sparse and whitened with a diagonal q, the expected log-likelihood
+    is a second-order Taylor expansion, and all parameters are fitted by L-BFGS. A prediction averages the softmax over
+    draws of f that are the same for every row, so a row does not depend on the others.
 
     Wenger, Kjellström, Triebel: Non-Parametric Calibration for Classification, AISTATS 2020.
 
     Parameters
     ----------
     inducing : int
-        Number of inducing inputs, placed by 1-D k-means.
+        Number of inducing inputs, which are placed by 1-D k-means.
     samples : int
         Draws of f for a prediction, in pairs ±ε; 0 takes softmax of the mean.
     random_state : int
-        Of the draws.
+        Seed of the draws.
     max_iterations : int
         Of L-BFGS.
 
@@ -108,7 +109,7 @@ class GaussianProcessCalibration(Calibrator):
     max_iterations: Count = 2000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        # Thinned rows still stand for all of them: the prior must not gain weight.
+        # If rows are thinned out, the kept ones count for all, so that the prior does not gain weight.
         total = float(len(y)) if weight is None else float(weight.sum())
         ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS, usual=10)  # ℓ starts at 10
         low, high = float(ranked.min()), float(ranked.max())
@@ -130,7 +131,7 @@ class GaussianProcessCalibration(Calibrator):
 
 
 def start_parameters(inducing: Float64) -> Float64:
-    """Return the start: m = 0, s = 1, ℓ = 10, σ² = 1, noise 0.01, before softplus."""
+    """Return the parameters, before softplus, at which a fit begins: m = 0, s = 1, ℓ = 10, σ² = 1, noise 0.01."""
     m = len(inducing)
     positive = np.log(np.expm1(np.repeat([1.0, 10.0, 1.0, 0.01], [m, 1, 1, 1])))
     return np.concatenate([np.zeros(m), positive[:m], inducing, positive[m:]])
@@ -142,7 +143,7 @@ def _unpack(theta: Float64, m: int) -> tuple[Float64, Float64, Float64, Float64]
 
 
 def _lower(z: Float64, length: float, variance: float, noise: float) -> tuple[Float64, Float64]:
-    """Return K_ZZ without noise, and the Cholesky factor of it with noise."""
+    """Return K_ZZ without noise, and the Cholesky factor of K_ZZ with noise."""
     kzz = variance * np.exp(-0.5 * ((z[:, None] - z) / length) ** 2)
     lower = np.linalg.cholesky(kzz + (noise + _JITTER) * np.eye(len(z)))
     return kzz, np.asarray(lower, dtype=np.float64)
@@ -151,8 +152,8 @@ def _lower(z: Float64, length: float, variance: float, noise: float) -> tuple[Fl
 def tabulate(theta: Float64, m: int, t: Float64) -> tuple[Float64, Float64, float, Pull]:
     """Return the process under θ = (m, s, Z, ℓ, σ², noise; positives by softplus) at points t.
 
-    That is the mean of f less x, its variance, the divergence KL(q ‖ N(0, I)), and what pulls gradients in these
-    three back to one in θ.
+    Returned are the mean of f minus x, its variance, the divergence KL(q ‖ N(0, I)), and a function that turns
+    gradients in these three into the gradient in θ.
     """
     from scipy.linalg import solve_triangular
 
@@ -198,7 +199,7 @@ def _cholesky_back(lower: Float64, d_lower: Float64) -> Float64:
 def event_terms(mean: Float64, variance: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64, Float64]:
     """Return Σ ω [log π_y + ½ Σ_k v_k(π_k² − π_k)], π = softmax(μ), and its gradients in μ and v.
 
-    The second-order Taylor expansion of the expected log-likelihood.
+    This is the second-order Taylor expansion of the expected log-likelihood.
 
     >>> value, _, _ = event_terms(np.zeros((1, 2)), np.zeros((1, 2)), np.array([0]), np.ones(1))
     >>> round(value, 4)
@@ -224,7 +225,7 @@ def _negative_elbo(x: Float64, y: IntArray, weight: Float64, rows: float, cells:
     def loss(theta: Float64) -> tuple[float, Float64]:
         try:
             shift, spread, divergence, pull = tabulate(theta, m, points)
-        except np.linalg.LinAlgError:  # a step too far: the line search comes back
+        except np.linalg.LinAlgError:  # the step was too large; the line search shortens it
             return 1e10, np.zeros_like(theta)
         value, pulled = divergence / rows, np.zeros((2, len(points)))
         for block in row_blocks(x.shape, _CACHED_EVENTS):
@@ -242,7 +243,7 @@ def _negative_elbo(x: Float64, y: IntArray, weight: Float64, rows: float, cells:
 
 
 def line_centres(x: Float64, weight: Float64, m: int, iterations: int = 100) -> Float64:
-    """Return m centres of 1-D k-means of all values of the rows (N, K) with weights (N,), Lloyd from quantiles.
+    """Return m centres of 1-D k-means of all values of rows (N, K) with weights (N,), by Lloyd's method from quantiles.
 
     >>> line_centres(np.array([[0.0, 0.0], [4.0, 4.0]]), np.ones(2), 2)
     array([0., 4.])
@@ -252,7 +253,7 @@ def line_centres(x: Float64, weight: Float64, m: int, iterations: int = 100) -> 
     order = np.argsort(values, kind="stable")
     values, mass = values[order], mass[order]
     total, moment = prefix_sums(mass), prefix_sums(mass * values)
-    # A little below the share, so that rounding does not pass from a value to the next.
+    # Slightly smaller shares, so that rounding does not move a quantile to the next value.
     share = (np.arange(m) + 0.5) / m * (1 - 1e-12)
     centres: Float64 = values[np.searchsorted(total[1:], share * total[-1])]
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""The paper's h-calibration: twelve candidate maps, each trained on the h loss, the best one on the training set."""
+"""The paper's h-calibration: twelve candidate maps are trained on the h loss, and the best one is chosen."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Select = Literal["top_label", "class_wise", "score"]
 
-#: What the piecewise maps are functions of: the logits less the largest of the row, as the paper says. The published
-#: code takes log-softmax for all maps; docs/paper.md measures both.
+#: The argument of the piecewise maps: the logits minus the largest of the row, as in the paper. The published code uses
+#: log-softmax for all maps; docs/paper.md compares both.
 PIECEWISE_REFERENCE: Reference = "largest"
 
 
@@ -40,28 +40,28 @@ class HCalibrator(Calibrator):
     Parameters
     ----------
     select : {"top_label", "class_wise", "score"}
-        What chooses epoch and map, on the calibration set: the debiased top-label ECE, the class-wise ECE
-        (CWECE_a) or the NLL. With many classes the class-wise error is lowest for nearly uniform predictions:
-        the fit warns when it chose one (docs/why-not-the-papers-selector.md).
+        The error of the calibration set that chooses epoch and map: the debiased top-label ECE, the class-wise ECE
+        (CWECE_a) or the NLL. With many classes the class-wise error is lowest for nearly uniform predictions; the fit
+        warns if it chose such a map (docs/why-not-the-papers-selector.md).
     maps : "all", str, or sequence of str
         The paper's twelve, or some of them: ``piecewise-z``, ``monotonic-h``, ``ensemble-m``.
     epochs : int
-        At most so many for each map; training usually stops earlier.
+        The most epochs for each map; training usually stops earlier.
     input : {"logits", "probs", "log_probs"}
     device : str, optional
         Where to train, such as ``"cuda"``; the CPU by default.
     batch_size : int, optional
         Rows of a mini-batch; by default all.
     random_state : int
-        Of the random starts and of the order of mini-batches.
+        Seed of the random starts and of the order of mini-batches.
     verbose : bool
-        Whether to show a progress bar at once; else it comes up after three seconds on a terminal.
+        Whether to show a progress bar at once; otherwise it appears after three seconds, on a terminal.
 
     Attributes
     ----------
     info_ : dict
-        ``map`` and ``epoch`` that were chosen, ``candidates`` with their scores, ``loss_curve`` of the winner, and
-        ``collapsed``, why the chosen map is nearly uniform (empty if it is not).
+        The chosen ``map`` and ``epoch``, the ``candidates`` with their scores, the ``loss_curve`` of the chosen map,
+        and ``collapsed``, which says why that map counts as nearly uniform (empty if it does not).
 
     Examples
     --------
@@ -126,7 +126,7 @@ class Candidate:
     trained: Trained
 
     def record(self, select: str) -> dict[str, Any]:
-        """Return what ``info_`` tells of it."""
+        """Return its entry in ``info_``."""
         best, done = self.trained.best[select], self.trained
         told = {"map": self.name, "score": best.score, "epoch": best.epoch}
         return told | {"epochs": done.epochs, "stopped": done.stopped}
@@ -154,13 +154,13 @@ def train_candidates(
         Logits.
     y : array of shape (N,)
     names : sequence of str
-        Of :data:`hcal.maps.trainable.PAPER_MAPS`, or other sizes.
+        Names from :data:`hcal.maps.trainable.PAPER_MAPS`, or other sizes of these families.
     select : sequence of {"top_label", "class_wise", "score"}
     settings : AdamSettings, optional
     objective : callable, optional
         (probabilities, labels) ↦ scalar tensor; the h loss with the paper's constants by default.
     reference : {"largest", "log_softmax"}
-        What piecewise maps are functions of.
+        The argument of piecewise maps.
     init : {"published", "identity"}
         Where training starts.
 
@@ -225,7 +225,7 @@ def _winner(candidates: list[Candidate], select: str, inputs: dict[Reference, Te
 
 
 def _collapsed(probs: FloatArray, y: IntArray, before: FloatArray) -> str:
-    """Return why probabilities are nearly uniform, given the log-probabilities before; empty if they are not."""
+    """Return why probabilities count as nearly uniform, or an empty string; ``before`` are log-probabilities."""
     k, own = probs.shape[1], (np.arange(len(y)), y)
     accuracy, confidence = float((probs.argmax(axis=1) == y).mean()), float(probs.max(axis=1).mean())
     nll = -float(np.log(np.maximum(probs[own], np.finfo(np.float32).tiny)).mean())

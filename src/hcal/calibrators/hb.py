@@ -12,7 +12,7 @@ from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 @parameters
 class HistogramBinning(CurvePerClass):
-    """Per class, the label frequency in equal-width bins of p_k; an empty bin keeps its midpoint.
+    """For each class, the label frequency in equal-width bins of p_k; an empty bin gets its midpoint.
 
     Zadrozny, Elkan: Obtaining calibrated probability estimates from decision trees and naive Bayesian
     classifiers, ICML 2001. Fitting bins are [lo, hi), prediction bins (lo, hi].
@@ -48,9 +48,9 @@ class HistogramBinning(CurvePerClass):
 
 
 def bin_rates(p: Float64, mass: Float64, hits: Float64, lower: Float64, upper: Float64) -> Float64:
-    """Return the label frequency in every bin [lo, hi), the last one closed; the midpoint where it is empty.
+    """Return the label frequency in every bin [lo, hi), the last one closed; the midpoint if the bin is empty.
 
-    Probabilities (n,) ascend; ``mass`` and ``hits`` (n + 1,) are prefix sums; bins (B,) may overlap.
+    Probabilities (n,) are ascending; ``mass`` and ``hits`` (n + 1,) are prefix sums; bins (B,) may overlap.
 
     >>> p, lower = np.array([0.2, 1.0]), np.array([0.0, 0.5])
     >>> bin_rates(p, np.array([0.0, 4.0, 5.0]), np.array([0.0, 1.0, 2.0]), lower, lower + 0.5)

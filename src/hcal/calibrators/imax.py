@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logit
 
-from hcal.calibrators._curves import MOST, default_floor, floor_field, normalised
+from hcal.calibrators._curves import MOST, default_floor, normalised
 from hcal.calibrators._log_odds import expit, log_odds
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted
@@ -15,9 +15,7 @@ from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.xp import Array, namespace
 
 _ITERATIONS = 200
-
-
-# The seeding visits every event some sixty times; beyond this many a seeded sample of them starts it.
+# The seeding passes over all events about sixty times; if there are more than this, it uses a random sample of them.
 _SEEDING_EVENTS = 2_000_000
 
 
@@ -27,7 +25,7 @@ class SharedBins(ProbabilityMap):
 
     edges: Array = array("inner edges of the bins, in log-odds", "B-1", order="not falling")
     values: Array = array("of the bins", "B", low=0, high=MOST)
-    floor: Array = floor_field()
+    floor: Array = array("added to every probability before the last normalisation", low=0)
 
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
@@ -42,7 +40,7 @@ class IMaxBinning(Calibrator):
 
     Patel, Beluch, Yang, Pfeiffer, Zhang: Multi-class uncertainty calibration via mutual information
     maximization-based binning, ICLR 2021, in its shared class-wise form: all N·K events share one binning,
-    so a class with few rows borrows from the others. The start is random: see ``random_state``.
+    so a class with few rows gains from the others. The start is random: see ``random_state``.
 
     Parameters
     ----------
@@ -70,7 +68,7 @@ class IMaxBinning(Calibrator):
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         odds = log_odds(x)
         positives = np.sort(odds[np.arange(len(y)), y])
-        # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
+        # Sorted before the draws, so that the start depends neither on the order of rows nor on the class numbers.
         odds = np.sort(odds, axis=None)
         edges = maximise_information(odds, seed_centres(odds, self.bins, self.random_state))
         values = label_frequencies(odds, positives, edges)
@@ -115,9 +113,9 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
 
 
 def maximise_information(odds: Float64, representatives: Float64) -> Float64:
-    """Alternate between edges and representatives; return the B − 1 inner edges.
+    """Improve edges and representatives in turn; return the B − 1 inner edges.
 
-    ``odds`` (n,) ascend: then a bin is a range, and its mean comes from one prefix sum.
+    ``odds`` (n,) are ascending, so that a bin is a range and its mean follows from prefix sums.
 
     >>> maximise_information(np.array([-2.0, -2.0, 2.0, 2.0]), np.array([-1.0, 1.0])).round(6) + 0.0
     array([0.])
@@ -134,7 +132,7 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
 
 
 def _edges(representatives: Float64) -> Float64:
-    """Where neighbouring representatives describe an event equally well."""
+    """Return the log-odds at which neighbouring representatives describe an event equally well."""
     up, down = (np.abs(np.diff(np.logaddexp(0, sign * representatives))) for sign in (1, -1))
     return np.sort(np.log(np.maximum(up, EPS)) - np.log(np.maximum(down, EPS)))
 
@@ -142,7 +140,7 @@ def _edges(representatives: Float64) -> Float64:
 def label_frequencies(odds: Float64, positives: Float64, edges: Float64) -> Float64:
     """Return the label frequency in each bin [lo, hi) of sorted log-odds, given those of the labels, sorted.
 
-    An empty bin takes its place between its edges.
+    An empty bin gets the probability at its middle.
 
     >>> label_frequencies(np.array([-1.0, 1.0, 2.0]), np.array([2.0]), np.array([0.0]))
     array([0. , 0.5])

@@ -10,10 +10,10 @@ from hcal.numerics import Float64, FloatArray, IntArray
 
 
 class IsotonicRegression(CurvePerClass):
-    """Per class, the non-decreasing curve closest to the labels; linear between its points.
+    """For each class, the non-decreasing curve closest to the labels, linear between its points.
 
     Zadrozny, Elkan: Transforming classifier scores into accurate multiclass probability estimates, KDD 2002.
-    Only exactly equal p_k are pooled: pooling near ones (1e-6) would lump together the small probabilities.
+    Only equal p_k are pooled; pooling all within 1e-6 would merge the small probabilities.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def isotonic_points(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[F
 
 def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, _, values = isotonic_points(p, hit, weight)
-    # Only the two ends of a flat stretch matter to the interpolation.
+    # The interpolation needs only the two ends of a flat stretch.
     inner = np.zeros(len(values), dtype=bool)
     inner[1:-1] = (values[1:-1] == values[:-2]) & (values[1:-1] == values[2:])
     return knots[~inner], values[~inner]

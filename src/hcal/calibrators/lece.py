@@ -19,18 +19,18 @@ Values = tuple[float, ...]
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
 THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
-# All pairs of rows, in a product of matrices for the distances and one for the errors of every fraction.
+# The limit of 2·N²·K operations: distances of all pairs of rows, and their errors for every fraction.
 _MAX_WORK = 1.7e12
 _LOG_CLIP = 1e-15
 _CLIP = 1e-30
 _BLOCK_DISTANCES = 2_000_000  # distances held at once
 _AT_THRESHOLD = 1e-13
-_ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another order
+_ROUNDING = 1e-11  # relative; the order of a sum depends on the shape of the matrix product
 
 
 @map_type
 class NeighbourErrors(ProbabilityMap):
-    """softmax(βz) less the mean error of its nearest calibration rows in Kullback–Leibler divergence."""
+    """softmax(βz) minus the mean error of its nearest calibration rows in Kullback–Leibler divergence."""
 
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
     probs: Array = array("calibration rows; none where threshold is 1", "N", "K", low=0, high=MOST)
@@ -53,7 +53,7 @@ class NeighbourErrors(ProbabilityMap):
 
     @property
     def expansion(self) -> int:  # type: ignore[override]
-        """Return how many numbers a score takes on its way."""
+        """How many numbers the formula needs in memory for each score."""
         return max(1, 4 * len(self.probs) // max(1, int(self.probs.shape[1])))
 
     def check(self) -> None:
@@ -65,16 +65,16 @@ class NeighbourErrors(ProbabilityMap):
 
 
 def distances(queries: Array, probs: Array) -> Array:
-    """Return KL(q‖p) of queries (M, K) and rows (N, K), less Σ q ln q, which is the same for every p: (M, N)."""
+    """Return KL(q‖p) − Σ q ln q of queries q (M, K) and rows p (N, K): (M, N); Σ q ln q does not depend on p."""
     xp = namespace(queries)
     return xp.maximum(queries, _CLIP) @ -xp.log(xp.maximum(probs, _CLIP)).T
 
 
 def mean_errors(distance: Array, limit: Array, count: Array, error: Array) -> Array:
-    """Return the mean error (M, K) of the ``count`` nearest rows, which lie within ``limit`` (M, 1).
+    """Return the mean error (M, K) of the ``count`` nearest rows, which are those within the distance ``limit`` (M, 1).
 
-    Rows as far away as the last neighbour share what is left, so that no order of rows decides. A distance is
-    a sum of positive terms: rounding is relative to it.
+    Rows at the same distance as the last neighbour share the remaining places, so that the order of rows does not
+    matter. A distance is a sum of positive terms, so its rounding error is relative.
 
     >>> distance, error = np.array([[1.0, 2.0, 2.0]]), np.array([[0.3], [0.1], [0.5]])
     >>> mean_errors(distance, np.array([[2.0]]), np.array(2), error)
@@ -89,7 +89,7 @@ def mean_errors(distance: Array, limit: Array, count: Array, error: Array) -> Ar
 
 
 def subtract_error(queries: Array, error: Array, threshold: Array | float) -> Array:
-    """Return queries − error, unnormalised; entries at or below the threshold, before or after, stay.
+    """Return queries − error, unnormalised; entries at or below the threshold, before or after, are left as they are.
 
     Shapes: queries, error (M, K) → (M, K).
 
@@ -97,7 +97,7 @@ def subtract_error(queries: Array, error: Array, threshold: Array | float) -> Ar
     array([[0.4, 0.3, 0.1]])
     """
     moved = queries - error
-    # Rounding must not decide at the threshold: an error that takes all of p leaves 1e-17 or 0.
+    # Rounding must not decide at the threshold: where the error equals p, the difference may be 1e-17 instead of 0.
     least = threshold + _AT_THRESHOLD
     return namespace(queries).where((queries <= least) | (moved <= least), queries, moved)
 
@@ -115,7 +115,7 @@ class LocallyEqualErrors(Calibrator):
     fraction : float, optional
         Share of the calibration rows that are neighbours, in (0, 1].
     threshold : float, optional
-        Probabilities at or below it, before or after the subtraction, stay; 1 leaves everything as it is.
+        Probabilities at or below it, before or after the subtraction, are left as they are; 1 changes nothing.
     folds : int
 
     Examples
@@ -138,7 +138,7 @@ class LocallyEqualErrors(Calibrator):
         return self._learn(x, y, 1.0, groups)
 
     def _learn(self, x: Float64, y: IntArray, beta: float, groups: IntArray | None) -> Fitted:
-        """Choose the neighbourhood on softmax(βx) and remember the rows."""
+        """Choose the neighbourhood on softmax(βx) and keep the rows."""
         n, k = x.shape
         work = 2.0 * n * n * k
         if work > _MAX_WORK:
@@ -152,11 +152,12 @@ class LocallyEqualErrors(Calibrator):
         return Fitted(found, info=chosen)
 
     def _choose(self, x: Float64, y: IntArray, groups: IntArray | None) -> dict[str, Any]:
-        """Return the grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
+        """Return the (fraction, threshold) with the lowest mean held-out NLL; the first one if several tie."""
         fractions = FRACTIONS if self.fraction is None else (float(self.fraction),)
         thresholds = THRESHOLDS if self.threshold is None else (float(self.threshold),)
         folds = fold_sides(deal_folds(x, self.folds, groups))
-        best, loss = -1, None  # of one row or group nothing can be chosen, so nothing moves unless told
+        # With one row or group there are no held-out rows: take the last point, which changes nothing by default.
+        best, loss = -1, None
         if len(folds) > 1 and len(fractions) * len(thresholds) > 1:
             probs = softmax(x)
             losses = np.mean([held_out_nll(probs, y, sides, fractions, thresholds) for sides in folds], axis=0)
@@ -173,7 +174,7 @@ def _count(fraction: float, n_rows: int) -> int:
 def held_out_nll(
     probs: FloatArray, y: IntArray, sides: tuple[IntArray, IntArray], fractions: Values, thresholds: Values
 ) -> Float64:
-    """Return the mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
+    """Return the mean NLL of the held-out rows for every (fraction, threshold); neighbours are searched once."""
     fit, held = sides
     error = probs[fit] - np.eye(probs.shape[1])[y[fit]]
     counts = [_count(fraction, len(fit)) for fraction in fractions]

@@ -1,4 +1,4 @@
-"""Matrix scaling (Guo et al., ICML 2017) with off-diagonal and intercept regularisation; ``dir`` shares it."""
+"""Matrix scaling (Guo et al., ICML 2017) with off-diagonal and intercept regularisation, and what ``dir`` shares."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from hcal.xp import Array, namespace
 
 Pair = tuple[float, float]
 
-
-# A pass over the rows costs two products with a K×K matrix. About ten minutes on two cores, as measured.
+# A pass over the rows costs two products with a K×K matrix. The limit takes about ten minutes on two cores.
 _MOST_WORK = 1.5e11
 
 
@@ -50,26 +49,27 @@ def _features_of(x: Array, features: str) -> Array:
 
 @parameters
 class FoldMatrices(Calibrator):
-    """softmax(W f + b), penalised off the diagonal, averaged over folds; subclasses say what f is."""
+    """softmax(W f + b) with the off-diagonal of W penalised, averaged over folds; ``features`` names f.
+
+    (λ, μ) is chosen by the held-out NLL of the folds, and the probabilities of the folds' models are averaged.
+    """
 
     weighted = True
     grouped = True
     map_types = (FoldedMatrices,)
+    features = "log_probs"  # without a type this is no parameter of the method
 
     penalty: tuple[NotNegative, NotNegative] | None = None
     folds: Count = 5
 
-    def _fit_matrices(
-        self, features: str, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
-        """Choose (λ, μ) by held-out NLL and return the models of the folds, whose probabilities are averaged."""
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.folds == 1 and self.penalty is None and len(x) > 1:
             raise ValueError("folds=1 leaves nothing to choose the penalty on: pass penalty=(lambda, mu)")
         k = x.shape[1]
         grid = penalty_grid(k) if self.penalty is None else [self.penalty]
         folds = fold_sides(deal_folds(x, self.folds, groups))
         _check_work(x, len(grid), len(folds))
-        x = on_grid(x) if features == "logits" else _features_of(x, features)
+        x = on_grid(x) if self.features == "logits" else _features_of(x, self.features)
         solved = solve_temperature(x, y, weight)
         family = MatrixFamily(k)
         start = family.start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
@@ -78,8 +78,8 @@ class FoldMatrices(Calibrator):
             return x[rows], y[rows], None if weight is None else weight[rows]
 
         def fit(pair: Pair, rows: IntArray, previous: Solution | None) -> Solution:
-            # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains
-            # that no held-out row could show.
+            # The diagonal is not penalised. With few rows it could grow without limit along features of rounding size,
+            # so the tolerances below stop at gains too small for any held-out row to show.
             strength = matrix_strength(k, 0.0, *pair)
             return fit_nll(
                 family, *part(rows), penalty=Ridge(strength, np.zeros_like(strength)),
@@ -98,7 +98,7 @@ class FoldMatrices(Calibrator):
             info["grid"] = [[*pair, s] for pair, s in zip(grid, found.scores, strict=True)]
         theta = np.stack([m.theta for m in found.models])
         matrices = FoldedMatrices(
-            features=features, matrix=theta[:, : k * k].reshape(-1, k, k), offset=theta[:, k * k :]
+            features=self.features, matrix=theta[:, : k * k].reshape(-1, k, k), offset=theta[:, k * k :]
         )
         failed = [m.message for m in found.models if not m.converged]
         return Fitted(matrices, not failed, failed[0] if failed else "", info)
@@ -157,6 +157,3 @@ class MatrixScaling(FoldMatrices):
     title = "Matrix scaling"
 
     features: Literal["logits", "probs"] = "logits"
-
-    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        return self._fit_matrices(self.features, x, y, weight, groups)

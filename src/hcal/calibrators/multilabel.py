@@ -1,4 +1,4 @@
-"""Several labels a row, each present or not: one binary calibrator a label, rare labels drawn to a common one."""
+"""Multi-label problems: one binary calibrator for each label, and a common one for labels with few rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator
 from hcal.numerics import Float64, FloatArray, IntArray
 
-#: A label with this many positive (or negative, if fewer) rows is half its own and half the common calibrator.
+#: A label with this many positive (or negative, if fewer) rows is the average of its own and the common calibrator.
 HALF_OWN = 20.0
 #: The common calibrator is fitted on at most this many rows.
 _MOST_POOLED = 200_000
@@ -38,7 +38,7 @@ class MultilabelCalibrator(Estimator):
     members_ : dict of str to Calibrator
         ``"common"``, and ``"0"``, ``"1"``, … for the labels that have rows of both kinds.
     own_weight_ : array of shape (L,)
-        How far each label's own calibrator counts.
+        The weight of each label's own calibrator.
     label_names_ : tuple of str
 
     Examples
@@ -113,11 +113,11 @@ class MultilabelCalibrator(Estimator):
         return found | {"mean": {key: float(np.mean([v[key] for v in found.values()])) for key in keys}}
 
     def facts(self) -> dict[str, Any]:
-        """Return what a model file holds beside the members."""
+        """Return what a model file stores in addition to the members."""
         return {"labels": list(self.label_names_), "own_weight": self.own_weight_.tolist()}
 
     def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
-        """Take over what a model file holds, checked."""
+        """Set the fitted attributes from a model file, after checking them."""
         names, weight = facts.get("labels"), facts.get("own_weight", ())
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ValueError("'labels' must be a list of names")
@@ -132,7 +132,7 @@ class MultilabelCalibrator(Estimator):
         return self
 
     def _member(self, x: FloatArray, hit: IntArray) -> Calibrator:
-        with warnings.catch_warnings():  # of one label among many; the common calibrator stands behind it
+        with warnings.catch_warnings():  # about one label among many; the common calibrator supports it
             warnings.simplefilter("ignore", CalibrationWarning)
             return make_calibrator(self.method, input=self.input).fit(x, hit)
 
@@ -151,7 +151,7 @@ class MultilabelCalibrator(Estimator):
 
 
 def check_indicators(y: Any, shape: tuple[int, ...]) -> IntArray:
-    """Return labels (N, L) that are 0 or 1, or say what is wrong with them.
+    """Return labels (N, L) of 0 and 1 as integers, or raise a ValueError that says what is wrong.
 
     >>> check_indicators([[True, False]], (1, 2))
     array([[1, 0]])

@@ -1,8 +1,8 @@
 """Multiple-choice questions, as a language model answers them: the number of options varies.
 
-A model gives each option of a question a log-probability. Their softmax over the options is a guess at how
-likely each answer is, usually too sure. One temperature is learned over all questions, whatever their number
-of options; where enough questions have the same number, any method of hcal can go further.
+A model gives each option of a question a log-probability. The softmax over the options estimates how likely each
+answer is, and is usually overconfident. One temperature is learned over all questions, whatever their number of
+options. If enough questions have the same number of options, any other method of hcal can be used for them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hcal.metrics.scores import Scores, score_probs
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
-#: The member that every number of options without a calibrator of its own falls back to.
+#: The calibrator of all questions whose number of options has no calibrator of its own.
 _COMMON = "common"
 
 
 class MultipleChoiceCalibrator(Estimator):
-    """Calibrated answers from per-option scores, with K options that may differ from question to question.
+    """Calibrated probabilities of the options of questions; the number of options may differ between questions.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class MultipleChoiceCalibrator(Estimator):
 
     name: ClassVar[str] = "multiple_choice"
     title: ClassVar[str] = "Multiple choice"
-    #: Options that are not there are −inf, so that no other kind is needed.
+    #: The only kind of scores; options that do not exist are −inf.
     input: ClassVar[InputKind] = "logits"
 
     members_: dict[str, Calibrator]
@@ -123,13 +123,13 @@ class MultipleChoiceCalibrator(Estimator):
         return self
 
     def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
-        """Return the softmax (N, K) over each question's own options, which the calibrator starts from."""
+        """Return the uncalibrated probabilities (N, K): the softmax over each question's own options."""
         return np.exp(log_softmax_options(_pad(scores, mask)[0]))
 
     def rows(self, scores: Any, mask: Any = None) -> Float64:
-        """Return what names a question: its scores less the best of them, 0 where there is no option.
+        """Return the rows by which questions are recognised: scores minus the best one, 0 where there is no option.
 
-        The constant of a question means nothing, and neither does how far the array is padded.
+        So neither a constant added to a question nor the padding of the array matters.
         """
         known, _ = _pad(scores, mask)
         exists = np.isfinite(known)
@@ -161,7 +161,7 @@ class MultipleChoiceCalibrator(Estimator):
     # -- as every calibrator -------------------------------------------------------------------------
 
     def _take_over(self, members: dict[str, Calibrator]) -> None:
-        """Keep the calibrators of a fit or a file; what is told is that of the common temperature."""
+        """Set the fitted attributes from the members; ``info_`` and the fingerprint are those of the common one."""
         common = members[_COMMON]
         self.members_ = members
         self.by_count_ = {int(key): member for key, member in members.items() if key != _COMMON}
@@ -172,7 +172,7 @@ class MultipleChoiceCalibrator(Estimator):
 
     @property
     def prediction_(self) -> Prediction:
-        """The one formula of ``method="ts"``: what is deployed and exported."""
+        """The formula that is deployed and exported; only ``method="ts"`` has one."""
         if self.by_count_:
             raise ValueError(
                 f'multiple choice with {self.method!r} has one map a number of options: only method="ts" is one graph'
@@ -186,16 +186,16 @@ class MultipleChoiceCalibrator(Estimator):
 
     @property
     def preserves(self) -> Preserves:
-        """What every method in use preserves."""
+        """What all members preserve."""
         kept = {"order", *(member.preserves for member in getattr(self, "members_", {}).values())}
         return None if None in kept else ("accuracy" if "accuracy" in kept else "order")
 
     def facts(self) -> dict[str, Any]:
-        """Return what a model file holds beside the members: nothing."""
+        """Return what a model file stores in addition to the members: nothing."""
         return {}
 
     def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
-        """Take over what a model file holds, checked."""
+        """Set the fitted attributes from a model file, after checking them."""
         common = members.get(_COMMON)
         if facts or not isinstance(common, TemperatureScaling) or common.input != "logits":
             raise ValueError(f"the member {_COMMON!r} must be a temperature of logits")
@@ -237,7 +237,7 @@ def _groups(known: Float64, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:
     """Yield (scores, answers) of the questions with the same number of options, at least 2."""
     exists = np.isfinite(known)
     number = exists.sum(axis=1)
-    place = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1  # where the answer goes when options move left
+    place = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1  # the position of the answer among the existing options
     for k in np.unique(number[number > 1]):
         rows = number == k
         yield known[exists & rows[:, None]].reshape(-1, k), place[rows].astype(np.int64)

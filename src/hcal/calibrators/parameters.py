@@ -1,4 +1,4 @@
-"""Parameters of a method: declared as annotated fields, checked against these annotations."""
+"""Parameters of a method are annotated fields; their values are checked against the annotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Between:
-    """The range of a number, as an annotation: ``Annotated[int, Between(1)]``; ``above``: ``low`` is outside."""
+    """The range of a number, as in ``Annotated[int, Between(1)]``; with ``above``, ``low`` itself is excluded."""
 
     low: float
     high: float = math.inf
@@ -53,16 +53,16 @@ def parameters(cls: type[_T]) -> type[_T]:
     3
     """
     out = dataclass(kw_only=True, eq=False, repr=False)(cls)
-    # each name is looked up where it was written, also of an inherited field
+    # get_type_hints looks each name up in the module of its class, also for inherited fields.
     hints = typing.get_type_hints(cls, include_extras=True)
     out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
     return out
 
 
 class Estimator:
-    """An object of parameters, as scikit-learn takes it in pipelines, searches and ``clone``.
+    """An object with parameters that scikit-learn's pipelines, searches and ``clone`` accept.
 
-    scikit-learn asks for methods and not for its own base class, whose import would take most of a command's start.
+    scikit-learn needs the methods but not its own base class, whose import would make commands slow to start.
     """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Estimator:
         return self
 
     def clone(self) -> Self:
-        """Return an unfitted one with the same parameters."""
+        """Return an unfitted copy with the same parameters."""
         return type(self)(**self.get_params())
 
     def __repr__(self) -> str:
@@ -96,10 +96,10 @@ class Estimator:
             input_tags=InputTags(),
         )
 
-    if not TYPE_CHECKING:  # a type checker is to know the attributes
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Say that there was no fit: what it learns ends in one underscore."""
+            """Raise NotFittedError for an attribute of a fit, whose name ends in one underscore, before the fit."""
             own, fitted = type(self).__name__, any(known.endswith("_") for known in vars(self))
             if fitted or not name.endswith("_") or name.endswith("__"):
                 raise AttributeError(f"{own!r} object has no attribute {name!r}")
@@ -110,13 +110,13 @@ class Estimator:
 
 @parameters
 class TakesScores(Estimator):
-    """An estimator that is told of what kind its scores are."""
+    """An estimator with the parameter ``input``, the kind of its scores."""
 
     input: InputKind = "logits"
 
 
 def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "") -> None:
-    """Name the first parameter that a method does not have, and those that it has."""
+    """Raise a ValueError if a method does not have one of these parameters; it lists the valid ones."""
     valid = inspect.signature(method).parameters
     for name in names:
         if name not in valid:
@@ -125,7 +125,7 @@ def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "")
 
 
 def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters, given or read from JSON, as the constructor takes them; name the first that is not one.
+    """Check parameters, given or read from JSON, and return them in the form that the constructor takes.
 
     >>> from hcal.calibrators import get_calibrator
     >>> check_params(get_calibrator("ec"), {"bracket": [0.1, 2.0]})
@@ -137,7 +137,7 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
     """
     try:
         hints = typing.get_type_hints(method.__init__, include_extras=True)
-    except (AttributeError, NameError, TypeError):  # of others: a name that only type checkers import
+    except (AttributeError, NameError, TypeError):  # names that only type checkers import
         hints = {}
     refuse_unknown(method, params)
     found: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _accepts(hint: Any, value: Any) -> bool:
-    """Return whether a plain value is as annotated; what is not known here is not judged."""
+    """Return whether a plain value matches an annotation; unknown annotations accept everything."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _accepts(inner[0], value) and value in inner[1]

@@ -26,11 +26,11 @@ class AffineOdds(OddsMap):
 
 @parameters
 class PlattScaling(Calibrator):
-    """Per event, logit q = a · logit p + b with a ≥ 0, of greatest likelihood.
+    """For each event, logit q = a · logit p + b with a ≥ 0, fitted by maximum likelihood.
 
-    Two classes have one event; with more, each class against the rest, and rows divided by their sum. A class
-    absent from the calibration rows keeps its log-odds. The slope cannot be negative: calibration never turns
-    a ranking around.
+    Two classes have one event; with more, there is one for each class against the rest, and rows are divided by their
+    sum. A class without calibration rows keeps its log-odds. The slope is not negative, so that calibration never
+    reverses a ranking.
 
     Platt: Probabilistic outputs for support vector machines and comparisons to regularized likelihood
     methods, Advances in Large Margin Classifiers, 1999. There the score is a margin; here the log-odds.

@@ -1,8 +1,8 @@
-"""Other class frequencies than those of the calibration set: a factor a class, known or learned from scores.
+"""Adjust probabilities to class frequencies that differ from those of the calibration set.
 
-Under label shift P(x | k) stays and P(k) changes, so the true probabilities change by P_new(k)/P_old(k) and a
-constant a row. The new frequencies can be learned from scores without labels, by EM (Saerens, Latinne and
-Decaestecker, 2002; with calibrated probabilities: Alexandari, Kundaje and Shrikumar, 2020).
+Under label shift P(x | k) stays the same and P(k) changes, so the true probabilities are multiplied by
+P_new(k)/P_old(k) and normalised. The new frequencies can be learned from scores without labels, by EM (Saerens,
+Latinne and Decaestecker, 2002; with calibrated probabilities: Alexandari, Kundaje and Shrikumar, 2020).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STEPS = 10_000
 
 
 def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
-    """Return class frequencies (K,) that sum to 1, or say what is wrong with them.
+    """Return class frequencies (K,) that sum to 1, or raise a ValueError that says what is wrong.
 
     >>> check_frequencies([1, 3], 2)
     array([0.25, 0.75])
@@ -33,7 +33,7 @@ def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
 
 
 def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = None) -> Float64:
-    """Return ln new/old (K,); a class that is to vanish gets −∞, one that was never seen cannot appear.
+    """Return ln new/old (K,), −∞ for a new frequency of 0; a class without calibration rows is refused.
 
     >>> log_ratio(np.array([0.5, 0.5]), np.array([0.25, 0.75])).round(3)
     array([ 0.693, -0.405])
@@ -47,7 +47,7 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
 
 
 def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
-    """Return the class frequencies (K,) that make rows most likely, by EM; probs (N, K) are of the old ones.
+    """Return the class frequencies (K,) of greatest likelihood, by EM; probs (N, K) belong to the old frequencies.
 
     >>> probs = np.array([[0.9, 0.1]] * 30 + [[0.1, 0.9]] * 70)
     >>> estimate_frequencies(probs, np.array([0.5, 0.5])).round(2)

@@ -10,14 +10,14 @@ from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.xp import Array, namespace
 
-#: The smaller slope of a parabola is at least this share of the larger: rows that were told apart stay so.
+#: The smaller slope of a parabola is at least this share of the larger, so that different scores stay different.
 _LEAST = 1e-3
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 @map_type
 class QuadraticOdds(OddsMap):
-    """A parabola between two log-odds, and its tangents outside."""
+    """A parabola between two log-odds, continued by its tangents."""
 
     height: Array = array("at the low end", "E")
     low_slope: Array = array("at the low end", "E")
@@ -37,12 +37,12 @@ class QuadraticOdds(OddsMap):
 
 
 class QuadraticScaling(Calibrator):
-    """Per event, logit q is a quadratic of logit p, increasing; outside the calibration range, its tangents.
+    """For each event, logit q is an increasing quadratic of logit p, continued by its tangents.
 
-    Two Gaussian classes of unequal variance have log-odds that are quadratic in the score, which is what asks
-    for it. The parameters are a height and the slopes, both at least 0, at the two ends of the calibration
-    range: a free parabola turns back somewhere, and then ranks the surest rows last. Platt's targets keep
-    separable rows finite. A class absent from the calibration rows keeps its log-odds.
+    The log-odds of two Gaussian classes with unequal variances are quadratic in the score. The parameters are a height
+    and the slopes, both at least 0, at the two ends of the calibration range; a free parabola would fall somewhere and
+    rank the most confident rows last. Platt's targets keep the fit finite for separable rows. A class without
+    calibration rows keeps its log-odds.
 
     Berta, Holzmüller, Jordan, Bach: Structured Matrix Scaling for Multi-Class Calibration, 2025, motivate the
     quadratic; the bounds and the tangents are ours.
@@ -74,10 +74,10 @@ class QuadraticScaling(Calibrator):
 def _parts(odds: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """Return two increasing functions, 0 at ``low``: slope 0 → 1 and slope 1 → 0 over [low, high].
 
-    Their sum is odds − low. Below and above they go on straight.
+    Their sum is odds − low. Beyond the range they continue as lines.
     """
     xp = namespace(odds)
-    # high − low may be 0 (all rows equal): then only the tangents are left.
+    # high − low is 0 if all rows are equal; then only the tangents are left.
     width = xp.maximum(high - low, _TINY)
     inside = xp.clip(odds, low, high) - low
     rising = inside * (inside / width) / 2 + xp.maximum(odds - high, 0.0)

@@ -1,4 +1,4 @@
-"""The methods by name: a file of this folder is a method of that name, and others can be registered.
+"""Find methods by name: each method is the file of that name in this folder, and others can be registered.
 
 ``calibrators/ts.py`` holds ``ts``. A file is imported when its method is asked for. Other packages add methods by
 :func:`register` or by entry points of the group ``hcal.methods``.
@@ -40,7 +40,7 @@ def _plugins() -> dict[str, Any]:
 
 
 def register(cls: _Method) -> _Method:
-    """Add a method that is defined elsewhere: it then saves, loads, compares and reports as ours do.
+    """Add a method that is defined elsewhere, so that it can be saved, loaded, compared and reported like hcal's own.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def register(cls: _Method) -> _Method:
     Returns
     -------
     subclass of Calibrator
-        The same class: ``register`` also decorates.
+        The same class, so that ``register`` can be used as a decorator.
 
     Examples
     --------

@@ -17,15 +17,13 @@ from hcal.solvers.nll import logistic
 from hcal.xp import Array, namespace
 
 _CLIP = 1e-12
-
-
-# The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.
+# The L2 penalty of C = 1e10: practically no shrinkage, but a finite optimum if a class is separable.
 _RIDGE = 1e-10
 
 
 @map_type
 class PlattCurves(Curves):
-    """Curves of what Platt scaling makes of each class's probability."""
+    """Curves of the Platt-scaled probability of each class."""
 
     slope: Array = array("of each class's Platt curve", "K")
     intercept: Array = array("of each class's Platt curve", "K")
@@ -38,15 +36,15 @@ class PlattCurves(Curves):
 
 @parameters
 class ScalingBinning(Calibrator):
-    """Per class, a Platt curve discretised: each equal-mass bin returns the mean of the curve inside it.
+    """For each class, a Platt curve made discrete: each equal-mass bin gets the mean of the curve inside it.
 
     Kumar, Liang, Ma: Verified uncertainty calibration, NeurIPS 2019.
 
     Parameters
     ----------
     bins : int, optional
-        10·K unless given, but at least 5 rows in each; 15 as published. A class has only N/K positives: with
-        few bins they share one, classes tie, and accuracy falls.
+        10·K unless given, but at least 5 rows in each; 15 as published. A class has only about N/K positive rows. With
+        few bins these share one bin, classes tie, and accuracy falls.
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
 
@@ -95,7 +93,7 @@ def _platt(probs: Array, slope: Array, intercept: Array) -> Array:
 
 
 def _discretise(score: Float64, bins: int) -> Curve:
-    """Equal-mass bins (lo, hi] of the scores; the value of a bin is the mean score in it."""
+    """Return equal-mass bins (lo, hi] of the scores; the value of a bin is its mean score."""
     parts = np.array_split(np.sort(score), min(bins, len(score)))
     upper = np.unique([*((a[-1] + b[0]) / 2 for a, b in pairwise(parts)), 1.0])
     which = np.searchsorted(upper, score)

@@ -12,16 +12,16 @@ from hcal.numerics import Float64, IntArray
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
-# Published for ``sctl``: where α, β start, and the first step of the solver whose second evaluation fits them.
+# Published constants: the start of α and β, and the step after which they are fitted.
 _ALPHA, _BETA, _LEARNING_RATE = 1.0, 1.5, 0.02
 
 
 class ScaledClassLosses(OneTemperature):
-    """softmax(z/T) with T the root of Σ_k ω_k(T) ℓ′_k(T): class losses ℓ_k, weights ω_k that follow them.
+    """softmax(z/T) with T the root of Σ_k ω_k(T) ℓ′_k(T), where ℓ_k is the loss of class k and ω_k its weight.
 
     ω_k = 1 + β/(1 + e^{−u_k/α}) − β/2 with u the standard scores of ℓ, treated as constants in the gradient;
-    α and β are fitted once, from the losses at T = 1 and one solver step later. Where the published solver
-    stops early in float32, this solves for the root. Classes without rows are left out.
+    α and β are fitted once, from the losses at T = 1 and one solver step later. The published solver stops
+    early in float32; this one finds the root. Classes without rows are left out.
 
     Jung, Seo, Jeong, Choi: Scaling of Class-wise Training Losses for Post-hoc Calibration, ICML 2023.
 
@@ -60,7 +60,7 @@ class ScaledClassLosses(OneTemperature):
             return float(class_weights(losses, alpha, beta) @ slopes)
 
         near, found = float(np.log(start.beta)), start
-        if start.converged:  # without a finite temperature by NLL the weighted one has none either
+        if start.converged:  # if the NLL has no finite optimum, the weighted loss has none either
             solved = solve_increasing(slope, (near - 3, near + 3))
             message = "no root near the temperature of least NLL, which is kept"
             found = solved if solved.converged else replace(start, converged=False, message=message)

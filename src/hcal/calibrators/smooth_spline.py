@@ -1,4 +1,4 @@
-"""A penalised smoothing spline of the log-odds, one against the rest."""
+"""A smoothing spline of the log-odds, one against the rest."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from functools import partial
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from scipy.special import expit
 
 from hcal import xp
 from hcal.calibrators._curves import Curve, check_curves, fit_curves, pool_equal, read_curves
-from hcal.calibrators._log_odds import (
-    OddsMap,
-    event_labels,
-    events,
-    expit,
-    increasing_logistic,
-    log_odds,
-    platt_targets,
-)
+from hcal.calibrators._log_odds import OddsMap, event_labels, events, increasing_logistic, log_odds, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import TwoOrMore, parameters
 from hcal.maps.base import array, map_type
@@ -25,20 +18,20 @@ from hcal.numerics import Float64, IntArray, run_starts
 from hcal.solvers.nll import logistic
 from hcal.xp import Array
 
-#: Rows enter the spline's fit as at most so many groups of neighbours: the curve cannot tell more apart.
+#: The fit pools neighbouring rows into at most this many groups, which is finer than the curve can resolve.
 _GROUPS = 512
-#: The spline is kept as a polygon of so many points from one knot to the next.
+#: The spline is stored as a piecewise linear function with this many segments from one knot to the next.
 _STEPS = 8
 #: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
 _PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
-#: Knots nearer than this would make a slope that is not a number.
+#: The least distance of knots; a smaller one could give an infinite slope.
 _CLOSEST = 1e-100
 _LARGE = 1e30
 
 
 @map_type
 class OddsCurves(OddsMap):
-    """A polygon of the log-odds of each event, straight beyond its ends."""
+    """A piecewise linear function of the log-odds of each event, whose end lines continue."""
 
     offsets: Array = array(
         "event k owns points offsets[k] to offsets[k+1]", "E+1", low=0, dtype="int64", order="not falling"
@@ -62,12 +55,12 @@ class OddsCurves(OddsMap):
 
 @parameters
 class SmoothSpline(Calibrator):
-    """Per event, logit q = s(logit p): a natural cubic spline of least log-loss + λ∫s″², straight outside.
+    """For each event, logit q = s(logit p), where the natural cubic spline s minimises log-loss + λ∫s″².
 
-    λ comes from the approximate leave-one-out log-loss (one Newton step per row left out: no folds, nothing
-    random). A spline that falls somewhere is replaced by the nearest increasing curve, so no ranking turns
-    around. A class absent from the calibration rows keeps its log-odds. A weight counts rows, so weights that are
-    all 7 are seven copies of each row: leaving one of them out costs little, and the curve bends more.
+    λ is chosen by the approximate leave-one-out log-loss, which takes one Newton step for each row and needs neither
+    folds nor random numbers. If the spline falls somewhere, the nearest increasing curve is used instead, so no ranking
+    is reversed. A class without calibration rows keeps its log-odds. A weight counts rows: with a weight of 7,
+    leaving out one of seven copies of a row changes little, and the curve bends more.
 
     Lucena: Spline-based probability calibration, arXiv 1809.07751, has the idea, with folds and a ridge; the
     penalty on curvature is Green, Silverman: Nonparametric regression and generalized linear models, 1994.
@@ -75,7 +68,7 @@ class SmoothSpline(Calibrator):
     Parameters
     ----------
     knots : int
-        At most so many, at quantiles of the log-odds.
+        The most knots, which are quantiles of the log-odds.
 
     Examples
     --------
@@ -95,14 +88,14 @@ class SmoothSpline(Calibrator):
     knots: TwoOrMore = 12
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        # Beyond e^±1e6 rows say nothing new, and the cube of the range must be a number.
+        # Log-odds beyond ±1e6 carry no more information, and the cube of their range must be finite.
         odds = np.clip(xp.rounded(log_odds(x)), -1e6, 1e6)
         curves = fit_curves(events(odds), event_labels(y, x.shape[1]), weight, partial(_fit_spline, self.knots))
         return Fitted(OddsCurves(**curves))
 
 
 def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
-    """Return knots and the spline's values there."""
+    """Return the points of the fitted curve."""
     x, mass, hits = _grouped(*pool_equal(odds, hit, weight))
     targets = platt_targets(np.array([0.0, 1.0]), np.array([mass.sum() - hits.sum(), hits.sum()]))
     target = targets[0] + (targets[1] - targets[0]) * hits / mass
@@ -111,10 +104,10 @@ def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | Non
     values = affine[0] + affine[1] * at
     if len(at) < 4:
         return at, values
-    # A column a knot: the spline that is 1 there and 0 at the others.
+    # Each column is the spline that is 1 at one knot and 0 at the others.
     design, bending = _natural(at, np.eye(len(at)), x), _bending(at) * (at[-1] - at[0]) ** 3
     best, chosen = np.inf, values
-    for penalty in _PENALTIES[::-1]:  # from stiff to loose, each from the one before
+    for penalty in _PENALTIES[::-1]:  # from stiff to flexible; each fit starts at the one before
         values = logistic(design, target, mass, penalty=penalty * bending, start=values).theta
         error = _left_out(design, values, mass, hits, targets, penalty * bending)
         if error < best:
@@ -123,9 +116,9 @@ def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | Non
 
 
 def _increasing(knots: Float64, values: Float64, x: Float64, mass: Float64, *, slope: float) -> Curve:
-    """Return the spline at points close together; where it falls, the nearest increasing curve.
+    """Return the spline on a fine grid or, if it falls somewhere, the nearest increasing curve.
 
-    A flat stretch gets a thousandth of the affine slope: rows that were told apart stay so.
+    That curve gets a thousandth of the affine slope in addition, so that different scores stay different.
     """
     steps = np.arange(_STEPS * (len(knots) - 1) + 1) / _STEPS
     fine = np.interp(steps, np.arange(len(knots)), knots)
@@ -137,7 +130,7 @@ def _increasing(knots: Float64, values: Float64, x: Float64, mass: Float64, *, s
 
 
 def _apart(knots: Float64) -> Float64:
-    """Leave out knots closer than a ten-thousandth of the range: no curvature can be told between them."""
+    """Leave out knots that are closer than a ten-thousandth of the range to the one before."""
     gap = (knots[-1] - knots[0]) * 1e-4
     kept = [knots[0]]
     for knot in knots[1:]:
@@ -147,7 +140,7 @@ def _apart(knots: Float64) -> Float64:
 
 
 def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64, Float64]:
-    """Pool neighbours into groups of about equal mass, where there are many."""
+    """Pool neighbours into groups of about equal mass if there are many points."""
     if len(x) <= _GROUPS:
         return x, mass, hits
     before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
@@ -157,7 +150,7 @@ def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64
 
 
 def _natural(knots: Float64, values: Float64, x: Float64, derivative: int = 0) -> Float64:
-    """Return the natural cubic splines through values (G, ...) at the knots (G,), at x; straight outside."""
+    """Return natural cubic splines through values (G, ...) at knots (G,), evaluated at x; linear outside."""
     from scipy.interpolate import CubicSpline
 
     spline = CubicSpline(knots, values, bc_type="natural")
@@ -182,7 +175,7 @@ def _left_out(
 ) -> float:
     """Return the mean log-loss of each row under the fit without it, by one Newton step.
 
-    Rows of a group are the same point: its hits and its misses each leave out one row of their kind.
+    The rows of a group count as one point. For its hits one hit is left out, for its misses one miss.
     """
     eta = design @ theta
     q = expit(eta)

@@ -26,7 +26,7 @@ class StructuredMatrix(Map):
 
 
 class StructuredMatrixScaling(StructuredScaling):
-    """Temperature scaling, then softmax(x + D x + b), D full, penalised in three parts. No tuning.
+    """Temperature scaling, then softmax(x + D x + b) with a full matrix D and three penalties; nothing is tuned.
 
     As ``svs`` with penalty (K/N)‖b‖² + (K/N) Σ D_ii² + (K(K − 1)/N) Σ_{i≠j} D_ij², times ``strength``. Above 300
     classes at most 30 iterations are made.
@@ -59,7 +59,7 @@ class StructuredMatrixScaling(StructuredScaling):
 
 
 def matrix_strength(n_classes: int, diagonal: float, off: float, offsets: float) -> Float64:
-    """Return how strongly the entries of a matrix, row by row, and the offsets are held: (K² + K,).
+    """Return the penalties of the entries of a matrix, row by row, and of the offsets: (K² + K,).
 
     >>> matrix_strength(2, 1.0, 3.0, 0.5)
     array([1. , 3. , 3. , 1. , 0.5, 0.5])

@@ -12,15 +12,15 @@ from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
 
-_EMPTY = 1e-5  # the least mass of a soft bin, in rows: the published guard against empty bins
+_EMPTY = 1e-5  # the least mass of a soft bin, in rows, against division by zero; as published
 
 
 @parameters
 class SoftBinning(OneTemperature):
     """softmax(z/T) with the T that minimises the soft-binned calibration error of the top label.
 
-    The curve over T is bumpy for small ``tau``, so it is scanned within a factor of e of the temperature of
-    least NLL and then refined.
+    For small ``tau`` the error has many local minima in T, so it is scanned within a factor of e of the temperature
+    with the lowest NLL and then refined.
 
     Karandikar, Cain, Tran, Lakshminarayanan, Shlens, Mozer, Roelofs: Soft Calibration Objectives for Neural
     Networks, NeurIPS 2021.
@@ -28,8 +28,8 @@ class SoftBinning(OneTemperature):
     Parameters
     ----------
     tau : float
-        Softness of the bins. 0.01 is smooth; the published table is nearest to 0.001, which is known only
-        from its test result and therefore not the default.
+        Softness of the bins. 0.01 is smooth. The published table fits 0.001 best, but that is known only from its test
+        results and is therefore not the default.
     bins : int
 
     Examples
@@ -46,7 +46,7 @@ class SoftBinning(OneTemperature):
     bins: Count = 15
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        # Brent compares values that differ by rounding alone: let it see the same numbers every time.
+        # Brent's method compares nearly equal values, so its input must not differ by rounding from fit to fit.
         x, y = by_rank(on_grid(x), y)
         share, hit = unit_weight(weight, len(y)), top_hits(x, y)
         start = solve_temperature(x, y, weight)

@@ -9,16 +9,17 @@ from scipy.interpolate import CubicSpline
 
 from hcal import xp
 from hcal.calibrators._curves import MOST, Curve, Curves, columns, default_floor, end_to_end, read_curves
+from hcal.calibrators._scaling import by_rank
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import NotNegative, TwoOrMore, parameters
 from hcal.maps.base import array, map_type
-from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
+from hcal.numerics import Float64, IntArray, run_starts, softmax
 from hcal.xp import Array, namespace
 
 
 @map_type
 class RankCurves(Curves):
-    """A curve per rank: of the largest probability, of the second largest, and so on."""
+    """A curve for each rank: for the largest probability, the second largest, and so on."""
 
     knots: Array = array("calibration scores, rank after rank", "P", low=0, high=MOST)
     values: Array = array("recalibrated scores, cut to [0, 1] in use", "P")
@@ -46,7 +47,7 @@ def mean_of_ties(values: Array, keys: Array) -> Array:
 
 @parameters
 class SplineCalibration(Calibrator):
-    """The r-th largest probability moves by the slope of a spline through the cumulative gap of its rank.
+    """Moves the r-th largest probability by the slope of a spline through the cumulative gap of its rank.
 
     Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley: Calibration of neural networks using splines,
     ICLR 2021. The original treats ranks 1 and 2; the comparison extends it to all K ranks and normalises.
@@ -75,26 +76,17 @@ class SplineCalibration(Calibrator):
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         probs = xp.rounded(softmax(x))
-        first, ties = _ranks_of_label(probs, y)
-        probs.sort(axis=1)
+        ranked, first = by_rank(probs, y)
+        # Tied classes share their ranks: a hit counts as 1/ties at each.
+        ties = (ranked == ranked[np.arange(len(y)), first][:, None]).sum(axis=1)
         curve = _cumulative_spline(len(y), self.knots)
-        curves = [curve(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(probs[:, ::-1])]
+        curves = [curve(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(ranked)]
         floor = default_floor(self.floor, *x.shape)
         return Fitted(RankCurves(shape="line", floor=floor, **end_to_end(curves)))
 
 
-def _ranks_of_label(probs: FloatArray, y: IntArray) -> tuple[IntArray, IntArray]:
-    """The first place of each row's label by falling probability, and how many classes share its value.
-
-    Tied classes share their places: a hit counts as 1/ties at each.
-    """
-    own = probs[np.arange(len(y)), y][:, None]
-    first, ties = (probs > own).sum(axis=1), (probs == own).sum(axis=1)
-    return first.astype(np.int64), ties.astype(np.int64)
-
-
 def _cumulative_spline(n_rows: int, n_knots: int) -> Callable[[Float64, Float64], Curve]:
-    """Return what recalibrates a rank by a least-squares natural cubic spline on u = 0..1; one design for all ranks."""
+    """Return a function that recalibrates a rank by a least-squares natural cubic spline on [0, 1]."""
     u, knots = np.linspace(0, 1, n_rows), np.linspace(0, 1, n_knots)
     cardinal = CubicSpline(knots, np.eye(n_knots), bc_type="natural" if n_knots > 2 else "not-a-knot")
     solve, slope = np.linalg.pinv(cardinal(u)), cardinal(u, 1)
@@ -103,7 +95,7 @@ def _cumulative_spline(n_rows: int, n_knots: int) -> Callable[[Float64, Float64]
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""
         order = np.argsort(score, kind="stable")
         score = score[order]
-        # Rows of equal score share their hits, and get one value: otherwise the order of rows would decide.
+        # Rows of equal score share their hits and get one value, so that the order of rows does not matter.
         first = run_starts(score)
         size = np.diff(first, append=len(score))
         hits = np.repeat(np.add.reduceat(hit[order], first) / size, size)

@@ -1,4 +1,4 @@
-"""Structured vector scaling (Berta et al., 2025), and what ``sms`` shares with it."""
+"""Structured vector scaling (Berta et al., 2025), and the base class that ``sms`` shares with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))
 
 @map_type
 class FirstStage(Map):
-    """Temperature scaling mixed with a little of the uniform: p′ = (1 − ε) softmax(βz) + ε/K."""
+    """Temperature scaling mixed with a little of the uniform distribution: p′ = (1 − ε) softmax(βz) + ε/K."""
 
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
     epsilon: Array = array("share of the uniform", low=0, high=1)
@@ -47,7 +47,7 @@ class StructuredVector(Map):
 
 @parameters
 class StructuredScaling(Calibrator):
-    """Temperature scaling, then a linear map held to the identity by a ridge penalty that fades as 1/N."""
+    """Temperature scaling, then a linear map with a ridge penalty towards the identity that falls as 1/N."""
 
     weighted = True
 
@@ -55,7 +55,7 @@ class StructuredScaling(Calibrator):
 
     @abstractmethod
     def _family(self, n_classes: int) -> tuple[Family, Float64]:
-        """Return what the second stage fits, and how strongly each parameter is held."""
+        """Return the family of the second stage and the relative penalty of each parameter."""
 
     @abstractmethod
     def _map(self, first: FirstStage, theta: Float64) -> Map:
@@ -66,12 +66,12 @@ class StructuredScaling(Calibrator):
         temperature = solve_temperature(x, y, weight)
         first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (n + 1)))
         family, held = self._family(k)
-        # Large problems stop at what no test set could tell apart, and a matrix soon: each step costs two products.
+        # Large problems stop at gains too small to matter; a large matrix soon, as each step costs two matrix products.
         solved = fit_nll(
             family, first(x), y, weight, penalty=Ridge(self.strength * k / n * held, family.start),
             max_iterations=30 if k > 300 and len(held) > 2 * k else 500, gain=1e-12 if k <= 300 else 1e-6,
         )  # fmt: skip
-        # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
+        # The uniform part and the penalty make the second stage well-posed even if the first did not converge.
         message = temperature.message if solved.converged else solved.message
         info = {"temperature": 1 / temperature.beta, "iterations": solved.iterations}
         converged = solved.converged and temperature.converged
@@ -79,7 +79,7 @@ class StructuredScaling(Calibrator):
 
 
 class StructuredVectorScaling(StructuredScaling):
-    """Temperature scaling, then softmax((1 + v) ⊙ x + b) with a penalty that fades as 1/N. No tuning.
+    """Temperature scaling, then softmax((1 + v) ⊙ x + b) with a penalty that falls as 1/N; nothing is tuned.
 
     x = log((1 − ε) softmax(z/T) + ε/K) with ε = 1/(N + 1); mean NLL + strength · (K/N)(‖v‖² + ‖b‖²).
 

@@ -13,7 +13,7 @@ from hcal.solvers.temperature import solve_temperature
 class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     """Temperature scaling, then ``lece`` on the scaled probabilities.
 
-    Valk, Kull, TMLR 2023. The temperature is fitted once on all calibration rows, not again in each fold.
+    Valk, Kull, TMLR 2023. The temperature is fitted once on all calibration rows, not in each fold.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from hcal.numerics import Float64, IntArray
 
 
 class Uncalibrated(OneTemperature):
-    """The identity, so that "before" stands in every comparison as a row of its own.
+    """The identity, as the baseline in comparisons.
 
     Examples
     --------
@@ -20,7 +20,7 @@ class Uncalibrated(OneTemperature):
 
     name = "uncal"
     title = "Uncalibrated"
-    floored = False  # "before" is what the classifier said
+    floored = False  # the probabilities of the classifier itself
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         return Fitted(Temperature(beta=np.array(1.0)))

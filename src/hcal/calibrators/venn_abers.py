@@ -23,9 +23,9 @@ _NONE = np.empty(0)
 
 @map_type
 class VennAbersSteps(OddsMap):
-    """For each side (hit, miss), fold and event, the probability of the side with the new row on it.
+    """Step functions for each side (hit, miss), fold and event: P(side) after the new row was added as that side.
 
-    The side of a miss is that of a hit with the log-odds turned around.
+    The side "miss" is the side "hit" with the sign of the log-odds reversed.
     """
 
     knots: Array = array("where the curves end their steps, curve after curve", "P")
@@ -38,7 +38,7 @@ class VennAbersSteps(OddsMap):
         return hit - miss
 
     def log_sides(self, odds: Array) -> tuple[Array, Array]:
-        """Return ln p1 and ln(1 − p0) (N, E), their means over the folds; without a curve, of p itself."""
+        """Return ln p1 and ln(1 − p0) (N, E), averaged over the folds; an event without a curve has p0 = p1 = p."""
         rounded = namespace(odds).rounded(odds)
         return self._log_mean(rounded, self.offsets[0]), self._log_mean(-rounded, self.offsets[1])
 
@@ -63,11 +63,11 @@ class VennAbersSteps(OddsMap):
 class VennAbers(Calibrator):
     """Isotonic regression with the new row added once as a miss and once as a hit: an interval (p0, p1).
 
-    One of the two is calibrated, whatever the distribution. The probability given is p1/(1 − p0 + p1), which
-    loses least log-loss in the worse of the two cases; it is never 0 or 1. Two classes have one event; with
-    more, each class against the rest, and rows divided by their sum. A class absent from the calibration rows
-    keeps its probability. A weight counts rows, and the new row is one: weights that are all 7 make the interval
-    about 7 times narrower.
+    One of the two is calibrated, whatever the distribution. The predicted probability is p1/(1 − p0 + p1), which loses
+    the least log-loss in the worse of the two cases; it is never 0 or 1. Two classes have one event; with more, there
+    is one for each class against the rest, and rows are divided by their sum. A class without calibration rows keeps
+    its probability. A weight counts rows, and the new row counts as one: weights of 7 make the interval about 7 times
+    narrower.
 
     Vovk, Petej, Fedorova: Large-scale probabilistic predictors with and without guarantees of validity,
     NeurIPS 2015.
@@ -75,8 +75,8 @@ class VennAbers(Calibrator):
     Parameters
     ----------
     folds : int
-        1: inductive, all rows in one regression, where the guarantee holds. More: cross, a regression a fold,
-        merged by geometric means; smoother, without the guarantee.
+        1: the inductive form, one regression on all rows, for which the guarantee holds. More: the cross form, one
+        regression in each fold, merged by geometric means; smoother, but without the guarantee.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class VennAbers(Calibrator):
         return Fitted(VennAbersSteps(knots=steps["knots"], values=steps["values"], offsets=offsets))
 
     def predict_interval(self, logits: Any) -> tuple[Float64, Float64]:
-        """Return (p0, p1): between which calibrated probabilities each class lies, one against the rest.
+        """Return (p0, p1), the interval of the calibrated probability of each class against the rest.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class VennAbers(Calibrator):
         Returns
         -------
         two arrays of shape (N, K)
-            With several folds, the geometric means that the prediction merges. Rows do not sum to 1.
+            With several folds, geometric means over the folds. Rows do not sum to 1.
         """
         if self.prediction_.prior is not None:
             raise ValueError("intervals are of the class frequencies of the fit: ask before with_prior")
@@ -131,7 +131,7 @@ class VennAbers(Calibrator):
         odds = log_odds(x if floor is None else raise_to_floor(x, floor))
         assert isinstance(self.map_, VennAbersSteps)
         p1, miss = (np.exp(side) for side in self.map_.log_sides(events(odds)))
-        # Geometric means over folds that disagree may cross; the probability then lies between them all the same.
+        # The geometric means of folds that disagree may cross; the probability still lies between them.
         p0, p1 = np.minimum(1 - miss, p1), np.maximum(1 - miss, p1)
         if self.n_classes_ == 2:
             return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
@@ -139,7 +139,7 @@ class VennAbers(Calibrator):
 
 
 def _steps(odds: Float64, hit: NDArray[Any], weight: Float64 | None) -> Curve:
-    """Return p1 as steps: that of a score is that of the smallest of the odds above or at it, 1 above all."""
+    """Return p1 as steps: a score gets the value of the smallest of the odds at or above it, and 1 above all."""
     x, mass, hits = pool_equal(odds, hit, weight)
     high = with_a_hit(mass, hits)
     ends = np.flatnonzero(np.append(high[1:] != high[:-1], True))
@@ -147,12 +147,12 @@ def _steps(odds: Float64, hit: NDArray[Any], weight: Float64 | None) -> Curve:
 
 
 def with_a_hit(mass: Float64, hits: Float64) -> Float64:
-    """Return, for every point, the isotonic fit there after one more row, a hit, at that point.
+    """Return, for every point, the isotonic fit at that point after one more row, a hit, was added there.
 
-    The fit at j is the slope with which the greatest convex minorant of the cumulated hits passes j. With a
-    row added at j, it is the lower tangent that bridges the hull of the points before j and that of the
-    points from j on, moved by the row; both hulls are chains that do not depend on j, and all bridges are
-    walked at once. Shapes: mass, hits (n,), in the order of the scores.
+    The isotonic fit at j is the slope at j of the greatest convex minorant of the cumulated hits. With a row added at
+    j, it is the slope of the common lower tangent of two convex hulls: that of the points before j, and that of the
+    points from j on, shifted by the row. Both hulls are chains that do not depend on j, so all tangents are found at
+    once. Shapes: mass, hits (n,), in the order of the scores.
 
     >>> with_a_hit(np.array([2.0, 2.0]), np.array([1.0, 1.0])).round(3)
     array([0.6  , 0.667])
@@ -179,7 +179,7 @@ def with_a_hit(mass: Float64, hits: Float64) -> Float64:
 
 
 def _chain(w: Float64, s: Float64) -> IntArray:
-    """Return, for every point, the one before it on the lower hull of all up to it; the first, itself."""
+    """Return, for every point, its predecessor on the lower hull of the points up to it; the first has itself."""
     previous = np.zeros(len(w), dtype=np.int64)
     width, height = w.tolist(), s.tolist()
     chain: list[int] = [0]

@@ -13,10 +13,10 @@ from hcal.solvers.temperature import solve_temperature
 
 
 class VectorScaling(Calibrator):
-    """softmax(w ⊙ log p + b), w and b free, of least mean NLL; convex, no penalty.
+    """softmax(w ⊙ log p + b), with w and b fitted by mean NLL; convex, without a penalty.
 
     Up to 300 classes Newton runs to convergence; above, L-BFGS runs until an iteration gains less than 1e-6.
-    A class absent from the calibration rows keeps its probability; the others share the rest.
+    A class without calibration rows keeps its probability; the others share the rest.
 
     Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017.
 
@@ -39,8 +39,8 @@ class VectorScaling(Calibrator):
         scores = clipped_log_probs(x)[:, present]
         start = solve_temperature(scores, place, weight)
         beta = start.beta if start.converged else 1.0
-        # Each column is centred where its class is in doubt (weights q(1 − q)): slope and offset of a class are
-        # nearly collinear otherwise, and L-BFGS needs several times the steps.
+        # Each column is centred at its mean with weights q(1 − q). Otherwise slope and offset of a class are nearly
+        # collinear, and L-BFGS needs several times as many steps.
         q = softmax(beta * scores)
         q *= (1 - q) * unit_weight(weight, len(y))[:, None]
         centre = np.einsum("nk,nk->k", q, scores) / np.maximum(q.sum(axis=0), 1e-300)

@@ -1,4 +1,4 @@
-"""The mixture of temperatures in float32, compiled by numba; rows lo..hi a thread, GIL released."""
+"""The mixture of temperatures in float32, compiled by numba; each thread takes rows lo to hi."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ Array = NDArray[Any]
 _jit = jit()
 
 _exp = exponential(np.float32)
-# Rows are handled in blocks of about this many events, which stay in cache.
+# Rows are handled in blocks of about this many events, which fit in the cache.
 _EVENTS = 2048
 
 
-# The members of a mixture are summed over classes: with the classes of a block of rows one after the other,
-# every loop runs over rows, which are many, and never over classes, which may be two.
+# Blocks are transposed, so that the inner loops run over rows, which are many, and not over classes, which may be two.
 
 
 @_jit
@@ -50,7 +49,7 @@ def _less_column_maximum(depth: Array, top: Array) -> None:
 
 @_jit
 def _member(a: Any, depth: Array, score: Array, out: Array, mass: Array) -> None:
-    """exp(a·depth) of a block, and 1/Σ over its classes."""
+    """Compute exp(a·depth) of a block, and 1/Σ of it over the classes."""
     flat = depth.reshape(-1)
     for k in range(len(flat)):
         score[k] = a * flat[k]

@@ -36,7 +36,7 @@ def mixture_backward(x: Tensor, slopes: Tensor, grad: Tensor) -> tuple[Tensor, T
 
 
 def _tile(k: int) -> tuple[int, int, int]:
-    """Width of a row in registers, rows a program, warps."""
+    """Return the width of a row in registers, the rows of a program and its warps."""
     width = triton.next_power_of_2(k)
     rows = max(1, 2048 // width)
     return width, rows, 4 if width * rows <= 2048 else 8

@@ -1,7 +1,7 @@
 """What a map is: a frozen object of arrays with one ``__call__`` from scores to log-probabilities.
 
-A fitted calibrator predicts with a map. Its fields are declared where they are named, checked when the object is
-made, and are all that a model file holds. The formula is written once in the operations of :mod:`hcal.xp`, so the
+A fitted calibrator predicts with a map. Each field of a map is declared with its shape and range, checked when the
+object is made, and stored in the model file. The formula is written once in the operations of :mod:`hcal.xp`, so the
 same ``__call__`` runs on numpy arrays and on torch tensors, under ``torch.compile`` and in an exported ONNX graph.
 
 >>> @map_type
@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 
 from hcal.xp import Array, namespace
 
-#: Bound of most numbers: far beyond any fit, and products of two of them stay finite.
+#: The default bound of numbers in a map: far beyond any fit, and products of two of them stay finite.
 LARGE = 1e100
-#: Bound of what multiplies logits and is large where they are small.
+#: The bound of slopes and inverse temperatures, which are large where logits are small.
 STEEP = 1e200
-#: Least value of what is divided by.
+#: The least value of a divisor.
 SMALL = 1e-200
 
 _T = TypeVar("_T")
@@ -66,14 +66,14 @@ def array(what: str, *shape: str | int, **declared: Any) -> Any:
     *shape : str or int
         Sizes; a letter stands for a size that all arrays of the map share ("K": classes), "K+1" for one more.
     **declared
-        What else holds, by the names below.
+        Further properties:
     low, high : float
-        Every value lies in [low, high]; by default in ±1e100.
+        The range of the values; ±1e100 by default.
     dtype : {"float64", "int64"}
     order : {"increasing", "not falling"}, optional
-        Of the values of a one-dimensional array.
+        The order of the values of a one-dimensional array.
     optional : bool
-        Whether it may be None.
+        Whether the field may be None.
     """
     spec = Spec(what, shape, **declared)
     default: Any = None if spec.optional else dataclasses.MISSING
@@ -81,7 +81,7 @@ def array(what: str, *shape: str | int, **declared: Any) -> Any:
 
 
 def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field that is one of a few words or numbers, such as how a curve is read."""
+    """Declare a field with a few possible values, such as how a curve is interpolated."""
     return dataclasses.field(default=default, metadata={"choices": choices, "what": what})
 
 
@@ -92,13 +92,13 @@ def map_type(cls: type[_T]) -> type[_T]:
 
 
 class Map(ABC):
-    """From (N, K) scores to (N, K) log-probabilities; subclasses are decorated with :func:`map_type`."""
+    """A function from (N, K) scores to (N, K) log-probabilities; decorate subclasses with :func:`map_type`."""
 
     #: Whether float32 scores may be computed in float32; otherwise they are widened to float64.
     float32_safe: ClassVar[bool] = False
-    #: Whether ``compiled`` keeps the argmax of its logits to the last bit, where the map is to keep it.
+    #: Whether ``compiled`` itself keeps the argmax of its logits where the calibrator promises that.
     kernel_keeps_argmax: ClassVar[bool] = False
-    #: How many numbers a score takes on its way: rows then come in smaller blocks. May be a property.
+    #: How many numbers the formula needs in memory for each score; blocks of rows are smaller accordingly.
     expansion: ClassVar[int] = 1
 
     @abstractmethod
@@ -106,15 +106,15 @@ class Map(ABC):
         """Return log-probabilities (N, K) of finite logits (N, K)."""
 
     def probabilities(self, x: Array) -> Array:
-        """Return probabilities (N, K). A map may write this formula and take its logarithm in ``__call__``."""
+        """Return probabilities (N, K) of finite logits (N, K)."""
         return namespace(x).exp(self(x))
 
     def compiled(self, x: Array) -> Array | None:
-        """Return probabilities (N, K) of a numpy array by a compiled twin of the formula; None: there is none."""
+        """Return probabilities (N, K) of a numpy array by a compiled version of the formula, or None without one."""
         return None
 
     def check(self) -> None:  # noqa: B027 - most maps have nothing to add
-        """Raise a ValueError where fields do not fit each other in a way that no declaration says."""
+        """Raise a ValueError if fields contradict each other in a way that their declarations cannot express."""
 
     def __post_init__(self) -> None:
         if all(isinstance(value, np.ndarray) for value in self.arrays().values()):
@@ -122,7 +122,7 @@ class Map(ABC):
             self.check()
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays by name; those of a part under ``part.name``."""
+        """Return the arrays by name; an array of an inner map is named ``field.name``."""
         found: dict[str, Any] = {}
         for each in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
@@ -133,7 +133,7 @@ class Map(ABC):
         return found
 
     def options(self) -> dict[str, Any]:
-        """Return what is no array: words, numbers, and the types and options of the parts."""
+        """Return all other fields: options, and the types and options of inner maps."""
         found: dict[str, Any] = {"type": type(self).__name__}
         for each in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
@@ -144,7 +144,7 @@ class Map(ABC):
         return found
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
-        """Raise a ValueError that names the field which is not as declared; ``sizes`` are known, such as K."""
+        """Raise a ValueError that names a field that is not as declared; ``sizes`` gives sizes such as K if known."""
         known = dict(sizes)
         for each in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
@@ -159,20 +159,20 @@ class Map(ABC):
 
 
 class ProbabilityMap(Map):
-    """A map whose formula gives probabilities: ``probabilities`` is written, and its logarithm follows."""
+    """A map whose formula gives probabilities; ``__call__`` takes their logarithm."""
 
     @abstractmethod
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of finite logits (N, K)."""
 
     def __call__(self, x: Array) -> Array:
-        """Return log-probabilities (N, K); one of 0 counts as the smallest positive number."""
+        """Return log-probabilities (N, K); a probability of 0 counts as the smallest positive normal number."""
         xp = namespace(x)
         return xp.log(xp.maximum(self.probabilities(x), xp.tiny(x)))
 
 
 def build_map(types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Map:
-    """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; ``types`` may occur."""
+    """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; only ``types`` may occur."""
     known = {each.__name__: each for each in types}
     name = options.get("type")
     if not isinstance(name, str) or name not in known:
@@ -204,11 +204,11 @@ def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> No
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise ValueError(f"{name!r} has type {kind}, declared is an array of {spec.dtype}")
     if value.ndim != len(spec.shape) or not all(map(_fits, spec.shape, value.shape, [sizes] * value.ndim)):
-        shape = ", ".join(map(str, spec.shape))
-        raise ValueError(f"{name!r} has shape {value.shape}, declared is ({shape}) with {_in_words(sizes)}")
+        shape, known = ", ".join(map(str, spec.shape)), ", ".join(f"{letter} = {n}" for letter, n in sizes.items())
+        raise ValueError(f"{name!r} has shape {value.shape}, declared is ({shape}) with {known or 'no size known yet'}")
     if value.size == 0:
         return
-    least, most = value.min(), value.max()  # NaN if one is: no comparison holds
+    least, most = value.min(), value.max()  # NaN if any value is, and then no comparison holds
     if not (least >= spec.low and most <= spec.high):
         bad = "NaN" if np.isnan(least) else f"{least if least < spec.low else most:.6g}"
         raise ValueError(f"{name!r} holds {bad}, declared are values in [{spec.low:g}, {spec.high:g}]")
@@ -219,16 +219,12 @@ def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> No
 
 
 def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:
-    """Return whether an axis is as long as declared; a letter seen for the first time gets its size here."""
+    """Return whether an axis is as long as declared; the first axis with a letter defines the letter's size."""
     if isinstance(size, int):
         return length == size
     found = _SIZE.fullmatch(size)
     assert found is not None, f"a size is a number, a letter, or a letter and a number: {size!r}"
     return length - int(found[2] or 0) == sizes.setdefault(found[1], length - int(found[2] or 0))
-
-
-def _in_words(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{letter} = {size}" for letter, size in sizes.items()) or "no size known yet"
 
 
 def log_sigmoid(x: Array) -> Array:

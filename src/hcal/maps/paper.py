@@ -1,4 +1,4 @@
-"""The fitted maps of the paper: a table of one scalar, or a mixture of temperatures."""
+"""The fitted maps of the paper: a tabulated function of one scalar, or a mixture of temperatures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hcal.maps.base import SMALL, STEEP, Map, ProbabilityMap, array, map_type, option
 from hcal.xp import Array, namespace
 
-#: What x is made of logits: log-softmax (the published code), or less the largest of the row (the paper).
+#: How x is computed from logits: log-softmax (the published code), or minus the largest of the row (the paper).
 Reference = Literal["log_softmax", "largest"]
 #: Slopes beyond this could overflow in float32.
 _STEEP_FLOAT32 = 1e15
@@ -24,7 +24,7 @@ class TableMap(Map):
 
     table: Array = array("minus the map at the knots, from x = 0 downwards", "G+1", low=0.0, order="not falling")
     step: Array = array("distance of the knots", low=SMALL)
-    reference: Reference = option("what x is made of logits", ("log_softmax", "largest"), "log_softmax")
+    reference: Reference = option("how x is computed from logits", ("log_softmax", "largest"), "log_softmax")
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
@@ -43,7 +43,11 @@ class MixtureMap(ProbabilityMap):
     float32_safe = True
 
     def compiled(self, x: Array) -> Array | None:
-        """Return probabilities (N, K) of float32 logits by the kernel of the training, where numba is installed."""
+        """Return probabilities (N, K) of float32 logits by the kernel of the training, if numba is installed.
+
+        >>> MixtureMap(slopes=np.ones(1), shares=np.ones(1)).compiled(np.zeros((1, 2))) is None  # float64
+        True
+        """
         try:
             from hcal.maps._numba import mixture_forward
         except ImportError:
@@ -60,13 +64,13 @@ class MixtureMap(ProbabilityMap):
 def table_scores(x: Array, table: Array, step: Array) -> Array:
     """Return the tabulated function at x ≤ 0 of any shape: knot c at −c·step has the value −table[c]."""
     xp = namespace(x)
-    values = xp.asarray(table, x)
+    values = xp.astype(table, x)
     cells = len(table) - 1
     depth = xp.maximum(x * (-1 / step), 0.0 * x)
     cell = xp.floor_index(xp.minimum(depth, 0.0 * x + (cells - 1)))
     low, high = xp.take(values, cell), xp.take(values, cell + 1)
     score = low + (depth - cell) * (high - low)
-    # rounding must not carry a point beyond the next knot: the map never inverts a pair
+    # Rounding must not raise a score above that of the next knot: the map never inverts the order of two scores.
     return -xp.where(cell < cells - 1, xp.minimum(score, high), score)
 
 

@@ -1,7 +1,7 @@
-"""What ``predict_proba`` computes, whole: scores → logits → floor → map → class frequencies → argmax kept.
+"""All that ``predict_proba`` computes: scores → logits → floor → map → class frequencies → argmax kept.
 
-This is the one formula behind numpy, torch, ``torch.compile`` and ONNX. Every calibrator shares it; only the map in
-the middle differs.
+The same formula runs in numpy, torch, ``torch.compile`` and ONNX. All calibrators share it; only the map in the middle
+differs.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from hcal.maps.base import Map, array, map_type, option
 from hcal.numerics import Float64, FloatArray
 from hcal.xp import Array, namespace
 
-#: Below this a probability counts as 0: no data set of any size could tell it from 0.
+#: The logarithm of a probability that counts as 0, because no data set could tell it from 0.
 _LOG_TINY = float(np.log(1e-30))
 _LEAST_FLOOR = 1e-31
 _LOG_2 = float(np.log(2.0))
 #: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
 _BLOCK_SCORES = 4_000_000
-#: Below this many nats under the top, a score is as good as impossible; products with it stay finite.
-_LOWEST = {"float64": -1e30, "float32": -1e15}
+#: Scores further below the top score of their row count as this far below, so that products with them stay finite.
+_LOWEST = -1e30
 
 
 @map_type
 class Prediction(Map):
-    """Probabilities from scores of the declared kind."""
+    """Turns scores of the declared kind into probabilities."""
 
     map: Map
     kind: str = option("what the scores are", INPUT_KINDS, "logits")
@@ -36,17 +36,16 @@ class Prediction(Map):
     def __call__(self, scores: Array) -> Array:
         """Return probabilities (N, K) of any scores (N, K).
 
-        A row with NaN or +inf, or of −inf alone, comes out NaN: numpy input has been refused before this, and in a
-        deployed graph nobody else would notice. A single −inf is a class that cannot be.
+        A row with NaN or +inf, or with −inf for every class, gives NaN: numpy input with such rows was refused before,
+        but a deployed graph has no other check. A single −inf means that the class has probability 0.
         """
         xp = namespace(scores)
         x = to_logits(scores, self.kind)
-        lowest = _LOWEST["float64" if xp.eps(scores) < 1e-10 else "float32"]
-        x = xp.maximum(x - xp.row_max(x), lowest)
+        x = xp.maximum(x - xp.row_max(x), _LOWEST)
         return self.of_logits(x, scores) + 0 * xp.row_max(scores)
 
     def in_blocks(self, scores: FloatArray, *, kernel: bool = True) -> FloatArray:
-        """Return probabilities (N, K) of checked numpy scores (N, K), some rows at a time."""
+        """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block."""
         out = np.empty(scores.shape, dtype=scores.dtype)
         wide = scores.dtype if self.map.float32_safe else np.float64
         step = max(1, _BLOCK_SCORES // (scores.shape[1] * self.map.expansion))
@@ -58,31 +57,32 @@ class Prediction(Map):
         return out
 
     def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
-        """Return probabilities (N, K) of finite logits (N, K), in their float width; ``scores`` are what they were."""
+        """Return probabilities (N, K) of finite logits x (N, K), in their float width; x was made from ``scores``."""
         inner = x if self.floor is None else raise_to_floor(x, self.floor)
         probs = self.map.compiled(inner) if kernel else None
         kept = probs is not None and self.map.kernel_keeps_argmax and inner is scores
         if probs is None:
-            probs = self.map.probabilities(inner)
-            probs = probs if probs.dtype == x.dtype else namespace(x).astype(probs, x)
+            probs = namespace(x).astype(self.map.probabilities(inner), x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
         return probs if kept or self.preserves is None else keep_argmax(probs, scores)
 
     def narrowed(self, probs: Array, x: Array) -> Array:
-        """Return probabilities in the narrower floats of the logits x, with the promise kept there too."""
+        """Return probabilities in the narrower float type of the logits x, with the argmax kept after this rounding."""
         narrow = namespace(x).astype(probs, x)
         return narrow if self.preserves is None else keep_argmax(narrow, x)
 
 
 def learn_floor(log_probs: FloatArray, weight: Float64 | None) -> Float64:
-    """Return the floor of a calibration set: half its smallest positive probability, where it has zeros.
+    """Return the probability that a 0 is replaced by, learned from a calibration set.
 
-    Without zeros, a quarter of that or of 1/(N·K), whichever is smaller: a zero that comes later finds a place, and
-    what is merely smaller than a few rows show stays as it is.
+    If the set has zeros, this is half of its smallest positive probability. Otherwise it is a quarter of that or of
+    1/(N·K), whichever is smaller, so that new probabilities only a little below those of the set stay as they are.
 
     >>> round(float(learn_floor(np.log([[1e-300, 1.0], [0.01, 0.99]]), None)), 6)
     0.005
+    >>> round(float(learn_floor(np.log([[0.4, 0.6]] * 10), None)), 6)
+    0.0125
     """
     total = float(len(log_probs)) if weight is None else float(weight.sum())
     believed = log_probs >= _LOG_TINY
@@ -93,10 +93,10 @@ def learn_floor(log_probs: FloatArray, weight: Float64 | None) -> Float64:
 
 
 def raise_to_floor(x: Array, floor: Array) -> Array:
-    """Return log-probabilities with those below ln(2·floor) drawn up to between ln(floor) and ln(2·floor).
+    """Return log-probabilities in which those below ln(2·floor) are raised to between ln(floor) and ln(2·floor).
 
-    A probability of 0 is a small number that was rounded, and the calibration set says how small. With the depth
-    d = ln(2·floor) − x > 0, x becomes ln(2·floor) − ln 2 · d/(d + ln 2): increasing, without a jump or a kink.
+    A probability of 0 is usually a small number that was rounded; the floor says how small. With the depth
+    d = ln(2·floor) − x > 0, x becomes ln(2·floor) − ln 2 · d/(d + ln 2), which is increasing and smooth.
 
     >>> np.exp(raise_to_floor(np.log([1e-300, 0.01, 0.5]), np.array(0.005))).round(4)
     array([0.005, 0.01 , 0.5  ])
@@ -108,7 +108,7 @@ def raise_to_floor(x: Array, floor: Array) -> Array:
 
 
 def reweight(probs: Array, log_ratio: Array) -> Array:
-    """Return probabilities (N, K) times e^log_ratio (K,), normalised; a row that would vanish stays.
+    """Return probabilities (N, K) times e^log_ratio (K,), normalised; a row whose products are all 0 is left as it is.
 
     >>> reweight(np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
     array([[0.25, 0.75]])
@@ -120,9 +120,9 @@ def reweight(probs: Array, log_ratio: Array) -> Array:
 
 
 def keep_argmax(probs: Array, x: Array) -> Array:
-    """Return the probabilities with the top class of x on top, where rounding tied it with an earlier one.
+    """Return the probabilities with the same argmax as x, in case rounding made the top class equal to an earlier one.
 
-    A strictly increasing map cannot change the argmax; a float can: two logits one step apart may get equal
+    A strictly increasing map cannot change the argmax, but rounding can: two nearly equal logits may get equal
     probabilities, and ``argmax`` takes the first.
 
     >>> keep_argmax(np.array([[0.5, 0.5]]), np.array([[0.0, 1e-20]])).argmax()

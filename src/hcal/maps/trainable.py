@@ -1,9 +1,9 @@
 """The paper's three families of maps as torch modules, and the twelve that it trains.
 
-A module takes x = log-softmax of the logits, or the logits less the largest of their row, and gives probabilities.
-After the training, :meth:`TrainableMap.fitted` gives the map that predicts (:mod:`hcal.maps.paper`), without torch.
-On float32 the kernels of ``_numba`` (CPU) and ``_triton`` (CUDA) compute mixtures where they are there; without them
-torch does, by the formula of the map that predicts.
+A module takes x, the log-softmax of the logits or the logits minus the largest of their row, and gives probabilities.
+After training, :meth:`TrainableMap.fitted` returns the map that predicts without torch (:mod:`hcal.maps.paper`).
+Mixtures in float32 are computed by the kernels of ``_numba`` (CPU) and ``_triton`` (CUDA) if these are installed,
+otherwise by the formula of the map in torch.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ PAPER_MAPS: tuple[str, ...] = (
 
 _SPAN = 100.0  # the piecewise map divides [−100, 0]
 _SOFTNESS = 0.02
-_CELLS = 2048  # of a MonotonicNet's table: within about 1e-6 of the integral in probabilities
-# Members that start exactly equal would stay equal; this apart, the start is the identity to about 1e-6.
+_CELLS = 2048  # of a MonotonicNet's table; the error of the probabilities is about 1e-6
+# Members that start exactly equal would stay equal. With this difference the start is the identity to about 1e-6.
 _SPREAD = 1e-3
-# Slopes are at least this, so that the map is strictly increasing whatever the optimiser does.
+# The least slope, so that the map is strictly increasing whatever the optimiser does.
 _LEAST_SLOPE = 1e-6
 _TRITON_CLASSES = 8192
 
 
 class CellOrder(NamedTuple):
-    """Events in the order of their cells, the edges of the cells, and how far into its cell each event lies."""
+    """Events sorted by cell: their order, where each cell begins and ends, and each event's position in its cell."""
 
     order: Tensor
     edges: Tensor
@@ -51,37 +51,37 @@ class CellOrder(NamedTuple):
 
 
 class TrainableMap(torch.nn.Module):
-    """A strictly increasing map of x, followed by a softmax (or a mixture of such)."""
+    """A strictly increasing map of x followed by a softmax, or a mixture of such maps."""
 
     @abstractmethod
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
-        """Return probabilities (N, K) of x (N, K), which is not positive; ``order`` is that of the cells of x."""
+        """Return probabilities (N, K) of x ≤ 0 (N, K); ``order`` is the result of :meth:`cell_order` for x."""
 
     @abstractmethod
     def fitted(self, reference: Reference) -> Map:
-        """Return the map that predicts, for x made of logits as ``reference`` says."""
+        """Return the map that predicts; ``reference`` says how x is computed from logits."""
 
     def cell_order(self, x: Tensor) -> CellOrder | None:
-        """Return what makes the backward pass fast on a GPU and depends on x alone: a training makes it once."""
+        """Return an order of the events that makes the backward pass fast on a GPU; it is computed once a training."""
         return None
 
 
 class ScalarMap(TrainableMap):
-    """softmax of a function of one scalar, given by its values at knots ``step`` apart."""
+    """softmax of a function of one scalar that is given by its values at knots with distance ``step``."""
 
     step: float
 
     @abstractmethod
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Return the positive slopes of the cells, the first one next to x = 0; costly parts in ``dtype``."""
+        """Return the positive slopes of the cells, beginning at x = 0; costly parts are computed in ``dtype``."""
 
     def values(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Return minus the map at the knots, summed in float64: increasing from 0."""
+        """Return the negative of the map at the knots, which increases from 0; summed in float64."""
         slopes = self.slopes(dtype).double()
         return torch.nn.functional.pad(torch.cumsum(slopes, 0) * self.step, (1, 0))
 
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
-        """Return probabilities (N, K) of x (N, K), which is not positive."""
+        """Return probabilities (N, K) of x ≤ 0 (N, K)."""
         values = self.values(x.dtype).to(x.dtype)
         if order is None:
             return torch.softmax(table_scores(x, values, self.step), dim=1)
@@ -89,9 +89,9 @@ class ScalarMap(TrainableMap):
         return probs
 
     def cell_order(self, x: Tensor) -> CellOrder | None:
-        """Return the events in the order of their cells: sums over cells are then differences of prefix sums.
+        """Return the events in the order of their cells, so that sums over cells are differences of prefix sums.
 
-        A scatter-add into a few cells would serialise on a GPU.
+        On a GPU, a scatter-add into a few cells would run one after the other.
         """
         cells = len(self.values()) - 1
         cell, part = _locate(x, self.step, cells)
@@ -158,15 +158,15 @@ class MonotonicNet(ScalarMap):
         self,
         hidden: int = 10,
         *,
-        mean: float = 0.0,
-        std: float = 1.0,
+        mean: float,
+        std: float,
         lowest: float = -100.0,
         init: Init = "identity",
         random_state: int = 0,
     ) -> None:
         super().__init__()
         self.step = -float(lowest) / _CELLS
-        # the slope in x is that in u, times 1/std; for the identity it must be 1 where the network is 0
+        # The slope in x is the slope in u times 1/std; for the identity it must be 1 where the network is 0.
         self.scale = 1.0 if init == "identity" else 1 / std
         self.layers = torch.nn.ParameterList()
         draw = torch.Generator().manual_seed(random_state)
@@ -233,7 +233,7 @@ class EnsembleLinear(TrainableMap):
         return probs
 
     def fitted(self, reference: Reference) -> Map:
-        """Return the mixture; a constant added to a row of x changes nothing, so neither does ``reference``."""
+        """Return the mixture; ``reference`` does not matter, since a constant added to a row of x changes nothing."""
         slopes, shares = (v.detach().cpu().numpy() for v in (self.slopes(), self.shares()))
         return MixtureMap(slopes=slopes, shares=shares)
 
@@ -265,7 +265,7 @@ def build_trainable(name: str, x: Tensor, *, init: Init = "identity", random_sta
     if family == "ensemble":
         return EnsembleLinear(int(size), init=init, random_state=random_state)
     std, mean = (float(v) for v in torch.std_mean(x.double()))
-    # identical logits everywhere have no spread: any positive number serves
+    # If all logits are identical the deviation is 0; any positive number will do.
     return MonotonicNet(
         int(size), mean=mean, std=std if std > 0 else 1.0, lowest=min(float(x.min()), -1e-6), init=init,
         random_state=random_state,
@@ -277,7 +277,7 @@ def _uniform(bound: float, *shape: int, draw: torch.Generator) -> Tensor:
 
 
 def kernels_for(x: Tensor) -> Any:
-    """Return the module of kernels that takes x, or None: numba on the CPU, Triton on CUDA, in float32."""
+    """Return the module of kernels for x (float32; numba on the CPU, Triton on CUDA), or None if there is none."""
     module = "hcal.maps._triton" if x.is_cuda else "hcal.maps._numba"
     small = x.shape[1] <= _TRITON_CLASSES and x.numel() < TRITON_EVENTS
     fits = x.dtype == torch.float32 and (small if x.is_cuda else x.device.type == "cpu")
@@ -285,14 +285,14 @@ def kernels_for(x: Tensor) -> Any:
 
 
 def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
-    """Return the cell of each event and how far into it (beyond 1 only in the last cell)."""
+    """Return the cell of each event and its position in it, from 0 to 1 (above 1 only in the last cell)."""
     t = (x * (-1 / step)).clamp_min(0)
     cell = t.clamp_max(cells - 1).long()
     return cell, t - cell
 
 
 class _TableSoftmax(torch.autograd.Function):
-    """softmax of the table, differentiable in its values by sums over ordered events: fast on a GPU."""
+    """softmax of the table; the gradient in its values is a sum over ordered events, which is fast on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder) -> Tensor:
@@ -329,7 +329,7 @@ def range_sums(values: Tensor, edges: Tensor) -> Tensor:
 
 
 class _Mixture(torch.autograd.Function):
-    """One member at a time, forward and again backward: memory for one softmax, not for m."""
+    """The mixture, one member at a time in both passes, so that memory holds one softmax and not m."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:

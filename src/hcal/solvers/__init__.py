@@ -1,4 +1,4 @@
-"""Solvers: a safeguarded temperature search, L-BFGS and Newton for the convex families, proximal gradient.
+"""Solvers: a safeguarded temperature search, L-BFGS and Newton for families of maps, and training by Adam.
 
-Nothing is imported here: each method takes the one it needs.
+Nothing is imported here; each method imports the solver that it needs.
 """

@@ -1,4 +1,4 @@
-"""Families of softmax maps that methods fit by NLL: scores of θ and x, with their pullback and curvature.
+"""Families of softmax maps that methods fit by NLL: scores as a function of parameters θ and input x, with derivatives.
 
 ``vjp(θ, x)`` gives the scores (N, K) whose softmax are the probabilities, and a function that pulls a gradient in the
 scores back to one in θ.
@@ -24,13 +24,13 @@ _LEAST_SLOPE = 1e-8
 class Family(Protocol):
     """What :func:`hcal.solvers.nll.fit_nll` asks of a family.
 
-    One whose scores are linear in θ also has ``curvature(x, probs, weight)``, the (P, P) second derivative of the
-    weighted sum of NLLs: the NLL is then convex.
+    A family whose scores are linear in θ, so that the NLL is convex, also has ``curvature(x, probs, weight)``: the
+    second derivative (P, P) of the weighted sum of NLLs.
     """
 
     @property
     def start(self) -> Float64:
-        """Where a fit begins (P,): the identity, where the family holds it."""
+        """The parameters (P,) at which a fit begins: the identity, if the family contains it."""
 
     def vjp(self, theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
         """Return scores (N, K) and the pullback."""
@@ -73,7 +73,7 @@ class ClassLinear:
         return scores, pullback
 
     def curvature(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
-        """Return blocks of diagonals minus one product."""
+        """Return the second derivative: diagonal blocks minus one matrix product."""
         features = [*self._parts(x), np.ones_like(probs)]
         out = -_gram(np.hstack([probs * f for f in features]), weight)
         at = np.arange(self.n_classes)
@@ -119,7 +119,7 @@ class MatrixScaling:
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:
-    """Return spreadᵀ diag(weight) spread, at the cost of one of its triangles."""
+    """Return spreadᵀ diag(weight) spread; only one triangle is computed."""
     from scipy.linalg.blas import dsyrk
 
     gram: Float64 = dsyrk(1.0, (spread * np.sqrt(weight)[:, None]).T)
@@ -128,7 +128,7 @@ def _gram(spread: Float64, weight: Float64) -> Float64:
 
 @dataclass(frozen=True)
 class Cells:
-    """Equal cells of the real line; the first and the last go on for ever.
+    """Cells of equal width on the real line; the first and the last are unbounded outwards.
 
     >>> cells = Cells(0.0, 1.0, 3)
     >>> cells.index(np.array([-5.0, 1.5, 9.0])), cells.edges
@@ -156,7 +156,7 @@ class Cells:
 
 
 def cells_over(x: Float64) -> Cells:
-    """Return 1024 cells from the 0.01 % to the 99.99 % quantile of all logits: outliers must not stretch them.
+    """Return 1024 cells from the 0.01 % to the 99.99 % quantile of all logits, so that outliers do not stretch them.
 
     >>> cells_over(np.array([0.0, 1024.0])).width
     1.0
@@ -171,9 +171,9 @@ def cells_over(x: Float64) -> Cells:
 class MonotoneNet:
     """softmax of m(x), m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt, g an MLP 1 → hidden → hidden → 1 with ReLU.
 
-    g is evaluated at the midpoints of ``cells``, which cover the logits, never at the events: its values are the
-    slopes of a piecewise linear function. The start is uniform ±1/√fan-in, the first layer counting an unused
-    second input. θ = (w₁, b₁, W₂, b₂, w₃, b₃).
+    g is evaluated at the midpoints of ``cells``, which cover the logits; its values are the slopes of a piecewise
+    linear function. The start is uniform in ±1/√fan-in, where the first layer counts as having two inputs.
+    θ = (w₁, b₁, W₂, b₂, w₃, b₃).
 
     >>> MonotoneNet(2, Cells(0.0, 1.0, 4)).start.size
     13

@@ -1,4 +1,4 @@
-"""Fitting a family of softmax maps by mean NLL + penalty, and logistic regression."""
+"""Fit a family of softmax maps by mean NLL + penalty, choose among candidates on held-out rows, logistic regression."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hcal.solvers.optimise import Solution, lbfgs, newton
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
-# Blocks of 256 KiB stay in the cache, and matrix products want some rows at least. Threads take parts of a fixed
-# size, so that sums do not depend on how many threads there are.
+# Blocks of 256 KiB fit in the cache, with a least number of rows for fast matrix products. Threads take parts of a
+# fixed size, so that sums do not depend on the number of threads.
 _BLOCK_EVENTS, _BLOCK_ROWS, _PART_EVENTS = 32_768, 32, 1_000_000
 
 
@@ -63,13 +63,13 @@ def fit_nll(
 ) -> Solution:
     """Fit a family by mean NLL + penalty.
 
-    By Newton where the scores are linear in θ and there are no bounds and few parameters, else by L-BFGS.
+    The solver is Newton if the scores are linear in θ, there are no bounds and few parameters; otherwise L-BFGS.
 
     Parameters
     ----------
     family : Family
     x : array of shape (N, ·)
-        What the family takes.
+        The input of the family.
     y : array of shape (N,)
     weight : array of shape (N,), optional
     penalty : Ridge, optional
@@ -79,9 +79,9 @@ def fit_nll(
         The least and the greatest θ.
     max_iterations : int
     tolerance, gain
-        L-BFGS stops at this gradient, or when an iteration gains less.
+        L-BFGS stops when the gradient is at most ``tolerance`` or an iteration gains less than ``gain``.
     newton_gain : float
-        Newton stops when a step is to gain less.
+        Newton stops when a step is expected to gain less.
     watch : callable, optional
         Called with θ after every iteration of L-BFGS; True ends the search.
 
@@ -113,7 +113,7 @@ def fit_nll(
     unit = None
     if linear:
         diagonal = _second_sums(family, first, *rows, diagonal=True) + 2 * ridge.strength
-        if diagonal.max() > 0:  # else there is nothing to measure units by: one class, or all saturated
+        if diagonal.max() > 0:  # it is 0 with one class, or if all rows are saturated
             unit = 1 / np.sqrt(np.maximum(diagonal, 1e-8 * diagonal.max()))
     return lbfgs(
         loss, first, scale=unit, bounds=bounds, max_iterations=max_iterations, tolerance=tolerance, gain=gain,
@@ -122,7 +122,7 @@ def fit_nll(
 
 
 def _softmax(scores: Float64) -> tuple[Float64, Float64]:
-    """Return probabilities (N, K) in place of the scores, and ln Σ e^scores (N,)."""
+    """Overwrite scores (N, K) with their softmax and return it, with ln Σ e^scores (N,)."""
     top = scores.max(axis=1, keepdims=True)
     scores -= top
     np.exp(scores, out=scores)
@@ -161,7 +161,7 @@ def _second_sums(
     for rows in row_blocks((len(x), x.shape[1] if diagonal else len(theta)), 4_000_000):
         part, w = x[rows], weight[rows]
         probs, _ = _softmax(family.vjp(theta, part)[0])
-        if diagonal:  # scores are linear in θ: squared features pull back the squares
+        if diagonal:  # scores are linear in θ, so the pullback of squared features gives the diagonal
             total = total + family.vjp(theta, part**2)[1](w[:, None] * probs * (1 - probs))
         else:
             total = total + family.curvature(part, probs, w)
@@ -169,7 +169,7 @@ def _second_sums(
 
 
 class Selection(NamedTuple):
-    """The chosen candidate, its model of every fold, and the mean held-out score of all candidates."""
+    """The chosen candidate, its model in every fold, and the mean held-out score of each candidate."""
 
     chosen: Any
     models: list[Any]
@@ -182,11 +182,11 @@ def select(
     fit: Callable[[Any, Any, Any], Any],
     score: Callable[[Any, Any], float],
 ) -> Selection:
-    """Choose the candidate of lowest mean held-out score; the first one on ties.
+    """Choose the candidate with the lowest mean held-out score; the first one if several tie.
 
-    ``grid`` stands in an order in which neighbours have similar models: ``fit`` (candidate, rows to fit on,
-    previous model or None) is handed the one before. ``score`` (model, rows held out) is better where it is
-    lower.
+    ``fit`` takes a candidate, the rows to fit on and the model of the previous candidate (or None) as a start, so
+    ``grid`` should be in an order in which neighbours have similar models. ``score`` takes a model and the held-out
+    rows; lower is better.
 
     >>> data, folds = np.arange(4.0), [(np.array([0, 1]), np.array([2, 3])), (np.array([2, 3]), np.array([0, 1]))]
     >>> select([0.0, 1.0], folds, lambda c, rows, _: c * data[rows].mean(),

@@ -1,6 +1,6 @@
 """Solvers of smooth problems: L-BFGS, damped Newton, and a scalar search.
 
-A problem is a function θ ↦ (value, gradient); what it is made of is none of a solver's business.
+A problem is a function θ ↦ (value, gradient).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_STEP = 1e-10
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped, and why."""
+    """The parameters at which a solver stopped, and why it stopped."""
 
     theta: Float64
     value: float
@@ -32,7 +32,7 @@ class Solution:
 
 
 class Best:
-    """Remembers what had the lowest score, and tells when so many tries have been no better.
+    """Early stopping: keeps the candidate with the lowest score until ``patience`` candidates have not been better.
 
     >>> best = Best(patience=2)
     >>> [best.over(score, what) for what, score in enumerate([3.0, 1.0, 2.0, 1.5])], best.what
@@ -44,7 +44,7 @@ class Best:
         self._patience, self._least, self._since = patience, np.inf, 0
 
     def over(self, score: float, what: Any) -> bool:
-        """Take one more score, and return whether to stop."""
+        """Add a candidate ``what`` with its score, and return whether to stop."""
         self._since += 1
         if score < self._least:
             self.what, self._least, self._since = what, score, 0
@@ -64,9 +64,9 @@ def lbfgs(
 ) -> Solution:
     """Minimise a smooth function by bounded limited-memory BFGS.
 
-    The solver works on θ/scale, about 1/√(second derivative), and so does not depend on units. It stops when
-    the largest entry of the (projected) gradient there is at most ``tolerance``, when an iteration gains less
-    than ``gain`` relative to max(|value|, 1), or when ``watch`` (called with θ) says so, which counts as
+    The solver works on θ/scale, where ``scale`` should be about 1/√(second derivative), so that units do not matter.
+    It stops when the largest entry of the (projected) gradient is at most ``tolerance``, when an iteration gains less
+    than ``gain`` relative to max(|value|, 1), or when ``watch``, called with θ, returns True; that counts as
     converged. ``bounds`` are the least and the greatest θ.
 
     >>> solved = lbfgs(lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3)), np.zeros(2))
@@ -99,9 +99,9 @@ def lbfgs(
 def newton(loss: Loss, hessian: Callable[[Float64], Float64], start: Float64, *, tolerance: float = 1e-12) -> Solution:
     """Minimise a smooth function by Newton steps with backtracking.
 
-    ``loss`` is θ ↦ (value, gradient), ``hessian`` θ ↦ (P, P), in which flat directions (the shift of all
-    intercepts) are allowed, and far from the optimum a curvature below 0. It stops when a full step is expected
-    to gain less than ``tolerance`` relative to 1 + |value|.
+    ``loss`` is θ ↦ (value, gradient) and ``hessian`` θ ↦ (P, P). The Hessian may have flat directions (such as a
+    shift of all intercepts) and, far from the optimum, negative curvature. The search stops when a full step is
+    expected to gain less than ``tolerance`` relative to 1 + |value|.
 
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> newton(square, lambda t: 2 * np.eye(2), np.zeros(2)).theta.round(6)
@@ -118,7 +118,7 @@ def newton(loss: Loss, hessian: Callable[[Float64], Float64], start: Float64, *,
             if new_value <= value - _ARMIJO * length * gain:
                 break
             length /= 2
-        else:  # rounding, not the function, now decides: nothing is left to gain
+        else:  # differences are now of the size of rounding errors: nothing is left to gain
             return Solution(theta, value, gain < 1e-6 * (1 + abs(value)), "no further descent", iteration)
         theta, value, gradient = theta + length * step, new_value, new_gradient
     message = f"Newton stopped after {_MOST_STEPS} iterations before it converged"
@@ -130,7 +130,7 @@ def _direction(hessian: Float64, gradient: Float64) -> Float64:
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     size = float(np.abs(np.diag(hessian)).max()) or 1.0
-    # Rescaling to a unit diagonal first: logits may come in any unit, and a fixed ridge would notice.
+    # H is rescaled to a unit diagonal first, so that the ridge does not depend on the unit of the logits.
     unit = np.sqrt(np.maximum(np.diag(hessian), 1e-14 * size))
     scaled = hessian / unit[:, None] / unit
     ridge = 1e-11
@@ -145,7 +145,7 @@ def _direction(hessian: Float64, gradient: Float64) -> Float64:
 def minimise_scalar(
     function: Callable[[float], float], low: float, high: float, *, points: int = 31, tolerance: float = 1e-7
 ) -> float:
-    """Return the argument of the least value: an even scan, then Brent between the best point's neighbours.
+    """Return the argument of the least value: an even scan, then Brent's method between the best point's neighbours.
 
     ``points`` of the scan should be enough to land in the valley of the global minimum; ``tolerance`` is
     absolute, on the argument.

@@ -1,8 +1,8 @@
 """The bounded, safeguarded one-dimensional temperature solver.
 
-A temperature is found as β = 1/T: the mean NLL of softmax(β z) is convex in β, its slope increases with β,
-and so does the mean confidence. Everything here is the search for a root of an increasing function that
-cannot fail silently: the two cases without a finite optimum are recognised from the data beforehand.
+The temperature is found as β = 1/T. The mean NLL of softmax(β z) is convex in β, so its slope increases with β; so does
+the mean confidence. Each solver here finds the root of such an increasing function and never fails silently: the two
+cases without a finite optimum are recognised from the data beforehand.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from hcal.compiled import each
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 
-# log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
+# The range of log(β · scale of the logits). Beyond e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
 
-# Of log β.
+# The accuracy of log β.
 _TOLERANCE = 1e-11
-# Rows are visited in blocks of about this many events, so that temporaries stay in the cache.
+# Rows are processed in blocks of about this many events, so that temporary arrays stay in the cache.
 _BLOCK_EVENTS = 262_144
 
 
@@ -44,7 +44,7 @@ def _below_top(logits: FloatArray, rows: slice) -> Float64:
 def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of logits (N, K) to the top one of their row; 0 when all rows are constant.
 
-    A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
+    A mean below 1e-190 counts as 0, because the inverse temperature for it would be too large for a file.
 
     >>> logit_scale(np.array([[0.0, 4.0]]))
     2.0
@@ -58,7 +58,7 @@ def logit_scale(logits: FloatArray) -> float:
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float = 1.0) -> Float64:
     """Return the NLL of every row under softmax(β z), and its first and second derivative in β: (3, N).
 
-    z are the logits measured in ``unit``: in one of their own, squares of the scores cannot overflow.
+    z are the logits divided by ``unit``; with their own scale as the unit, squares cannot overflow.
 
     >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0).round(4).tolist()
     [[0.6931], [-0.5], [0.25]]
@@ -80,7 +80,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float 
 
 
 def top_probability(logits: FloatArray, beta: float) -> Float64:
-    """Return the largest softmax(β z) of every row (N,): its mean increases with β, from 1/K.
+    """Return the largest softmax(β z) of every row (N,); its mean increases with β, from 1/K at β = 0.
 
     >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
     array([0.5])
@@ -92,8 +92,8 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
 def solve_increasing(slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS) -> Temperature:
     """Find the root of an increasing function of β by bracketed search in log β (``bounds``).
 
-    Never fails silently: when the function has one sign in the whole bracket, the better end comes back with
-    ``converged=False`` and a sentence.
+    If the function has the same sign in the whole bracket, the better end is returned with ``converged=False`` and a
+    message.
 
     >>> round(solve_increasing(lambda beta: beta - 2.0).beta, 6)
     2.0
@@ -112,12 +112,13 @@ def solve_increasing(slope: Callable[[float], float], bounds: tuple[float, float
 def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -> Temperature:
     """Find the temperature of least mean NLL: Newton in log β, kept inside a shrinking bracket.
 
-    Works at any scale of the logits, in float32 and float64, and never fails silently. Without a finite
-    optimum it says so (``converged=False``) and takes
+    It works at any scale of the logits, in float32 and float64. If there is no finite optimum, the result has
+    ``converged=False`` and a message, and
 
-    - uniform probabilities (T at its upper bound) when the scores say nothing or the opposite of the labels;
-    - when every label has the top score, the T whose mean confidence is (N+1)/(N+2) (the rule of
-      succession), or T = 1 where the scores are surer than that already.
+    - T is at its upper bound (uniform probabilities) if the scores carry no information about the labels or are
+      reversed;
+    - if every label has the top score, T gives a mean confidence of (N+1)/(N+2) (the rule of succession), or is 1 if
+      the scores are already more confident than that.
 
     >>> solved = solve_temperature(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> round(2 * solved.beta, 6)  # log 3
@@ -158,14 +159,14 @@ def solve_newton(derivatives: Callable[[float], tuple[float, float]], start: flo
     """
     low, high = bounds = LOG_BETA_BOUNDS
     t = float(np.log(start))
-    for evaluation in range(1, 101):  # noqa: B007 - the last one is told
+    for evaluation in range(1, 101):  # noqa: B007 - the last number is returned
         beta = float(np.exp(t))
         slope, curvature = derivatives(beta)
         if slope < 0:
             low = t
         else:
             high = t
-        # Far from the root the curvature may vanish (saturation): then the step is cut, not trusted.
+        # Far from the root the curvature may vanish (saturation), so the step is limited.
         step = float(np.clip(-slope / max(beta * curvature, 1e-300), -3, 3)) if slope else 0.0
         if abs(step) > _TOLERANCE and not low < t + step < high:
             step = (low + high) / 2 - t

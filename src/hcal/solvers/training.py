@@ -1,7 +1,7 @@
-"""Training a map on an objective: Adam, a plateau schedule, early stopping, the best epoch kept.
+"""Train a map on an objective by Adam, with a plateau schedule and early stopping; the best epoch is kept.
 
-Scores of an epoch are the metrics of :mod:`hcal.metrics` of the same names in torch operations, on the device of the
-probabilities and without input checks; the tests hold them together.
+The scores of an epoch are the metrics of the same names in :mod:`hcal.metrics`, written in torch so that they run on
+the device of the probabilities. Tests check that both give the same numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from hcal.compiled import one_openmp_thread
 from hcal.maps.trainable import TrainableMap, range_sums
 
-#: (probabilities (N, K), labels (N,)) to a scalar tensor; as a score, lower is better.
+#: A function of probabilities (N, K) and labels (N,) that returns a scalar tensor; as a score, lower is better.
 TorchLoss = Callable[[Tensor, Tensor], Tensor]
 
 _BINS = 15
@@ -31,9 +31,9 @@ class AdamSettings:
     ----------
     learning_rate : float
     epochs : int
-        At most so many.
+        The most epochs.
     batch_size : int, optional
-        None is the full batch.
+        Rows of a batch; None means all rows.
     plateau : int
         Epochs without a better monitor until the learning rate is halved.
     patience : int
@@ -63,7 +63,7 @@ class Best:
 
 @dataclass
 class Trained:
-    """What training found."""
+    """The result of a training."""
 
     best: dict[str, Best] = field(default_factory=dict)  # :class:`Best` by the name of its selector
     epochs: int = 0  # how many were run
@@ -82,11 +82,11 @@ def train(
     random_state: int = 0,
     tick: Callable[[], None] | None = None,
 ) -> Trained:
-    """Train ``module`` in place and remember the best epoch on the training set by each selector.
+    """Train ``module`` in place and keep, for each selector, the epoch with the best score on the training set.
 
-    With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then
-    serve the next step. The untrained map is no candidate, as in the published code. The equal-width top-label error
-    drives the schedule and the early stop.
+    With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then used for the
+    next step. The untrained map is no candidate, as in the published code. The schedule and early stopping follow the
+    equal-width top-label error.
 
     Parameters
     ----------
@@ -95,10 +95,10 @@ def train(
     y : tensor of shape (N,)
     objective : callable
     select : mapping
-        Each chooses an epoch; the parameters are left at the first one's.
+        Scores by name; each chooses an epoch. The module is left with the parameters that the first one chose.
     settings : AdamSettings, optional
     random_state : int
-        Order of mini-batches.
+        Seed of the order of mini-batches.
     tick : callable, optional
         Called once an epoch.
 
@@ -113,7 +113,7 @@ def train(
     """
     s = settings or AdamSettings()
     scores = [epoch_ece_ew, *select.values()]
-    # on a GPU one launch updates all parameters; the CPU has few enough of them
+    # On a GPU, one kernel launch updates all parameters.
     optimiser = torch.optim.Adam(module.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
     draw = torch.Generator().manual_seed(random_state)
@@ -131,7 +131,7 @@ def train(
         probs: Tensor = module(rows, module.cell_order(rows) if rows.is_cuda else None)
         return probs
 
-    with one_openmp_thread() if small else nullcontext():  # its operations are short
+    with one_openmp_thread() if small else nullcontext():  # more threads would slow short operations down
         order = module.cell_order(x) if x.is_cuda else None
         probs = module(x, order)
         for _ in range(s.epochs):
@@ -200,7 +200,7 @@ def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
 def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
     """Return the equal-width class-wise error, averaged over classes.
 
-    Only entries above 1/15 are put into bins, at most 14 a row; the first bin is what is left of the column.
+    Only entries above 1/15 (at most 14 a row) are put into bins; the first bin is the rest of the column.
 
     >>> epoch_cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
     0.0
@@ -218,7 +218,7 @@ def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
-    """Return the mean negative log-likelihood, differentiable; the floor is the smallest normal number.
+    """Return the mean negative log-likelihood, differentiable; probabilities are at least the smallest normal number.
 
     >>> torch_nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
     0.6931471805599453
@@ -232,6 +232,6 @@ SELECTORS: dict[str, TorchLoss] = {"top_label": epoch_dece, "class_wise": epoch_
 
 
 def _bin_of(values: Tensor) -> Tensor:
-    """Return the equal-width bin; a float32 mixture may sum to one ulp above 1: that is still the last."""
+    """Return the equal-width bin of each value; values slightly above 1, from rounding, belong to the last bin."""
     edges = torch.linspace(0, 1, _BINS + 1, dtype=torch.float64, device=values.device)
     return (torch.bucketize(values.double(), edges) - 1).clamp(0, _BINS - 1)
