@@ -1,4 +1,4 @@
-"""Run hcal in CalArena's own runner (arXiv 2605.30188): its ``custom_calibrators.py`` takes objects like these.
+"""Run hcal in the CalArena benchmark (arXiv 2605.30188), whose ``custom_calibrators.py`` takes objects like these.
 
 Steps to submit:
 
@@ -42,7 +42,7 @@ def main() -> dict[str, float]:
     rng = np.random.default_rng(0)
     truth = rng.uniform(size=4000)
     y = (rng.random(4000) < truth).astype(int)
-    p = truth**2 / (truth**2 + (1 - truth) ** 2)  # too sure of itself
+    p = truth**2 / (truth**2 + (1 - truth) ** 2)  # over-confident
     method = CALIBRATORS["hcal-pool"]()
     method.fit(p[:2000], y[:2000])
     after = method.predict_proba(p[2000:])

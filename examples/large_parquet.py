@@ -1,9 +1,9 @@
-"""Three million rows in a parquet file: fit on a part, apply to all of it, with memory that stays bounded.
+"""Calibrate three million rows of a parquet file with bounded memory: fit on a part, apply to all of it.
 
     python examples/large_parquet.py [rows]
 
-Only the columns that are needed are read, by row groups; the probabilities go back into a parquet file, group
-by group. Needs the extra ``frames``.
+The example reads only the columns that it needs, one row group at a time, and writes the probabilities to another
+parquet file in the same way. It needs the extra ``frames``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP = 250_000
 
 
 def write(path: Path, rows: int) -> None:
-    """Write a file such as a pipeline leaves: ids, scores, labels as text, and columns of no concern here."""
+    """Write a file as a pipeline would: ids, scores, labels as text, and other columns."""
     rng = np.random.default_rng(0)
     writer = None
     for start in range(0, rows, GROUP):
@@ -56,7 +56,7 @@ def main(rows: int = 3_000_000) -> dict[str, float]:
         write(source, rows)
         start = time.perf_counter()
         file = pq.ParquetFile(source)
-        first = file.read_row_group(0, columns=[*SCORES, "target"]).slice(0, 20_000)  # rows come in no order
+        first = file.read_row_group(0, columns=[*SCORES, "target"]).slice(0, 20_000)  # the rows are in random order
         batch = first.combine_chunks().to_batches()[0]
         labels = batch.column("target").to_pylist()
         cal = hcal.make_calibrator("ts").fit(matrix(batch), labels, classes=CLASSES)

@@ -1,8 +1,8 @@
-"""LightGBM with string labels and one "fraud" in fifty rows, weighted to find it, then calibrated.
+"""Calibrate LightGBM with balanced class weights: string labels, and one "fraud" in fifty rows.
 
-Balanced class weights help a booster to see the rare class, and make its probabilities useless: on average it
-says "fraud" several times too often. The wrapper takes the booster as it is and learns from the margins of
-rows that it has not seen; it finds the margins by itself. Platt scaling may move the 0.5 crossing, and must.
+Balanced class weights help a booster to find the rare class, but they make its probabilities useless: on average it
+says "fraud" several times too often. The wrapper takes the booster as it is and learns from its margins on held-out
+rows. Here predictions must cross 0.5 to be calibrated, and Platt scaling allows that.
 
 Run: python examples/lightgbm_imbalanced.py
 """

@@ -1,8 +1,8 @@
 """Calibrate a language model from the samples that lm-evaluation-harness logs (``--log_samples``).
 
-The example writes such files itself: two tasks, one with 4 options and one with 2, log-likelihoods that are
-three times too sure. With files of your own, only ``calibrate`` matters; on the command line it is
-``hcal fit samples_arc_*.jsonl -o model.hcal``, then ``hcal report samples_boolq_*.jsonl -m …``.
+The example writes such files itself: two tasks, one with 4 options and one with 2, and log-likelihoods that are three
+times too large. With your own files you need only ``calibrate``. On the command line, run
+``hcal fit samples_arc_*.jsonl -o model.hcal``, then ``hcal report samples_boolq_*.jsonl -m model.hcal -o report.html``.
 
 Run: python examples/lm_eval_samples.py
 """
@@ -54,7 +54,7 @@ def calibrate(learn_from: list[Path], judge_on: list[Path]) -> dict[str, hcal.Ev
 
 
 def main() -> dict[str, hcal.Evaluation]:
-    """Two tasks to learn from, the same two to judge by."""
+    """Fit on two tasks, and test on other questions of the same two."""
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for part, seed in (("cal", 0), ("test", 10)):

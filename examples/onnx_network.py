@@ -1,4 +1,4 @@
-"""Export a PyTorch network to ONNX with its calibrator behind it: one file, probabilities out.
+"""Export a PyTorch network and its calibrator to one ONNX file that returns probabilities.
 
 Run: python examples/onnx_network.py
 """
@@ -24,7 +24,7 @@ except ImportError:
 
 
 def make_rows(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Three classes, four features, labels drawn."""
+    """Return rows of three classes with four features; labels are drawn at random."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 4))
     p = hcal.softmax(x[:, :3])
@@ -46,7 +46,7 @@ def train() -> nn.Module:
 
 
 def export(net: nn.Module, path: Path) -> None:
-    """Write the calibrated network by PyTorch's own exporter; its forward pass takes any arguments."""
+    """Write the calibrated network with PyTorch's own exporter."""
     batch = torch.export.Dim("batch", min=2)
     torch.onnx.export(net, (torch.zeros(2, 4),), path, dynamic_shapes=(({0: batch},),), verbose=False)
 

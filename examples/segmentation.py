@@ -18,7 +18,7 @@ UNLABELLED = 255
 
 
 def make_images(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Three kinds of ground, seen through noise; the border of each image has no label."""
+    """Return noisy images of three kinds of ground; the border of each image has no label."""
     g = torch.Generator().manual_seed(seed)
     coarse = torch.randint(0, 3, (n, 1, 6, 6), generator=g).float()
     y = nn.functional.interpolate(coarse, scale_factor=4).squeeze(1).long()
@@ -41,7 +41,7 @@ def train() -> nn.Module:
 
 
 def main() -> dict[str, float]:
-    """Fit on the labelled pixels of 20 images, put the map behind the network, report on 30 other images."""
+    """Fit on the labelled pixels of 20 images, attach the calibrator to the network, and test on 30 other images."""
     net = train()
     calibrator = hcal.make_calibrator("ts")
     calibrator.fit(*collect_logits(net, [make_images(20, seed=1)], ignore_index=UNLABELLED, pixels=200))

@@ -1,4 +1,4 @@
-"""Calibrate a scikit-learn classifier, with the map learned on rows that the classifier has not seen.
+"""Calibrate a scikit-learn classifier on rows that it was not trained on.
 
 Run: python examples/sklearn_wrapper.py
 """

@@ -1,7 +1,7 @@
-"""Calibration errors in an evaluation loop, batch by batch, with a state of constant size (torchmetrics).
+"""Measure calibration errors in an evaluation loop, batch by batch, with torchmetrics.
 
-The same objects go into Lightning (``self.log("val_ece", self.ece)``), a ``MetricCollection``, or an Ignite
-engine (docs/howto/evaluators.md); under DDP their states are summed.
+The metrics have a state of constant size, which is summed under DDP. They also work in Lightning
+(``self.log("val_ece", self.ece)``), a ``MetricCollection``, or an Ignite engine (docs/howto/evaluators.md).
 
 Run: python examples/torchmetrics_loop.py
 """
@@ -15,7 +15,7 @@ from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
 
 
 def batches(n: int, size: int = 256) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return logits that are twice too sure, with labels, in batches."""
+    """Return batches of labels and of logits that are twice too large."""
     generator = torch.Generator().manual_seed(0)
     evidence = torch.randn(n, 10, generator=generator) * 2
     labels = torch.multinomial(evidence.softmax(dim=1), 1, generator=generator)[:, 0]
@@ -23,8 +23,8 @@ def batches(n: int, size: int = 256) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def main() -> dict[str, float]:
-    """Go through 20,000 rows, and compare with the whole at once."""
-    from torchmetrics import MetricCollection  # here, so that what is missing is said by hcal
+    """Add up 20,000 rows in batches, and compare with one call on all rows."""
+    from torchmetrics import MetricCollection  # imported late, so that hcal names the missing extra
 
     metrics = MetricCollection(
         {

@@ -1,8 +1,8 @@
 """Use HCalibrationLoss while a network trains.
 
-Cross-entropy on the training rows makes a flexible network too sure. Here a second batch, unknown to
-cross-entropy, is judged by the h-calibration loss, and the sum is minimised. The comparison is fair: without
-the regulariser, the same 3,000 rows all go to cross-entropy. Printed: errors on fresh test rows.
+Cross-entropy makes a flexible network over-confident on its training rows. Here the h-calibration loss of a second
+batch, which cross-entropy does not see, is added. The comparison is fair: without the h loss, cross-entropy gets the
+same 3,000 rows. The program prints the errors on fresh test rows.
 
 Run: python examples/train_with_h_loss.py
 """
@@ -17,7 +17,7 @@ import hcal
 
 
 def make_rows(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ten classes in 20 dimensions; labels are drawn, so that no network can be sure of all of them."""
+    """Return rows of ten classes in 20 dimensions; labels are random, so no network can be right about all of them."""
     law = np.random.default_rng(0).normal(size=(20, 10)) * 0.7
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 20))
@@ -34,7 +34,7 @@ def train(strength: float, *, epochs: int = 60) -> nn.Module:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
     optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
-    h_loss = hcal.HCalibrationLoss(scale=1.0)  # scale only multiplies; 1 keeps `strength` readable
+    h_loss = hcal.HCalibrationLoss(scale=1.0)  # scale is a factor; 1 keeps `strength` readable
     x, y = make_rows(2000, seed=1)
     x_held, y_held = make_rows(1000, seed=2)
     if not strength:

@@ -1,9 +1,9 @@
-"""Calibration errors in the evaluation of a Hugging Face Trainer: one argument.
+"""Measure calibration errors in the evaluation of a Hugging Face Trainer, with one argument.
 
     trainer = Trainer(model, args, eval_dataset=..., compute_metrics=compute_metrics())
 
-Trainer calls it with an ``EvalPrediction``: the logits and the labels of the whole evaluation set. The
-example trains a small network in plain PyTorch and calls it in the same way, so it runs without transformers.
+Trainer calls it with an ``EvalPrediction``: the logits and labels of the whole evaluation set. The example calls it in
+the same way on a small PyTorch network, so it runs without transformers.
 
 Run: python examples/trainer_metrics.py
 """
@@ -22,7 +22,7 @@ from hcal.integrations.evaluate import compute_metrics
 
 
 def train(X: np.ndarray, y: np.ndarray) -> torch.nn.Module:
-    """Return a network that has seen few rows for many steps, and is too sure."""
+    """Return a network that was trained for many steps on few rows and is over-confident."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
