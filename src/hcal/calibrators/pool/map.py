@@ -35,7 +35,7 @@ def top_shares(margin: Array, sharpness: Array) -> Array:
 def runner_up(margin: Array) -> Array:
     """Return the margin of the second best class, (N, 1)."""
     xp = namespace(margin)
-    return xp.row_min(xp.replaced(margin, xp.argmax(-margin), np.inf))
+    return xp.row_min(xp.put_along(margin + 0.0, xp.argmax(-margin), np.inf))
 
 
 def log_mean_margin(margin: Array) -> Array:
