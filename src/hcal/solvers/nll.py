@@ -11,7 +11,7 @@ from scipy.special import expit
 from hcal.compiled import each
 from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.solvers.families import Family
-from hcal.solvers.optimise import Solution, lbfgs, newton
+from hcal.solvers.optimise import Solution, lbfgs, newton, solve_curved
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -106,13 +106,14 @@ def fit_nll(
     linear = hasattr(family, "curvature")
     if linear and bounds is None and len(first) <= NEWTON_PARAMETERS:
 
-        def hessian(theta: Float64) -> Float64:
-            return _second_sums(family, theta, *rows) + 2 * np.diag(ridge.strength)
+        def direction(theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
+            hessian = second_sums(family, theta, rows[0], rows[2]) + 2 * np.diag(ridge.strength)
+            return gradient, solve_curved(hessian, gradient)
 
-        return newton(loss, hessian, first, tolerance=newton_gain)
+        return newton(loss, direction, first, tolerance=newton_gain)
     unit = None
     if linear:
-        diagonal = _second_sums(family, first, *rows, diagonal=True) + 2 * ridge.strength
+        diagonal = second_sums(family, first, rows[0], rows[2], diagonal=True) + 2 * ridge.strength
         if diagonal.max() > 0:  # it is 0 with one class, or if all rows are saturated
             unit = 1 / np.sqrt(np.maximum(diagonal, 1e-8 * diagonal.max()))
     return lbfgs(
@@ -153,9 +154,7 @@ def _loss_sums(family: Family, theta: Float64, x: Float64, y: IntArray, weight: 
     return sum(value for value, _ in sums), np.sum([gradient for _, gradient in sums], axis=0)
 
 
-def _second_sums(
-    family: Any, theta: Float64, x: Float64, y: IntArray, weight: Float64, *, diagonal: bool = False
-) -> Float64:
+def second_sums(family: Any, theta: Float64, x: Float64, weight: Float64, *, diagonal: bool = False) -> Float64:
     """Return the sum over rows of the curvature (P, P) of the NLL, or of its diagonal (P,)."""
     total: Any = 0.0
     for rows in row_blocks((len(x), x.shape[1] if diagonal else len(theta)), 4_000_000):
@@ -231,9 +230,8 @@ def logistic(
         value = float(share @ (np.logaddexp(0, eta) - target * eta) + theta @ extra @ theta)
         return value, design.T @ (share * (expit(eta) - target)) + 2 * extra @ theta
 
-    def hessian(theta: Float64) -> Float64:
+    def direction(theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
         q = expit(design @ theta + offset)
-        curved: Float64 = (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra
-        return curved
+        return gradient, solve_curved((design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra, gradient)
 
-    return newton(loss, hessian, np.zeros(design.shape[1]) if start is None else start)
+    return newton(loss, direction, np.zeros(design.shape[1]) if start is None else start)

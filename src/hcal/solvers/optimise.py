@@ -15,9 +15,9 @@ from hcal.numerics import Float64
 
 Loss = Callable[[Float64], tuple[float, Float64]]
 
-_ARMIJO = 1e-4
 _MOST_STEPS = 100  # of Newton
 _LEAST_STEP = 1e-10
+_SEEN = 1e-9  # a relative gain below this is lost in the rounding of sums
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Solution:
     converged: bool
     message: str
     iterations: int
+    state: Any = None  # of Newton: what the loss returned beside its value
 
 
 class Best:
@@ -96,48 +97,61 @@ def lbfgs(
     return Solution(theta, float(found.fun), done, message, int(found.nit))
 
 
-def newton(loss: Loss, hessian: Callable[[Float64], Float64], start: Float64, *, tolerance: float = 1e-12) -> Solution:
-    """Minimise a smooth function by Newton steps with backtracking.
+def newton(
+    loss: Callable[[Float64], tuple[float, Any]],
+    direction: Callable[[Float64, Any], tuple[Float64, Float64]],
+    start: Float64,
+    *,
+    tolerance: float = 1e-12,
+    lowest: float = -np.inf,
+) -> Solution:
+    """Minimise a convex function by damped Newton steps.
 
-    ``loss`` is θ ↦ (value, gradient) and ``hessian`` θ ↦ (P, P). The Hessian may have flat directions (such as a
-    shift of all intercepts) and, far from the optimum, negative curvature. The search stops when a full step is
-    expected to gain less than ``tolerance`` relative to 1 + |value|.
+    ``loss`` is θ ↦ (value, state), where the state is what the next step needs, such as the gradient; ``direction`` is
+    (θ, state) ↦ (gradient, H⁻¹·gradient). A step is halved until the value does not rise. Near the minimum rounding
+    hides the gain, so steps are taken in full. The search ends after a step that was expected to gain at most
+    ``tolerance`` relative to 1 + |value|. No parameter falls below ``lowest``.
 
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
-    >>> newton(square, lambda t: 2 * np.eye(2), np.zeros(2)).theta.round(6)
+    >>> newton(square, lambda t, gradient: (gradient, gradient / 2), np.zeros(2)).theta
     array([3., 3.])
     """
-    theta, (value, gradient) = start.copy(), loss(start)
-    for iteration in range(_MOST_STEPS):
-        step = _direction(hessian(theta), gradient)
-        gain, length = -float(gradient @ step), 1.0
-        if gain <= tolerance * (1 + abs(value)):
-            return Solution(theta, value, True, "", iteration)
-        while length > _LEAST_STEP:
-            new_value, new_gradient = loss(theta + length * step)
-            if new_value <= value - _ARMIJO * length * gain:
-                break
+    theta, (value, state) = start, loss(start)
+    for iteration in range(1, _MOST_STEPS + 1):
+        gradient, step = direction(theta, state)
+        expected, length = float(gradient @ step), 1.0
+        trial = np.maximum(theta - step, lowest)
+        new, state = loss(trial)
+        while not new <= value and expected > _SEEN * (1 + abs(value)) and length > _LEAST_STEP:
             length /= 2
-        else:  # differences are now of the size of rounding errors: nothing is left to gain
-            return Solution(theta, value, gain < 1e-6 * (1 + abs(value)), "no further descent", iteration)
-        theta, value, gradient = theta + length * step, new_value, new_gradient
+            trial = np.maximum(theta - length * step, lowest)
+            new, state = loss(trial)
+        theta, value = trial, new
+        if expected <= tolerance * (1 + abs(value)):
+            return Solution(theta, value, True, "", iteration, state)
     message = f"Newton stopped after {_MOST_STEPS} iterations before it converged"
-    return Solution(theta, value, False, message, _MOST_STEPS)
+    return Solution(theta, value, False, message, _MOST_STEPS, state)
 
 
-def _direction(hessian: Float64, gradient: Float64) -> Float64:
-    """Return −H⁻¹g, with just enough added to the diagonal to make H positive definite."""
+def solve_curved(hessian: Float64, gradient: Float64) -> Float64:
+    """Return H⁻¹g, with just enough added to the diagonal to make H positive definite.
+
+    Flat directions, such as a shift of all intercepts, get no step.
+
+    >>> solve_curved(np.diag([2.0, 0.0]), np.array([1.0, 0.0])).round(6)
+    array([0.5, 0. ])
+    """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     size = float(np.abs(np.diag(hessian)).max()) or 1.0
-    # H is rescaled to a unit diagonal first, so that the ridge does not depend on the unit of the logits.
+    # The diagonal is scaled to 1 first, because a fixed ridge would depend on the unit of the logits.
     unit = np.sqrt(np.maximum(np.diag(hessian), 1e-14 * size))
     scaled = hessian / unit[:, None] / unit
     ridge = 1e-11
     while True:
         try:
             factor = cho_factor(scaled + ridge * np.eye(len(scaled)))
-            return np.asarray(-cho_solve(factor, gradient / unit) / unit, dtype=np.float64)
+            return np.asarray(cho_solve(factor, gradient / unit) / unit, dtype=np.float64)
         except LinAlgError:
             ridge *= 10
 

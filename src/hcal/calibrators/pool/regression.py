@@ -10,47 +10,23 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
-from scipy.optimize import minimize
+from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, log_expit
 
 from hcal.compiled import each
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
+from hcal.solvers.families import MatrixScaling
+from hcal.solvers.nll import Ridge, fit_nll, second_sums
+from hcal.solvers.optimise import newton
 from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
-_STEPS = 100
+#: Newton goes on until a step gains nothing: scores that move by rounding then move the solution by rounding.
+_EXACT = 1e-16
 #: From so many scores on, the temperature is first looked for on a part of the rows.
 _MANY_SCORES = 4_000_000
 #: Numbers of a block of rows that fit into a processor's cache.
 _CACHED = 131_072
-
-
-def _minimise(
-    start: Float64,
-    loss: Callable[[Float64], tuple[float, Float64]],
-    newton: Callable[[Float64, Float64], tuple[Float64, Float64]],
-    lowest: float = -np.inf,
-) -> tuple[Float64, Float64]:
-    """Minimise a convex loss by damped Newton steps, near the end, where no gain can be seen, by full ones.
-
-    ``loss`` returns the value and the probabilities, ``newton`` the gradient and the step from these. Beside the
-    minimum: the probabilities there. No parameter gets below ``lowest``.
-    """
-    theta, (value, p) = start, loss(start)
-    for _ in range(_STEPS):
-        gradient, step = newton(theta, p)
-        expected, length = float(gradient @ step), 1.0
-        trial = np.maximum(theta - step, lowest)
-        new, p = loss(trial)
-        while new > value and expected > 1e-9 * (1 + abs(value)) and length > 1e-8:
-            length *= 0.5
-            trial = np.maximum(theta - length * step, lowest)
-            new, p = loss(trial)
-        theta, value = trial, new
-        if expected < 1e-16 * (1 + abs(value)):
-            break
-    return theta, p
 
 
 def _likelihood(scores: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
@@ -143,7 +119,7 @@ def fit_logistic(
 
     b, d, factor = np.zeros((p, k)), terms, (np.eye(p), True)  # of the last step
 
-    def newton(theta: Float64, q: Float64) -> tuple[Float64, Float64]:
+    def direction(theta: Float64, q: Float64) -> tuple[Float64, Float64]:
         nonlocal b, d, factor
         pull = weight * (q - hit)
         gradient = np.concatenate([design.T @ pull, by_class(pull)]) + 2 * every * theta
@@ -157,7 +133,8 @@ def fit_logistic(
         first = cho_solve(factor, gradient[:p] - b @ gradient[p:])
         return gradient, np.concatenate([first, gradient[p:] / d - b.T @ first])
 
-    theta, q = _minimise(np.zeros(p + k), loss, newton)
+    solved = newton(loss, direction, np.zeros(p + k), tolerance=_EXACT)
+    theta, q = solved.theta, solved.state
     eta = log_odds(theta)
     away = design if group is None else design - b.T[group]
     lever = np.einsum("np,pn->n", away, cho_solve(factor, away.T)) + (0.0 if group is None else 1 / d[group])
@@ -206,7 +183,7 @@ def fit_shares(
 
     diagonal = ridge  # of the last step's matrix
 
-    def newton(theta: Float64, p: Float64) -> tuple[Float64, Float64]:
+    def direction(theta: Float64, p: Float64) -> tuple[Float64, Float64]:
         nonlocal diagonal
 
         def slopes(b: slice) -> Float64:
@@ -231,7 +208,8 @@ def fit_shares(
         nearly = LinearOperator(square, matvec=lambda v: v / diagonal, dtype=np.float64)
         return gradient, np.asarray(cg(matrix, gradient, rtol=1e-2, M=nearly)[0])
 
-    theta, p = _minimise(start, probs, newton)
+    solved = newton(probs, direction, start, tolerance=_EXACT)
+    theta, p = solved.theta, solved.state
     # Biases are all but independent: the diagonal stands for the matrix.
     lever = np.minimum(weight, 1.0)[:, None] * free / diagonal[j:]
     pull = p.copy()
@@ -243,63 +221,32 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
     """Minimise Σ w·NLL(softmax(Wx + b)) + strength·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²).
 
     Returns W and b side by side (K, K + 1), and the scores (S, K) that ``some`` rows (S,) would get if each had been
-    left out. Quasi-Newton steps, preconditioned by the curvature at the start, end with one full Newton step.
+    left out of the fit.
     """
-    n, k = x.shape
-    size = k * (k + 1)
-    wide = np.concatenate([x, np.ones((n, 1))], axis=1)
-    start = np.eye(k, k + 1)
-    ridge = strength * np.where(start > 0, 1.0, k - 1.0)
-    ridge[:, -1] = strength
-    blocks = row_blocks((n, size), 2_000_000)
-
-    def probs(theta: Float64, at: Float64) -> Any:
-        return softmax(at @ theta.reshape(k, k + 1).T)
-
-    def loss(theta: Float64) -> tuple[float, Float64]:
-        value, pull = _likelihood(wide @ theta.reshape(k, k + 1).T, y, weight)
-        gap = theta.reshape(k, k + 1) - start
-        pull *= weight[:, None]
-        pull[np.arange(n), y] -= weight
-        return value + float((ridge * gap**2).sum()), (pull.T @ wide + 2 * ridge * gap).ravel()
-
-    def curvature(theta: Float64) -> Float64:
-        out = np.diag(2 * ridge.ravel())
-        for b in blocks:
-            p, at, w = probs(theta, wide[b]), wide[b], weight[b, None]
-            both = (p[:, :, None] * at[:, None, :]).reshape(len(p), size)
-            out -= (both * w).T @ both
-            for c in range(k):
-                own = slice(c * (k + 1), (c + 1) * (k + 1))
-                out[own, own] += (at * w * p[:, c, None]).T @ at
-        return out
-
-    first = start.ravel()
-    lower = cholesky(curvature(first), lower=True)
-
-    def conditioned(phi: Float64) -> tuple[float, Float64]:
-        value, gradient = loss(first + solve_triangular(lower, phi, lower=True, trans=1))
-        return value, solve_triangular(lower, gradient, lower=True)
-
-    options: Any = {"maxiter": 300, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
-    found = minimize(conditioned, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
-    theta = first + solve_triangular(lower, found.x, lower=True, trans=1)
-    factor = cho_factor(curvature(theta))
-    theta = theta - cho_solve(factor, loss(theta)[1])
-    inverse = cho_solve(factor, np.eye(size)).reshape(k, k + 1, k, k + 1)
+    k = x.shape[1]
+    family = MatrixScaling(k)
+    ridge = strength * np.concatenate([np.where(np.eye(k) > 0, 1.0, k - 1.0).ravel(), np.ones(k)])
+    penalty = Ridge(ridge / weight.sum(), family.start)
+    theta = fit_nll(family, x, y, weight, penalty=penalty, newton_gain=_EXACT).theta
+    hessian = second_sums(family, theta, x, weight) + 2 * np.diag(ridge)
+    order = np.arange(k * k).reshape(k, k), np.arange(k * k, k * (k + 1))[:, None]
+    rows = np.concatenate(order, axis=1)  # the parameters of each class: its row of W, then its intercept
+    inverse = np.linalg.inv(hessian)[rows.ravel()][:, rows.ravel()].reshape(k, k + 1, k, k + 1)
+    solved = theta[rows]
     out = np.empty((len(some), k))
-    for b in row_blocks((len(some), size), 1_000_000):
-        at, label, w = wide[some[b]], y[some[b]], np.minimum(weight[some[b]], 1.0)
-        p = probs(theta, at)
+    for b in row_blocks((len(some), k * (k + 1)), 1_000_000):
+        at, label, w = x[some[b]], y[some[b]], np.minimum(weight[some[b]], 1.0)
+        at = np.concatenate([at, np.ones((len(at), 1))], axis=1)
+        scores = at @ solved.T
+        p = softmax(scores)
         lever = np.empty((len(at), k, k))
         for c in range(k):
             lever[:, c] = np.einsum("nbv,nv->nb", (at @ inverse[c].reshape(k + 1, -1)).reshape(-1, k, k + 1), at)
         lever *= w[:, None, None]
         curved = p[:, :, None] * np.eye(k) - p[:, :, None] * p[:, None, :]
         p[np.arange(len(at)), label] -= 1.0
-        moved = lever @ np.linalg.solve(np.eye(k) - curved @ lever, p[:, :, None])
-        out[b] = at @ theta.reshape(k, k + 1).T + moved[:, :, 0]
-    return theta.reshape(k, k + 1), out
+        out[b] = scores + (lever @ np.linalg.solve(np.eye(k) - curved @ lever, p[:, :, None]))[:, :, 0]
+    return solved, out
 
 
 def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, ridge: float) -> Float64:
@@ -319,7 +266,7 @@ def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, 
         value, p = _likelihood(np.tensordot(a, log_p, 1), y, weight)
         return value + ridge * float(((a - center) ** 2).sum()), p
 
-    def newton(a: Float64, p: Float64) -> tuple[Float64, Float64]:
+    def direction(a: Float64, p: Float64) -> tuple[Float64, Float64]:
         mean = np.einsum("jnk,nk->jn", log_p, p)
         gradient = (mean - own) @ weight + 2 * ridge * (a - center)
         heavy = p * weight[:, None]
@@ -330,4 +277,4 @@ def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, 
         step[free] = np.linalg.pinv(hessian[np.ix_(free, free)], hermitian=True) @ gradient[free]
         return gradient, step
 
-    return _minimise(center, probs, newton, lowest=0.0)[0]
+    return newton(probs, direction, center, tolerance=_EXACT, lowest=0.0).theta
