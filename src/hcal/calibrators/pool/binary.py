@@ -1,7 +1,7 @@
-"""Two classes: members are functions of the log-odds, and the pool of them is one increasing function, a table.
+"""Two classes: members are functions of the log-odds, and the pool is one increasing function, stored as a table.
 
-Rows are counted: how much of each class lies at each log-odds. Every member is a small logistic regression on those
-counts. All is symmetric: exchanging the classes mirrors the function.
+Rows with the same log-odds are counted together, by class. Every member is a small logistic regression on these
+counts. Exchanging the two classes mirrors the function.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from hcal.calibrators.pool.members import CAUTION, CONSTANT_RIDGE, FOLDS, RIDGE,
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
-#: Distinct log-odds that are kept apart; beyond so many (odd: no row lies on an edge), neighbours are counted together.
+#: With more distinct log-odds than this, neighbours are counted together. It is odd, so no edge lies in the middle.
 _PLACES = 4095
-#: Log-odds closer than this, in standard deviations, are one.
+#: Log-odds that differ by less than this many standard deviations count as equal.
 _SAME = 1e-5
-#: Points of the table by mass, and evenly over the range; knots of the spline.
+#: Points of the table at quantiles, points at even distances, and knots of the spline.
 _BY_MASS, _EVEN, KNOTS = 192, 65, 12
-#: The table rises at least so fast, in units of temperature scaling's slope or, where that is flatter, of a
-#: hundredth a standard deviation of the scores: nothing is tied.
+#: The least slope of the table, so that no two rows are tied: a share of temperature scaling's slope, which counts as
+#: at least 1 in 100 standard deviations of the scores.
 _LEAST_RISE, _FLATTEST = 1e-3, 1e-2
-#: Log-odds beyond this are this; and how near 0, as a share of the range, a kept crossing is passed.
+#: The largest log-odds; and the width, as a share of the range, of the steep piece at 0 of a table that may not cross it.
 _HIGHEST, _NEAR = 600.0, 1e-5
 
 
@@ -41,33 +41,33 @@ class Line(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Log-odds (G,) where rows lie, ascending, and the mass of both classes there (2, G)."""
+    """The distinct log-odds (G,) of the rows, ascending, and the weight of both classes at each (2, G)."""
 
     u: Float64
     mass: Float64
 
 
 def count(u: Float64, y: IntArray, weight: Float64) -> Counts:
-    """Count rows by their log-odds; of very many distinct ones neighbours are counted together.
+    """Count rows by their log-odds; if there are very many distinct ones, neighbours are counted together.
 
     >>> count(np.array([3.0, 1.0, 3.0]), np.array([1, 0, 0]), np.ones(3)).mass
     array([[1., 1.],
            [0., 1.]])
     """
     at, place = np.unique(u, return_inverse=True)
-    # Values that only rounding tells apart are one: a forest's scores must not look continuous.
+    # Values that differ by rounding alone are merged, or a forest's scores would look continuous.
     near = min(_SAME, 0.05 / len(u)) * _moments(u, weight)[1]
     at, place = _merged(at, place, np.concatenate([[0], np.cumsum(np.diff(at) > near)]), weight)
     if len(at) > _PLACES:
         mass = np.asarray(np.bincount(place, weights=weight), dtype=np.float64)
-        # Equal masses a place, cut symmetrically: by the middle of each value's own mass.
+        # Groups of equal mass; a value belongs where the middle of its mass lies, which is symmetric.
         group = np.minimum((_middles(mass) * _PLACES).astype(np.int64), _PLACES - 1)
         at, place = _merged(at, place, np.unique(group, return_inverse=True)[1], weight)
     return Counts(at, np.stack([np.bincount(place, weights=weight * (y == c), minlength=len(at)) for c in (0, 1)]))
 
 
 def _merged(at: Float64, place: IntArray, group: IntArray, weight: Float64) -> tuple[Float64, IntArray]:
-    """Count places (G,) of one group together, at their mean."""
+    """Merge the values (G,) of each group to their mean; return these and the group of every row."""
     mass = np.bincount(place, weights=weight)
     return np.bincount(group, weights=mass * at) / np.bincount(group, weights=mass), group[place]
 
@@ -77,7 +77,7 @@ def _middles(mass: Float64) -> Float64:
 
 
 def _grid(u: Float64, mass: Float64) -> Float64:
-    """Return the points of the table: every place if there are few, else by mass and evenly."""
+    """Return the points of the table: all values if there are few, else quantiles and points at even distances."""
     if len(u) <= _BY_MASS + _EVEN:
         return u if len(u) > 1 else np.array([u[0] - 1.0, u[0] + 1.0])
     by_mass = np.interp(np.linspace(0.0, 1.0, _BY_MASS), _middles(mass), u)
@@ -87,7 +87,7 @@ def _grid(u: Float64, mass: Float64) -> Float64:
 
 
 def _moments(values: Float64, weight: Float64) -> tuple[float, float]:
-    """Return the mean and the standard deviation, which is not 0 where all values are one."""
+    """Return the mean and the standard deviation; the latter is replaced by a unit if all values are equal."""
     unit = float(np.abs(values).max()) or 1.0  # squares of huge scores would overflow
     mean = float(np.average(values / unit, weights=weight))
     deviation = float(np.sqrt(np.average((values / unit - mean) ** 2, weights=weight)))
@@ -95,7 +95,7 @@ def _moments(values: Float64, weight: Float64) -> tuple[float, float]:
 
 
 def fit_line(counts: Counts, grid: Float64 | None = None) -> tuple[Line, Float64, IntArray, Float64]:
-    """Fit the members; beside them what they say of each count without one row of it, its label and mass."""
+    """Fit the members; also return their log-odds of every count with one of its rows left out, its label and mass."""
     u, mass = counts
     total = mass.sum(axis=0)
     grid = _grid(u, total) if grid is None else grid
@@ -113,7 +113,7 @@ def fit_line(counts: Counts, grid: Float64 | None = None) -> tuple[Line, Float64
         return np.stack([np.ones_like(z), z, z * z], axis=1)
 
     def spline(z: Float64) -> Float64:
-        # |z − k| and not max(z − k, 0): the mirror image of the basis is the basis.
+        # |z − k| rather than max(z − k, 0), so that mirrored scores have the mirrored basis.
         return np.concatenate([np.ones((len(z), 1)), z[:, None], np.abs(z[:, None] - knots)], axis=1)
 
     held, members = [t * (1 + temperature.left_out)], [beta * grid]
@@ -134,7 +134,7 @@ def fit_table(
 ) -> tuple[BinaryPoolMap, Float64]:
     """Fit the table of log-odds u = z₁ − z₀ (N,), and the weights of the members (3,).
 
-    With ``crossing`` every prediction stays on its side of ½.
+    With ``crossing`` no prediction crosses 0.5.
     """
     line, held, label, mass = fit_line(count(u, y, weight))
     if groups is not None:
@@ -155,7 +155,7 @@ def fit_table(
 
 
 def _with_ends(knots: Float64, values: Float64, beta: float) -> tuple[Float64, Float64]:
-    """Rise strictly; beyond the table no faster than in its outer half, nor than temperature scaling."""
+    """Make the table strictly increasing; extend it no steeper than its outer half or temperature scaling."""
     step = np.maximum(np.diff(values), 1e-12 * (1.0 + np.abs(values[1:])))
     values = values[0] + np.concatenate([[0.0], np.cumsum(step)])
     half, reach = len(knots) // 2, knots[-1] - knots[0]
@@ -169,7 +169,7 @@ def _with_ends(knots: Float64, values: Float64, beta: float) -> tuple[Float64, F
 
 
 def _through_zero(knots: Float64, values: Float64, least: float) -> tuple[Float64, Float64]:
-    """Return the table with the sign of the log-odds: below 0 negative, above positive, and as strictly rising."""
+    """Return the table changed so that it has the sign of the log-odds everywhere, and is still strictly increasing."""
     gap = values - least * knots
     i = np.flatnonzero(gap[:-1] * gap[1:] < 0)  # where the table meets the line through 0
     meet = knots[i] + (knots[i + 1] - knots[i]) * gap[i] / (gap[i] - gap[i + 1])

@@ -19,11 +19,11 @@ from hcal.numerics import Float64, IntArray
 
 @parameters
 class PooledCalibrator(Calibrator):
-    """Three calibrators multiplied, with weights by what they say of rows that they have not seen.
+    """The default: a weighted product of three calibrators, and one correction of how sure the top class is.
 
-    Temperature scaling, a top-versus-rest model and matrix scaling (up to 32 classes) are fitted, weighed by
-    leave-one-out likelihood and corrected by one curve of the top class's probability. With two classes the members
-    are temperature scaling, a quadratic and a spline of the log-odds.
+    The members are temperature scaling, a top-versus-rest model and (up to 32 classes) matrix scaling. Their weights
+    maximise the leave-one-out likelihood. A curve then corrects the probability of the top class. With two classes the
+    members are temperature scaling, a quadratic and a spline of the log-odds.
 
     Parameters
     ----------

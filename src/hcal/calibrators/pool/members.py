@@ -1,4 +1,4 @@
-"""Three and more classes: the members of the pool are fitted, weighed by rows that they have not seen, and joined."""
+"""Three and more classes: fit the members of the pool, weigh them on left-out rows, and join them to one map."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from hcal.calibrators.pool.regression import fit_logistic, fit_matrix, fit_share
 from hcal.compiled import each
 from hcal.numerics import Float64, IntArray, row_blocks
 
-#: The shrinkage of few rows: the nats that a factor e in temperature has to gain, and a member whose weight is one
-#: away from an equal part; and the errors that the pool needs to differ from temperature scaling, and every knot.
+#: How strongly few rows are shrunk. A factor e in temperature, or a weight that differs from an equal share by 1, must
+#: gain about this many nats of log-likelihood. The pool needs about this many errors to differ from temperature
+#: scaling, and every knot of a curve needs as many again.
 CAUTION = 5.0
-#: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
-#: and of matrix scaling.
+#: Ridge penalties: of coefficients (in standard deviations of what they multiply), of constants, of class terms and of
+#: matrix scaling. The last two are multiplied by K.
 RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.125
-#: Up to so many classes matrix scaling is a member; its K² numbers need rows.
+#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
 MATRIX_CLASSES = 32
-#: Members are weighed on at most so many scores.
+#: Members are weighed on at most this many scores.
 _HELD_SCORES = 4_000_000
 FOLDS = 5
 _BLOCK = 400_000
-#: Where a curve may bend: at so many quantiles.
+#: The number of quantiles at which a curve may change its slope.
 HINGES = 8
-#: In place of the sharpness of the top where the order of all classes is to stay: exact ties alone.
+#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
 _EXACT = 1e12
 
 
@@ -57,7 +58,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
         part = x[rows]
         return np.asarray(beta * (part.max(axis=1, keepdims=True) - part))
 
-    # What is known of every row: the classes on top with their shares, the runner-up, the spread, the label's share.
+    # For every row: the classes that share the top, the margin of the second best, the spread, the label's share.
     gap, log_mean, own = np.empty(n), np.empty(n), np.empty(n)
 
     def describe(b: slice) -> tuple[IntArray, IntArray, Float64]:
@@ -121,14 +122,17 @@ def _fit_rest(
     *,
     classes: bool,
 ) -> tuple[Rest, Float64, IntArray]:
-    """Fit the classes below the top on the rows that the top class lost, by weight (N,), and name these rows."""
+    """Fit the classes below the top on the rows whose label is not the top class; ``weight`` (N,) is 0 elsewhere.
+
+    Beside the fit: what is added to the scores of each such row if that row is left out, and the rows.
+    """
     mean = float(log_mean.mean())
     deviation = float(log_mean.std()) + 1e-6
     standard = (log_mean - mean) / deviation
     spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
     lost = np.flatnonzero(weight > 0)
     k = margins(lost[:0]).shape[1]
-    every = -(-len(lost) * k // _HELD_SCORES) or 1  # rows stand in the order of what they say: a systematic sample
+    every = -(-len(lost) * k // _HELD_SCORES) or 1  # rows are ordered by content, so this is a systematic sample
     lost, weight = lost[::every], weight * every
     margin = margins(lost)
     if len(lost) == 0:
@@ -151,7 +155,7 @@ def _fit_rest(
 
 
 class Bends(NamedTuple):
-    """Where a curve bends, from the distribution of what it is a function of."""
+    """The range and the knots of a curve, from the distribution of its argument."""
 
     low: float
     high: float
@@ -171,7 +175,7 @@ class Bends(NamedTuple):
         return cls(float(low), float(high), np.array(knots), mean, deviation)
 
     def design(self, values: Float64) -> Float64:
-        """Return the columns (N, 1 + H) that the curve is linear in, in standard deviations."""
+        """Return the columns (N, 1 + H) of the regression that fits the curve, in standard deviations."""
         inside = np.clip(values, self.low, self.high)[:, None]
         return np.concatenate([inside - self.mean, np.maximum(inside - self.knots, 0.0)], axis=1) / self.deviation
 
@@ -197,7 +201,7 @@ def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *
 
 
 def doubt_of(errors: float) -> float:
-    """Return how far the pool is held at temperature scaling, from 1 without errors to learn from to 0 with many.
+    """Return how far the pool is shrunk to temperature scaling: 1 without errors to learn from, near 0 with many.
 
     >>> [round(doubt_of(errors), 2) for errors in (0, 5, 50)]
     [1.0, 0.5, 0.01]
@@ -206,7 +210,7 @@ def doubt_of(errors: float) -> float:
 
 
 def hold(n_members: int, errors: float) -> tuple[Float64, float]:
-    """Return where the weights of members start, and the ridge that holds them there.
+    """Return the weights that members are shrunk to, and the ridge penalty that does it.
 
     >>> center, ridge = hold(2, errors=5.0)
     >>> center, round(ridge, 6)
@@ -250,7 +254,7 @@ def fit_pool(members: PoolMap, held: Held, x: Float64, y: IntArray, weight: Floa
 
 
 def last_curve(odds: Float64, hit: Float64, weight: Float64, doubt: float) -> Curve:
-    """Fit the curve of the pool's log-odds of the top (N,), times how much of it rows that it has not seen ask for."""
+    """Fit a correction of the pool's log-odds of the top (N,), scaled by what predicts left-out rows best."""
     bends = Bends.of(odds, weight, HINGES)
     design = np.concatenate([np.ones((len(odds), 1)), bends.design(odds)], axis=1)
     ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])

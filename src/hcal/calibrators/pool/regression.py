@@ -1,7 +1,8 @@
-"""The regressions that the default is made of: small, convex, ridged, solved to the end by Newton's method.
+"""The regressions inside the default: small, convex, with ridge penalties, solved to convergence by Newton's method.
 
-Each also says what it would have said of a row had that row been left out of its fit, by one Newton step from the
-solution. Nothing is dealt into folds or drawn at random, so scores that move by rounding move the fit by rounding.
+Each one also returns approximate leave-one-out predictions: what it would predict for a row if that row had been left
+out of the fit, by one Newton step from the solution. There are no folds and no random numbers, so scores that change by
+rounding change the fit by rounding.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from hcal.solvers.nll import Ridge, fit_nll, second_sums
 from hcal.solvers.optimise import newton
 from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
-#: Newton goes on until a step gains nothing: scores that move by rounding then move the solution by rounding.
+#: The relative gain at which Newton stops: none that a float could show.
 _EXACT = 1e-16
-#: From so many scores on, the temperature is first looked for on a part of the rows.
+#: With more scores than this, the search for the temperature starts on a part of the rows.
 _MANY_SCORES = 4_000_000
 #: Numbers of a block of rows that fit into a processor's cache.
 _CACHED = 131_072
 
 
 def _likelihood(scores: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
-    """Return Σ w·NLL of scores (N, K), and the probabilities, which take their place."""
+    """Return Σ w·NLL of scores (N, K), and the probabilities, which overwrite the scores."""
     scores -= scores.max(axis=1, keepdims=True)
     own = scores[np.arange(len(y)), y]
     np.exp(scores, out=scores)
@@ -40,14 +41,14 @@ def _likelihood(scores: Float64, y: IntArray, weight: Float64) -> tuple[float, F
 
 
 class Temperature(NamedTuple):
-    """Inverse temperature β, and the relative change of β when one row is left out, (N,)."""
+    """Inverse temperature β, and its relative change if each row is left out, (N,)."""
 
     beta: float
     left_out: Float64
 
 
 def fit_temperature(logits: FloatArray, y: IntArray, weight: Float64, price: float) -> Temperature:
-    """Minimise Σ w·NLL(softmax(βz)) + price·(√(1 + ln²β) − 1): a factor e in β has to gain about ``price`` nats.
+    """Minimise Σ w·NLL(softmax(βz)) + price·(√(1 + ln²β) − 1): a factor e in β must gain about ``price`` nats.
 
     >>> z, y = np.array([[0.0, 2.0]] * 4000), np.array([1, 1, 1, 0] * 1000)
     >>> round(2 * fit_temperature(z, y, np.ones(4000), 0.0).beta, 6)  # ln 3
@@ -58,7 +59,7 @@ def fit_temperature(logits: FloatArray, y: IntArray, weight: Float64, price: flo
         return Temperature(1.0, np.zeros(len(y)))
 
     def derivatives(beta: float, every: int = 1) -> tuple[float, float]:
-        """Return slope and curvature of the sum over every so many rows; Fisher's, which is positive in ln β too."""
+        """Return slope and curvature of the loss over every so many rows; the curvature is positive in ln β too."""
         w = every * weight[::every]
         _, first, second = label_derivatives(logits[::every], y[::every], beta, unit) @ w
         t = np.log(beta / unit)
@@ -80,7 +81,7 @@ class Logistic(NamedTuple):
 
     theta: Float64  # (P,)
     terms: Float64  # (K,), or empty
-    left_out: Float64  # (N,) the log-odds of each row under the fit without it
+    left_out: Float64  # (N,) the log-odds of each row by the fit without it
 
 
 def fit_logistic(
@@ -123,7 +124,7 @@ def fit_logistic(
         nonlocal b, d, factor
         pull = weight * (q - hit)
         gradient = np.concatenate([design.T @ pull, by_class(pull)]) + 2 * every * theta
-        # Newton's matrix [[A, B], [Bᵀ, D]] with D diagonal: terms are eliminated first.
+        # The Hessian is [[A, B], [Bᵀ, D]] with D diagonal, so the class terms are eliminated first.
         curved = weight * q * (1 - q)
         d = by_class(curved) + 2 * terms
         b = np.stack([by_class(curved * column) for column in design.T]) / d  # (P, K)
@@ -143,7 +144,7 @@ def fit_logistic(
 
 
 class Shares(NamedTuple):
-    """P(class) ∝ exp(log_mass + bias − Σ slope·basis), fitted; ``left_out`` is added to the scores of its rows."""
+    """The fit of P(class) ∝ exp(log_mass + bias − Σ slope·basis); ``left_out`` is the change of each row's scores."""
 
     slopes: Float64  # (J,)
     bias: Float64  # (K,)
@@ -155,7 +156,7 @@ def fit_shares(
 ) -> Shares:
     """Minimise Σ w·NLL + slope_ridge·|slopes − (1, 0, …)|² + bias_ridge·|bias|², by Newton and conjugate gradients.
 
-    Shapes: basis (E, J, K), log_mass (E, K), y and weight (E,). ``bias_ridge`` infinite: no biases.
+    Shapes: basis (E, J, K), log_mass (E, K), y and weight (E,). With an infinite ``bias_ridge`` there are no biases.
     """
     n, j, k = basis.shape
     free = np.isfinite(bias_ridge)
@@ -210,7 +211,7 @@ def fit_shares(
 
     solved = newton(probs, direction, start, tolerance=_EXACT)
     theta, p = solved.theta, solved.state
-    # Biases are all but independent: the diagonal stands for the matrix.
+    # Biases are nearly independent, so the diagonal of the Hessian is enough here.
     lever = np.minimum(weight, 1.0)[:, None] * free / diagonal[j:]
     pull = p.copy()
     pull[np.arange(n), y] -= 1.0
@@ -252,7 +253,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
 def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, ridge: float) -> Float64:
     """Return weights a ≥ 0 (J,) of least Σ w·NLL(softmax(Σ_j a_j log_p_j)) + ridge·|a − center|².
 
-    ``log_p`` (J, N, K) is what every member says of rows that it has not seen; a constant may lack in each row.
+    ``log_p`` (J, N, K) are the members' log-probabilities of left-out rows, up to a constant in each row.
 
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
     >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
