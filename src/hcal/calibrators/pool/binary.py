@@ -26,7 +26,7 @@ _BY_MASS, _EVEN, KNOTS = 192, 65, 12
 #: The least slope of the table, so that no two rows are tied: a share of temperature scaling's slope, which counts as
 #: at least 1 in 100 standard deviations of the scores.
 _LEAST_RISE, _FLATTEST = 1e-3, 1e-2
-#: The largest log-odds; and the width of the steep piece at 0 of a table that may not cross it, as a share of the range.
+#: The largest log-odds; and the width, as a share of the range, of the steep piece at 0 if no prediction may cross 0.5.
 _HIGHEST, _NEAR = 600.0, 1e-5
 
 
