@@ -137,7 +137,8 @@ def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False)
     for problem, bad in (("NaN", np.isnan(x)), ("an infinite value", infinite)):
         if bad.any():
             raise ValueError(f"{what} contains {problem}, first at {_first(bad)}")
-    if (nothing := np.isneginf(x).all(axis=1)).any():
+    nothing = np.asarray(np.isneginf(x).all(axis=1))
+    if nothing.any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
 
 

@@ -62,10 +62,9 @@ class ClassLinear:
         """Return scores (N, K) and the pullback."""
         *slopes, offsets = theta.reshape(-1, self.n_classes)
         parts = self._parts(x)
-        scores = parts[0] * slopes[0]
+        scores = parts[0] * slopes[0] + offsets
         for part, slope in zip(parts[1:], slopes[1:], strict=True):
             scores += part * slope
-        scores += offsets
 
         def pullback(d: Float64) -> Float64:
             return np.concatenate([*(np.einsum("nk,nk->k", d, part) for part in parts), d.sum(axis=0)])
