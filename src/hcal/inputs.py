@@ -418,5 +418,4 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
                 check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
     checked = check_scores(scores, input=kind)[0]
-    probs: FloatArray = softmax(to_logits(checked, kind) if kind == "logits" else checked)  # −inf becomes 0
-    return probs
+    return np.asarray(softmax(to_logits(checked, kind) if kind == "logits" else checked))  # −inf becomes 0

@@ -73,8 +73,7 @@ class EnsembleTemperatureScaling(Calibrator):
         beta = float(np.exp(minimise_scalar(brier, near - 3, near + 3, points=7)))
         mix = _simplex_weights(*_moments(x, y, share, [beta, 1.0]), 1 / x.shape[1])
         info = {"temperature": 1 / beta, "weights": mix.tolist()}
-        found = TemperatureMixture(beta=np.array(beta), weights=mix)
-        return Fitted(found, start.converged, start.message, info)
+        return Fitted(TemperatureMixture(beta=np.array(beta), weights=mix), start.converged, start.message, info)
 
 
 def _moments(x: Float64, y: IntArray, share: Float64, betas: list[float]) -> tuple[Float64, Float64]:

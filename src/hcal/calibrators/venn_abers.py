@@ -162,8 +162,7 @@ def with_a_hit(mass: Float64, hits: Float64) -> Float64:
     left, right = np.arange(len(mass)), np.arange(1, len(w))
 
     def slope(i: IntArray, j: IntArray) -> Float64:
-        steepness: Float64 = (s[j] - s[i] + 1) / (w[j] - w[i] + 1)
-        return steepness
+        return np.asarray((s[j] - s[i] + 1) / (w[j] - w[i] + 1))
 
     while True:
         now = slope(left, right)

@@ -233,7 +233,6 @@ def logistic(
 
     def hessian(theta: Float64) -> Float64:
         q = expit(design @ theta + offset)
-        curved: Float64 = (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra
-        return curved
+        return np.asarray((design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra)
 
     return newton(loss, hessian, np.zeros(design.shape[1]) if start is None else start)

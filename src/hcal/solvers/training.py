@@ -81,7 +81,7 @@ def train(
     select: Mapping[str, TorchLoss],
     settings: AdamSettings | None = None,
     random_state: int = 0,
-    tick: Callable[[], None] | None = None,
+    tick: Callable[[], object] = lambda: None,
 ) -> Trained:
     """Train ``module`` in place and keep, for each selector, the epoch with the best score on the training set.
 
@@ -151,8 +151,7 @@ def train(
                     state = {k: v.detach().clone() for k, v in module.state_dict().items()}
                     result.best[name] = BestEpoch(score, result.epochs, state)
             schedule.step(watched)
-            if tick is not None:
-                tick()
+            tick()
             result.stopped = stop.over(watched, result.epochs)
             if result.stopped:
                 break
