@@ -32,7 +32,7 @@ class TemperatureMixture(ProbabilityMap):
         return w[0] * scaled + w[1] * xp.softmax(x) + w[2] / x.shape[-1]
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         if abs(float(self.weights.sum()) - 1) > 1e-6:
             raise ValueError("'weights' must sum to 1")
 

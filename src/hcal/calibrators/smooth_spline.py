@@ -46,7 +46,7 @@ class OddsCurves(OddsMap):
     expansion = 4
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         check_curves(self.offsets, self.knots)
         near = np.flatnonzero(~(np.diff(self.knots) >= _CLOSEST)) + 1
         if not np.isin(near, self.offsets).all():

@@ -53,7 +53,7 @@ class VennAbersSteps(OddsMap):
     expansion = 4
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         flat = self.offsets.ravel()
         if flat.size == 0 or flat[0] != 0 or flat[-1] != len(self.knots) or (np.diff(flat) < 0).any():
             raise ValueError(f"'offsets' must rise from 0 to the {len(self.knots)} knots")
