@@ -91,16 +91,13 @@ def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dty
     probs[5] = 0.0
     probs[5, 2] = 1.0
     whole = inputs.check_logits(probs, input="probs")[0]
-    assert np.array_equal(whole[:40], np.concatenate([_logits_of(probs[i : i + 1]) for i in range(40)]))
+    alone = [inputs.check_logits(probs[i : i + 1], input="probs")[0] for i in range(40)]
+    assert np.array_equal(whole[:40], np.concatenate(alone))
     assert (whole[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
     probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
     probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
     cal = hcal.make_calibrator("ts", input="probs").fit(probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0))
     assert np.array_equal(cal.predict_proba(probs).argmax(axis=1), probs.argmax(axis=1))
-
-
-def _logits_of(probs: np.ndarray) -> np.ndarray:
-    return inputs.check_logits(probs, input="probs")[0]
 
 
 def test_two_columns_that_miss_1_by_a_rounding_are_left_alone() -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from hcal.calibrators.h import HCalibrator
     from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
-    from hcal.certificates import Certificate, Monitor, certify, drift
+    from hcal.certificates import Certificate, Monitor, certify
+    from hcal.certificates.drift import drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -54,7 +55,8 @@ _HOMES = {
     "hcal.calibrators.h": ("HCalibrator",),
     "hcal.calibrators.multilabel": ("MultilabelCalibrator",),
     "hcal.calibrators.pool": ("PooledCalibrator",),
-    "hcal.certificates": ("Certificate", "Monitor", "certify", "drift"),
+    "hcal.certificates": ("Certificate", "Monitor", "certify"),
+    "hcal.certificates.drift": ("drift",),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),

@@ -137,7 +137,8 @@ def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False)
     for problem, bad in (("NaN", np.isnan(x)), ("an infinite value", infinite)):
         if bad.any():
             raise ValueError(f"{what} contains {problem}, first at {_first(bad)}")
-    if (nothing := np.isneginf(x).all(axis=1)).any():
+    nothing = np.asarray(np.isneginf(x).all(axis=1))
+    if nothing.any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
 
 
@@ -417,5 +418,4 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
                 check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
     checked = check_scores(scores, input=kind)[0]
-    probs: FloatArray = softmax(to_logits(checked, kind) if kind == "logits" else checked)  # −inf becomes 0
-    return probs
+    return np.asarray(softmax(to_logits(checked, kind) if kind == "logits" else checked))  # −inf becomes 0

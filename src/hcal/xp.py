@@ -175,15 +175,15 @@ def interp(x: Array, knots: Array, values: Array) -> Array:
     >>> interp(np.array([-1.0, 0.5]), np.array([0.0, 1.0]), np.array([0.0, 2.0]))
     array([-2.,  1.])
     """
-    xp, last = namespace(x), knots.shape[0] - 2
-    if last < 0:
+    xp = namespace(x)
+    if knots.shape[0] < 2:
         return values[0] + 0 * x
     low, high, width = values[:-1], values[1:], knots[1:] - knots[:-1]
     # In float32 two knots may coincide: nothing lies between them.
     slopes = xp.where(width > 0, (high - low) / xp.where(width > 0, width, 1.0), 0.0)
-    at = xp.clip(xp.searchsorted(knots, x, right=True) - 1, 0, last)
+    at = xp.searchsorted(knots[1:-1], x, right=True)
     out = xp.take(low, at) + xp.take(slopes, at) * (x - xp.take(knots, at))
-    return xp.where(at < last, xp.minimum(out, xp.take(high, at)), out)
+    return xp.minimum(out, xp.take(xp.concat([high[:-1], high[-1:] + np.inf]), at))
 
 
 _SELF = importlib.import_module(__name__)

@@ -196,5 +196,4 @@ class CurvePerClass(Calibrator):
         probs = xp.rounded(softmax(x))
         curves = fit_curves(probs, y, weight, self._curve(probs, y))
         total = len(y) if weight is None else float(weight.sum())
-        found = Curves(shape=self.shape, floor=default_floor(self.floor, total, x.shape[1]), **curves)
-        return Fitted(found)
+        return Fitted(Curves(shape=self.shape, floor=default_floor(self.floor, total, x.shape[1]), **curves))

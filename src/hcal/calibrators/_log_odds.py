@@ -40,7 +40,7 @@ class OddsMap(Map):
         return xp.log_softmax(log_sigmoid(curved))
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
-        """Raise a ValueError that names the field which is not as declared."""
+        """Raise a ValueError that names a field that is not as declared."""
         classes = sizes.get("K")
         super().check_fields(sizes if classes is None else {**sizes, "E": 1 if classes == 2 else classes})
 

@@ -79,7 +79,7 @@ class ClassLines(Map):
         return xp.put_along(log_p, 0 * xp.argmax(log_p) + self.present, shared)
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
-        """Raise a ValueError that names the field which is not as declared."""
+        """Raise a ValueError that names a field that is not as declared."""
         super().check_fields(sizes)
         if self.present[-1] >= sizes.get("K", np.inf):
             raise ValueError(f"'present' holds {self.present[-1]}, declared are classes below {sizes['K']}")

@@ -198,9 +198,7 @@ class Calibrator(TakesScores, ABC):
         array of shape (N,)
         """
         scores, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        top = self.prediction_.in_blocks(scores).argmax(axis=1)
-        named: NDArray[Any] = self.classes_[top]
-        return named
+        return np.asarray(self.classes_[self.prediction_.in_blocks(scores).argmax(axis=1)])
 
     def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the negative NLL, since accuracy could not tell most calibrators apart.

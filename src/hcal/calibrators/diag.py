@@ -40,7 +40,7 @@ class MonotoneTable(Map):
         return namespace(x).log_softmax(scores)
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         if len(self.knots) < 2 or np.diff(self.knots).min() < 1e-50:
             raise ValueError("'knots' must be two at least, and 1e-50 apart")
 

@@ -32,7 +32,7 @@ class TemperatureMixture(ProbabilityMap):
         return w[0] * scaled + w[1] * xp.softmax(x) + w[2] / x.shape[-1]
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         if abs(float(self.weights.sum()) - 1) > 1e-6:
             raise ValueError("'weights' must sum to 1")
 
@@ -73,8 +73,7 @@ class EnsembleTemperatureScaling(Calibrator):
         beta = float(np.exp(minimise_scalar(brier, near - 3, near + 3, points=7)))
         mix = _simplex_weights(*_moments(x, y, share, [beta, 1.0]), 1 / x.shape[1])
         info = {"temperature": 1 / beta, "weights": mix.tolist()}
-        found = TemperatureMixture(beta=np.array(beta), weights=mix)
-        return Fitted(found, start.converged, start.message, info)
+        return Fitted(TemperatureMixture(beta=np.array(beta), weights=mix), start.converged, start.message, info)
 
 
 def _moments(x: Float64, y: IntArray, share: Float64, betas: list[float]) -> tuple[Float64, Float64]:

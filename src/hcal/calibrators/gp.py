@@ -192,8 +192,7 @@ def _cholesky_back(lower: Float64, d_lower: Float64) -> Float64:
     inner[np.diag_indices_from(inner)] *= 0.5
     half = solve_triangular(lower, inner, lower=True, trans="T")
     full = solve_triangular(lower, half.T, lower=True, trans="T").T
-    symmetric: Float64 = 0.5 * (full + full.T)
-    return symmetric
+    return np.asarray(0.5 * (full + full.T))
 
 
 def event_terms(mean: Float64, variance: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64, Float64]:

@@ -95,8 +95,7 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
         """½KL(a‖m) + ½KL(b‖m) of Bernoullis given by log-odds, m = (a + b)/2, with the KLs written out."""
         difference = (p - p[centre]) * (odds - odds[centre]) / 4
         bregman = np.logaddexp(0, (odds + odds[centre]) / 2) - (softplus + softplus[centre]) / 2
-        distance: Float64 = np.maximum(difference + bregman, 0.0)
-        return distance
+        return np.asarray(np.maximum(difference + bregman, 0.0))
 
     centres = [int(rng.randint(odds.size))]
     nearest = divergence(centres[0])

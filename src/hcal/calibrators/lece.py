@@ -57,7 +57,7 @@ class NeighbourErrors(ProbabilityMap):
         return max(1, 4 * len(self.probs) // max(1, int(self.probs.shape[1])))
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         if len(self.probs) == 0 and self.threshold < 1:
             raise ValueError("'probs' must have rows where 'threshold' is below 1")
         if len(self.probs) and self.count > len(self.probs):

@@ -57,8 +57,7 @@ class PlattScaling(Calibrator):
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         found, converged = fit_events(log_odds(x), y, weight, self._fit_one, identity=np.array([0.0, 1.0]))
-        line = AffineOdds(intercept=found[:, 0], slope=found[:, 1])
-        return Fitted(line, converged)
+        return Fitted(AffineOdds(intercept=found[:, 0], slope=found[:, 1]), converged)
 
     def _fit_one(self, odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
         target = platt_targets(hit, weight) if self.smooth else hit

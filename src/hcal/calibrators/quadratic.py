@@ -31,7 +31,7 @@ class QuadraticOdds(OddsMap):
         return self.height + self.low_slope * falling + self.high_slope * rising
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         if (self.high < self.low).any():
             raise ValueError("'high' must not lie below 'low'")
 

@@ -92,5 +92,4 @@ def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
     if spread == 0:
         return np.ones_like(losses)
     u = (losses - losses.mean()) / spread
-    weights: Float64 = 1 + beta / (1 + np.exp(-u / alpha)) - beta / 2
-    return weights
+    return np.asarray(1 + beta / (1 + np.exp(-u / alpha)) - beta / 2)

@@ -46,7 +46,7 @@ class OddsCurves(OddsMap):
     expansion = 4
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         check_curves(self.offsets, self.knots)
         near = np.flatnonzero(~(np.diff(self.knots) >= _CLOSEST)) + 1
         if not np.isin(near, self.offsets).all():
@@ -156,8 +156,7 @@ def _natural(knots: Float64, values: Float64, x: Float64, derivative: int = 0) -
     spline = CubicSpline(knots, values, bc_type="natural")
     inside = np.clip(x, knots[0], knots[-1])
     beyond = (x - inside).reshape((-1,) + (1,) * (values.ndim - 1))
-    out: Float64 = spline(inside, derivative) + beyond * spline(inside, derivative + 1)
-    return out
+    return np.asarray(spline(inside, derivative) + beyond * spline(inside, derivative + 1))
 
 
 def _bending(knots: Float64) -> Float64:
@@ -166,8 +165,7 @@ def _bending(knots: Float64) -> Float64:
     low, high, width = second[:-1], second[1:], np.diff(knots)[:, None]
     ends = low.T @ (width * low) + high.T @ (width * high)
     across = low.T @ (width * high)
-    form: Float64 = (ends + (across + across.T) / 2) / 3
-    return form
+    return np.asarray((ends + (across + across.T) / 2) / 3)
 
 
 def _left_out(

@@ -53,7 +53,7 @@ class VennAbersSteps(OddsMap):
     expansion = 4
 
     def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
+        """Raise a ValueError if fields contradict each other."""
         flat = self.offsets.ravel()
         if flat.size == 0 or flat[0] != 0 or flat[-1] != len(self.knots) or (np.diff(flat) < 0).any():
             raise ValueError(f"'offsets' must rise from 0 to the {len(self.knots)} knots")
@@ -162,8 +162,7 @@ def with_a_hit(mass: Float64, hits: Float64) -> Float64:
     left, right = np.arange(len(mass)), np.arange(1, len(w))
 
     def slope(i: IntArray, j: IntArray) -> Float64:
-        steepness: Float64 = (s[j] - s[i] + 1) / (w[j] - w[i] + 1)
-        return steepness
+        return np.asarray((s[j] - s[i] + 1) / (w[j] - w[i] + 1))
 
     while True:
         now = slope(left, right)

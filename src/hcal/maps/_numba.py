@@ -22,11 +22,6 @@ _EVENTS = 2048
 
 
 @_jit
-def _rows_of_mixture(n_classes: int) -> int:
-    return max(16, _EVENTS // n_classes)
-
-
-@_jit
 def _load_block(x: Array, lo: int, hi: int, out: Array) -> None:
     """Transpose rows lo..hi of x into out (K, R); rows beyond hi are 0."""
     for k in range(x.shape[1]):
@@ -80,7 +75,7 @@ def mixture_backward(x: Array, slopes: Array, grad: Array) -> tuple[Array, Array
 @_jit
 def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Array) -> None:
     n = x.shape[1]
-    rows = _rows_of_mixture(n)
+    rows = max(16, _EVENTS // n)
     score = np.empty(rows * n, dtype=np.float32)
     depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
     total, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
@@ -103,7 +98,7 @@ def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Ar
 @_jit
 def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[Array, Array]:
     n = x.shape[1]
-    rows = _rows_of_mixture(n)
+    rows = max(16, _EVENTS // n)
     by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))
     score = np.empty(rows * n, dtype=np.float32)
     depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)

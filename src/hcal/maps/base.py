@@ -134,14 +134,10 @@ class Map(ABC):
 
     def options(self) -> dict[str, Any]:
         """Return all other fields: options, and the types and options of inner maps."""
-        found: dict[str, Any] = {"type": type(self).__name__}
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
-            if isinstance(value, Map):
-                found[each.name] = value.options()
-            elif "choices" in each.metadata:
-                found[each.name] = value
-        return found
+        others = (f.name for f in dataclasses.fields(self) if "array" not in f.metadata)  # type: ignore[arg-type]
+        found = {name: getattr(self, name) for name in others}
+        own = {name: value.options() if isinstance(value, Map) else value for name, value in found.items()}
+        return {"type": type(self).__name__, **own}
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
         """Raise a ValueError that names a field that is not as declared; ``sizes`` gives sizes such as K if known."""
@@ -178,16 +174,13 @@ def build_map(types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: 
     if not isinstance(name, str) or name not in known:
         raise ValueError(f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}")
     fields = {each.name: each for each in dataclasses.fields(known[name])}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
-    for key, value in options.items():
-        if key == "type":
-            continue
+    given = {key: value for key, value in options.items() if key != "type"}
+    for key, value in given.items():
         if isinstance(value, dict):
             start = f"{key}."
             own = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
             arrays = {n: a for n, a in arrays.items() if not n.startswith(start)}
-            value = build_map(types, value, own)
-        given[key] = value
+            given[key] = build_map(types, value, own)
     given |= arrays
     if unknown := sorted(set(given) - set(fields)):
         raise ValueError(f"{unknown[0][:80]!r} is not a field of {name}")

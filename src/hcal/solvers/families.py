@@ -62,10 +62,9 @@ class ClassLinear:
         """Return scores (N, K) and the pullback."""
         *slopes, offsets = theta.reshape(-1, self.n_classes)
         parts = self._parts(x)
-        scores = parts[0] * slopes[0]
+        scores = parts[0] * slopes[0] + offsets
         for part, slope in zip(parts[1:], slopes[1:], strict=True):
             scores += part * slope
-        scores += offsets
 
         def pullback(d: Float64) -> Float64:
             return np.concatenate([*(np.einsum("nk,nk->k", d, part) for part in parts), d.sum(axis=0)])
@@ -114,8 +113,7 @@ class MatrixScaling:
             out[block, block] += (features.T * (weight * probs[:, j])) @ features
         order = np.arange(k * (k + 1)).reshape(k, k + 1)
         order = np.concatenate([order[:, :k].ravel(), order[:, k]])  # θ keeps all of W before b
-        reordered: Float64 = out[np.ix_(order, order)]
-        return reordered
+        return np.asarray(out[np.ix_(order, order)])
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:
@@ -161,8 +159,7 @@ def cells_over(x: Float64) -> Cells:
     >>> cells_over(np.array([0.0, 1024.0])).width
     1.0
     """
-    flat = x.ravel()
-    flat = flat[:: max(1, flat.size // 1_000_000)]
+    flat = x.ravel()[:: max(1, x.size // 1_000_000)]
     low, high = (float(q) for q in np.quantile(flat, [1e-4, 1 - 1e-4], method="nearest"))
     return Cells(low, (high - low) / 1024 or 1.0, 1024)
 

@@ -37,8 +37,7 @@ class Temperature:
 def _below_top(logits: FloatArray, rows: slice) -> Float64:
     """Return z − max z of a block of rows, in float64."""
     block = logits[rows].astype(np.float64, copy=False)
-    below: Float64 = block - block.max(axis=1, keepdims=True)
-    return below
+    return np.asarray(block - block.max(axis=1, keepdims=True))
 
 
 def logit_scale(logits: FloatArray) -> float:
@@ -140,10 +139,7 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     if not np.any(~top & (share > 0)):
         target = (total + 1) / (total + 2)
         sure = solve_increasing(lambda b: float(share @ top_probability(logits, b / scale)) - target)
-        message = (
-            "every label has the top score, so no finite T is best; "
-            "T is where the mean confidence is (N+1)/(N+2), or 1 if that is surer"
-        )
+        message = "every label has the top score, so no T is best; T gives a mean confidence of (N+1)/(N+2), or is 1"
         return Temperature(max(sure.beta / scale, 1.0), False, message)
     solved = solve_newton(derivatives)
     return replace(solved, beta=solved.beta / scale)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hcal.compiled import one_openmp_thread
 from hcal.maps.trainable import TrainableMap, range_sums
+from hcal.solvers.optimise import Best
 
 #: A function of probabilities (N, K) and labels (N,) that returns a scalar tensor; as a score, lower is better.
 TorchLoss = Callable[[Tensor, Tensor], Tensor]
@@ -53,7 +54,7 @@ class AdamSettings:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestEpoch:
     """The best epoch by one selector: its score, its number (from 1) and the parameters then."""
 
     score: float
@@ -65,7 +66,7 @@ class Best:
 class Trained:
     """The result of a training."""
 
-    best: dict[str, Best] = field(default_factory=dict)  # :class:`Best` by the name of its selector
+    best: dict[str, BestEpoch] = field(default_factory=dict)  # by the name of the selector
     epochs: int = 0  # how many were run
     stopped: bool = False  # whether training ended by itself, before the limit of epochs
     losses: list[float] = field(default_factory=list)  # one value an epoch
@@ -80,7 +81,7 @@ def train(
     select: Mapping[str, TorchLoss],
     settings: AdamSettings | None = None,
     random_state: int = 0,
-    tick: Callable[[], None] | None = None,
+    tick: Callable[[], object] = lambda: None,
 ) -> Trained:
     """Train ``module`` in place and keep, for each selector, the epoch with the best score on the training set.
 
@@ -118,7 +119,7 @@ def train(
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
     draw = torch.Generator().manual_seed(random_state)
     small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
-    result, least, since = Trained(), float("inf"), 0
+    result, stop = Trained(), Best(s.patience)
 
     def step(probs: Tensor, labels: Tensor) -> Tensor:
         optimiser.zero_grad(set_to_none=True)
@@ -148,13 +149,11 @@ def train(
             for name, score in zip(select, measured, strict=True):
                 if name not in result.best or score < result.best[name].score:
                     state = {k: v.detach().clone() for k, v in module.state_dict().items()}
-                    result.best[name] = Best(score, result.epochs, state)
-            least, since = (watched, 0) if watched < least else (least, since + 1)
+                    result.best[name] = BestEpoch(score, result.epochs, state)
             schedule.step(watched)
-            if tick is not None:
-                tick()
-            if since >= s.patience:
-                result.stopped = True
+            tick()
+            result.stopped = stop.over(watched, result.epochs)
+            if result.stopped:
                 break
     if result.best:
         module.load_state_dict(next(iter(result.best.values())).parameters)
