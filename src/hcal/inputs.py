@@ -242,9 +242,11 @@ def check_scores(logits: Any, *, input: InputKind = "logits", n_classes: int | N
     >>> check_scores([[0.5, 0.5]], input="probs")[0]
     array([[0.5, 0.5]])
     """
-    check_kind(input)
+    # A prediction of one row costs mostly calls: two of them are made only where they are needed.
+    if input not in INPUT_KINDS:
+        check_kind(input)
     array, origin = to_numpy(logits, input)
-    given = x = _as_float(array, input)
+    given = x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
     if x.ndim == 1 and x.size and n_classes in (None, 2):
         x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):

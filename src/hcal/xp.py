@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 #: A numpy array or a torch tensor. Neither library knows the other's type, so the checker cannot either.
 Array: TypeAlias = Any
+Side = Literal["left", "right"]
 
 exp, log, log1p, sqrt, abs = np.exp, np.log, np.log1p, np.sqrt, np.abs
 where, maximum, minimum, clip, take = np.where, np.maximum, np.minimum, np.clip, np.take
@@ -32,6 +33,8 @@ argmax = partial(np.argmax, axis=-1, keepdims=True)
 cumsum, stack, concat = (partial(np.cumsum, axis=-1), partial(np.stack, axis=-1), partial(np.concatenate, axis=-1))
 #: The values of each row at the row's own indices: x (N, K), index (N, J) → (N, J).
 take_along = partial(np.take_along_axis, axis=-1)
+#: How many of the ascending edges (G,) are smaller than each x; with ``side="right"``, smaller or equal.
+searchsorted = np.searchsorted
 
 
 def namespace(x: Array) -> Any:
@@ -148,13 +151,8 @@ def sort_rows(x: Array) -> tuple[Array, Array]:
     return np.take_along_axis(x, order, axis=-1), order
 
 
-def searchsorted(edges: Array, x: Array, *, right: bool = False) -> Array:
-    """Return how many of the ascending edges (G,) are smaller than each x; with ``right``, smaller or equal."""
-    return np.searchsorted(edges, x, side="right" if right else "left")
-
-
-def segment_search(knots: Array, offsets: Array, x: Array, *, right: bool = False) -> Array:
-    """Return for each x (N, E) how many knots of its column are smaller; with ``right``, smaller or equal.
+def segment_search(knots: Array, offsets: Array, x: Array, side: Side = "left") -> Array:
+    """Return for each x (N, E) how many knots of its column are smaller; with ``side="right"``, smaller or equal.
 
     The knots of column e are ``knots[offsets[e] : offsets[e + 1]]``, ascending.
 
@@ -163,7 +161,7 @@ def segment_search(knots: Array, offsets: Array, x: Array, *, right: bool = Fals
     """
     out = np.empty(x.shape, dtype=np.int64)
     for e in range(x.shape[-1]):
-        out[..., e] = searchsorted(knots[offsets[e] : offsets[e + 1]], x[..., e], right=right)
+        out[..., e] = np.searchsorted(knots[offsets[e] : offsets[e + 1]], x[..., e], side)
     return out
 
 
@@ -181,7 +179,7 @@ def interp(x: Array, knots: Array, values: Array) -> Array:
     low, high, width = values[:-1], values[1:], knots[1:] - knots[:-1]
     # In float32 two knots may coincide: nothing lies between them.
     slopes = xp.where(width > 0, (high - low) / xp.where(width > 0, width, 1.0), 0.0)
-    at = xp.searchsorted(knots[1:-1], x, right=True)
+    at = xp.searchsorted(knots[1:-1], x, side="right")
     out = xp.take(low, at) + xp.take(slopes, at) * (x - xp.take(knots, at))
     return xp.minimum(out, xp.take(xp.concat([high[:-1], high[-1:] + np.inf]), at))
 

@@ -106,7 +106,7 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
     torch = pytest.importorskip("torch")
     from hcal import xp_torch
 
-    outside = {"Any", "Array", "TypeAlias", "annotations", "importlib", "namespace", "np"}
+    outside = {"Any", "Array", "Literal", "TypeAlias", "annotations", "importlib", "namespace", "np"}
     assert {n for n in vars(xp) if not n.startswith("_")} - outside <= set(dir(xp_torch))
     rng = np.random.default_rng(0)
     x, edges = rng.normal(size=(50, 4)), np.sort(rng.normal(size=7))
@@ -115,7 +115,7 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
         (xp.log_softmax(x), xp_torch.log_softmax(t)),
         (xp.log_sum_exp(x), xp_torch.log_sum_exp(t)),
         (xp.sort_rows(x)[1], xp_torch.sort_rows(t)[1]),
-        (xp.searchsorted(edges, x, right=True), xp_torch.searchsorted(e, t, right=True)),
+        (xp.searchsorted(edges, x, side="right"), xp_torch.searchsorted(e, t, side="right")),
         (xp.interp(x, edges, edges**3), xp_torch.interp(t, e, e**3)),
         (xp.clip(x, -0.5, 0.5), xp_torch.clip(t, -0.5, 0.5)),
     ):

@@ -52,7 +52,7 @@ def read_curves(x: Array, offsets: Array, knots: Array, values: Array, shape: st
         at = xp.minimum(start + xp.segment_search(knots, offsets, x), end)
         found = xp.take(values, xp.clip(at, 0, last))
     else:
-        low = start + xp.segment_search(knots, offsets, x, right=True) - 1
+        low = start + xp.segment_search(knots, offsets, x, side="right") - 1
         low = xp.clip(xp.maximum(xp.minimum(low, end - 1), start), 0, last)
         high = xp.clip(xp.minimum(low + 1, end), 0, last)
         left, bottom = xp.take(knots, low), xp.take(values, low)

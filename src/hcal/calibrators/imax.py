@@ -30,7 +30,7 @@ class SharedBins(ProbabilityMap):
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
-        raw = xp.take(self.values, xp.searchsorted(self.edges, log_odds(x), right=True))
+        raw = xp.take(self.values, xp.searchsorted(self.edges, log_odds(x), side="right"))
         return normalised(raw, xp.softmax(x), self.floor)
 
 

@@ -62,7 +62,8 @@ class Prediction(Map):
         probs = self.map.compiled(inner) if kernel else None
         kept = probs is not None and self.map.kernel_keeps_argmax and inner is scores
         if probs is None:
-            probs = namespace(x).astype(self.map.probabilities(inner), x)
+            probs = self.map.probabilities(inner)
+            probs = probs if probs.dtype == x.dtype else namespace(x).astype(probs, x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
         return probs if kept or self.preserves is None else keep_argmax(probs, scores)

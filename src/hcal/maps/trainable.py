@@ -229,8 +229,7 @@ class EnsembleLinear(TrainableMap):
         """Return probabilities (N, K) of x (N, K)."""
         slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
         formula = mixture if kernels_for(x) is None else _Mixture.apply
-        probs: Tensor = formula(x, slopes, shares)
-        return probs
+        return torch.as_tensor(formula(x, slopes, shares))
 
     def fitted(self, reference: Reference) -> Map:
         """Return the mixture; ``reference`` does not matter, since a constant added to a row of x changes nothing."""
