@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import nan
 from typing import Any, Final, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from hcal.evaluation.result import Difference, Evaluation
 from hcal.inputs import to_probs
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
 from hcal.io.reading import Piece
+from hcal.metrics.registry import Metric, add_metrics, metrics_of_others
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.passes import Runner, add_up
 
@@ -186,15 +188,14 @@ def evaluate_batches(
     drawn: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
     sample = Batch(kind=source.kind, start=0, **drawn)
     names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
-    options: dict[str, Any] = {"positive": positive, "sample_weight": sample.weight}
-    options |= {"groups": sample.groups, "classes": names}
-    raw = to_probs(sample.scores, source.kind)
+    asked = {"metrics": metrics, "ci": ci, "positive": positive, "classes": names}
+    function = partial(_evaluate_sample, sample, asked, metrics_of_others(wanted))
+    sides = (runner or map)(function, [None] if calibrator is None else [None, calibrator])
     streamed, before, overlap = whole.before, None, None
-    result = _over_all(evaluate(raw, sample.y, metrics, ci, **options), streamed, None)
+    result = _over_all(next(sides), streamed, None)
     if calibrator is not None:
         streamed, before = whole.after, result
-        probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
-        result = _over_all(evaluate(probs, sample.y, metrics, ci, baseline=raw, **options), streamed, before)
+        result = _over_all(next(sides), streamed, before)
         if (fitted := getattr(calibrator, "fitted_on_", None)) is not None and whole.rows is not None:
             overlap = leakage.overlap(fitted, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
@@ -206,18 +207,31 @@ def evaluate_batches(
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
 
 
+def _evaluate_sample(
+    sample: Batch, asked: dict[str, Any], others: list[Metric], calibrator: Calibrator | None
+) -> Evaluation:
+    """Evaluate the sample before calibration (None) or after it; only paired intervals need both at once."""
+    add_metrics(others)
+    asked = asked | {"sample_weight": sample.weight, "groups": sample.groups}
+    raw = probs = to_probs(sample.scores, sample.kind)
+    if calibrator is not None:
+        probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
+        asked["baseline"] = None if asked["ci"] is None else raw
+    return evaluate(probs, sample.y, **asked)
+
+
 def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None) -> Evaluation:
-    """Return the evaluation of a sample with everything that all rows have told in its place."""
-    if drawn.n == streamed.n:
-        return drawn
-    values: dict[str, Any] = streamed.result() | {"mean_confidence": streamed.mean_confidence}
-    told = {name: values[name] for name in ("accuracy", "mean_confidence", "nll")}
-    results = {n: replace(r, value=values[n]) if n in NAMES else r for n, r in drawn.results.items()}
-    differences = {
-        name: Difference(before[name], results[name].value - before[name], d.low, d.high)
-        for name, d in drawn.differences.items()
-        if before is not None
-    }
+    """Return the evaluation of a sample, with the numbers of all rows wherever there are any."""
+    values: dict[str, Any] = {}
+    if drawn.n < streamed.n:
+        values = streamed.result() | {"mean_confidence": streamed.mean_confidence}
+    told = {name: values.get(name, getattr(drawn, name)) for name in ("accuracy", "mean_confidence", "nll")}
+    results = {n: replace(r, value=values.get(n, r.value)) for n, r in drawn.results.items()}
+    differences = {}
+    if before is not None:
+        paired = defaultdict(lambda: Difference(nan, nan), drawn.differences)
+        for n, r in results.items():
+            differences[n] = replace(paired[n], before=before[n], change=r.value - before[n])
     reasons = collapse_reasons(**told, n_classes=drawn.k, nll_before=None if before is None else before.nll)
     told |= {"n": streamed.n, "results": results, "differences": differences, "collapse": tuple(reasons)}
     return replace(drawn, **told)

@@ -25,11 +25,10 @@ from hcal.io.class_names import check_classes
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import Partial, WorkerDiedError, merged
 
-for _package in ("dask.array", "dask.dataframe", "distributed"):
-    load_extra("hcal.integrations.dask", _package, "dask")
+load_extra("hcal.integrations.dask", "distributed", "dask")
 
-import dask.array  # noqa: E402
-import dask.dataframe  # noqa: E402
+# Arrays and data frames are known by their attributes: a Runner does not wait for dask.array and dask.dataframe.
+import dask  # noqa: E402
 import distributed  # noqa: E402
 
 __all__ = ["Runner", "certify", "evaluate", "fit", "predict_proba"]
@@ -60,14 +59,14 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
 
     Examples
     --------
-    >>> import hcal
+    >>> import dask.array, hcal
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> p = predict_proba(cal, dask.array.from_array(np.tile([0.0, 2.0], (6, 1)), chunks=(3, 2)))
     >>> p.chunks, p.dtype.name, p[4:].compute().round(2).tolist()
     (((3, 3), (2,)), 'float64', [[0.25, 0.75], [0.25, 0.75]])
     """
     k = len(calibrator.classes_)  # says so where nothing was fitted
-    frame = isinstance(scores, dask.dataframe.DataFrame)
+    frame = hasattr(scores, "divisions") and scores.ndim == 2
     array = scores if frame else _rows_in_chunks(scores, "scores")
     found = _classes_of(array)
     if found == found and found != k:  # a size that Dask does not know yet is NaN
@@ -119,6 +118,7 @@ def evaluate(
 
     Examples
     --------
+    >>> import dask.array
     >>> p = dask.array.from_array(np.tile([0.2, 0.8], (6, 1)), chunks=(3, 2))
     >>> y = dask.array.ones(6, dtype=int, chunks=3)
     >>> {name: round(value, 3) for name, value in evaluate(p, y, ["brier", "ece_ew"]).result().items()}
@@ -148,6 +148,7 @@ def certify(
 
     Examples
     --------
+    >>> import dask.array
     >>> p = dask.array.from_array(np.tile([0.2, 0.8], (600, 1)), chunks=(300, 2))
     >>> certify(p, dask.array.ones(600, dtype=int)).refuted
     True
@@ -179,9 +180,8 @@ def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, 
 
 def _rows_in_chunks(x: Any, what: str) -> Any:
     """Return a dask array of whole rows."""
-    if isinstance(x, dask.dataframe.DataFrame | dask.dataframe.Series):
-        x = x.to_dask_array()
-    if not isinstance(x, dask.array.Array):
+    x = x.to_dask_array() if hasattr(x, "to_dask_array") else x
+    if not hasattr(x, "numblocks"):
         raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
     return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
 
@@ -247,7 +247,7 @@ def fit(
 
     Examples
     --------
-    >>> import hcal
+    >>> import dask.array, hcal
     >>> z = dask.array.from_array(np.tile([0.0, 2.0], (4, 1)), chunks=(2, 2))
     >>> cal = fit(hcal.make_calibrator("ts"), z, dask.array.from_array(np.array([1, 1, 1, 0])))
     >>> cal.predict_proba([[0.0, 2.0]]).round(6)
