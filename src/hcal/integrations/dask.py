@@ -306,7 +306,8 @@ class Runner:
         waiting: deque[Any] = deque()
         try:
             for piece in pieces:
-                waiting.append(self.client.submit(function, piece, pure=False))
+                with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):  # pieces hold rows
+                    waiting.append(self.client.submit(function, piece, pure=False))
                 if len(waiting) >= max(1, _AHEAD * sum(self.client.nthreads().values())):
                     yield _answer(waiting.popleft())
             while waiting:
