@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -55,7 +56,6 @@ def test_intervals_test_and_seed() -> None:
         assert low <= result[name] <= high
     wide = hcal.evaluate(P, Y, chosen, ci=0.99, n_resamples=100)
     assert wide.interval("nll")[1] > result.interval("nll")[1]
-    assert result.test is not None
     assert result.test.p_value < 0.01
     assert hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100).to_json() == result.to_json()
     assert hcal.evaluate(P, Y, "nll", ci=0.9, n_resamples=50, test=False).test is None
@@ -99,9 +99,9 @@ def test_forms_for_machines() -> None:
     content = json.loads(result.to_json())
     assert content["metrics"]["nll"]["value"] == result["nll"]
     assert content["metrics"]["nll"]["low"] == result.interval("nll")[0]
-    assert content["metrics"]["dkde_ce"]["interval"] == "bias-aware"
-    assert content["metrics"]["dkde_ce"]["chance"] is None
+    assert content["metrics"]["dkde_ce"].items() >= {"interval": "bias-aware", "chance": None}.items()
     assert (content["n"], content["k"], content["collapsed"]) == (400, 4, False)
+    assert pickle.loads(pickle.dumps(result)).results == result.results  # metrics by their names
     frame = result.to_frame()
     assert frame.loc["ece_ew", "value"] == result["ece_ew"]
     assert list(frame.index) == list(result.to_dict())

@@ -217,7 +217,7 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
         ("hcal.integrations.torchmetrics", "torchmetrics", "torchmetrics"),
         ("hcal.integrations.mlflow; hcal.integrations.mlflow.log_model(None)", "mlflow", "mlflow"),
         ("hcal.integrations.evaluate; hcal.integrations.evaluate.load('nll')", "evaluate", "evaluate"),
-        ("hcal.integrations.dask", "dask.array", "dask"),
+        ("hcal.integrations.dask", "dask", "dask"),
         ("hcal.integrations.dask", "distributed", "dask"),
     ],
 )

@@ -1,8 +1,8 @@
-"""What an evaluation adds up to: how far off, how sure, and whether the predictor knows more than base rates.
+"""The verdict of an evaluation: how far off the probabilities are, how certain that is, and if they beat base rates.
 
-With two classes the question is about P(positive), with more about the predicted class. The estimate of the
-smooth calibration error stands beside its proven bound, and a verdict follows from how many rows are affected
-and by how much, not from the number of rows alone. ``hcal.evaluate`` prints it and the report shows it.
+With two classes the verdict is about P(positive), with more about the predicted class. It gives the estimated smooth
+calibration error and its proven bound. The grade depends on how many rows are affected and by how much, not on the
+number of rows alone. ``hcal.evaluate`` prints the verdict and the report shows it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hcal.metrics.testing import CalibrationTest, calibration_test
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
-#: The kernel test of the whole vector compares all pairs; so many rows are plenty for its level.
+#: The kernel test of the whole vector compares all pairs of rows, so it uses at most this many rows.
 VECTOR_ROWS: Final = 2000
-#: Rows proven to be off by more than the tolerance: up to the first share they are a footnote, beyond the
-#: second the predictor is not to be relied on.
+#: The share of rows that are proven to be off by more than the tolerance: up to the first number the grade can be
+#: "good", above the second the predictor should not be relied on.
 FEW_ROWS, MANY_ROWS = 0.01, 0.05
 
 RULE: Final = (
@@ -50,14 +50,14 @@ class Statement:
 
 @dataclass(frozen=True)
 class Assessment:
-    """How far off the probabilities are, how sure that is, and what it amounts to.
+    """How far off the probabilities are, how certain that is, and the grade that follows.
 
     Attributes
     ----------
     event : str
-        What is assessed: ``"P(name)"`` of two classes, ``"top label"`` of more.
+        What is assessed: ``"P(name)"`` with two classes, ``"top label"`` with more.
     estimate, bound : float
-        How far off on average, as estimated and as proven (:func:`hcal.certify`).
+        The smooth calibration error: its estimate and its proven upper bound (:func:`hcal.certify`).
     tolerance : float
         What counts as close enough for this event.
     share_far : float
@@ -65,9 +65,10 @@ class Assessment:
     share_proven : float
         Share of the rows that are proven to be off by more than the tolerance.
     rows_needed : int or None
-        Rows that would prove the tolerance if the predictor is calibrated; None where none would or it is.
+        How many rows would prove the tolerance if the predictor is calibrated; None if it is proven or refuted
+        already, or if no number of rows would be enough.
     within, exact, skill : Statement
-        Within the tolerance; exactly calibrated (never proven); better than the base rates.
+        Statements that it is within the tolerance, exactly calibrated (never proven), better than the base rates.
     grade : {"good", "care", "few", "bad"}
     """
 
@@ -85,12 +86,12 @@ class Assessment:
 
     @property
     def how_far(self) -> str:
-        """Estimate and proof side by side."""
+        """The estimate and the proven bound, in words."""
         return capital(error_words(self, self.tolerance))
 
     @property
     def sentences(self) -> list[str]:
-        """All of it in words."""
+        """The whole assessment in words."""
         return [self.how_far, self.within.words, self.exact.words, self.skill.words]
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Assessment:
 def assess(
     s: Sample, certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None, title: str
 ) -> Assessment:
-    """Bring the certificate and the tests of a sample together; the title names the event."""
+    """Return the assessment that follows from a sample's certificate and tests; the title names the event."""
     event, limit = certificate.headline, certificate.limit
     far = max([_share_far(event, limit), *_class_shares(certificate)])
     within = _within(title, event, limit, far, certificate.level)
@@ -123,7 +124,7 @@ def assess(
 
 
 def _share_far(event: EventCertificate, limit: float) -> float:
-    """The share of rows in windows that are proven to be off by more than the limit."""
+    """Return the share of rows that lie in a window proven to be off by more than the limit."""
     w, t = event.windows, event.table
     far = w.at_least > limit
     inside = np.zeros(len(t.count) + 1)
@@ -133,7 +134,7 @@ def _share_far(event: EventCertificate, limit: float) -> float:
 
 
 def _class_shares(certificate: Certificate) -> list[float]:
-    """For each class with a window that is proven off by more than its tolerance: that window's share."""
+    """Return the share of rows in each class's worst window, for classes proven to be off by more than tolerated."""
     c = certificate.classes
     if c is None:
         return []
@@ -165,7 +166,7 @@ def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
 
 
 def p_words(test: CalibrationTest) -> str:
-    """Write a p-value; the smallest that resampling can give is an upper bound.
+    """Return a p-value in words; the smallest one that resampling can give is an upper bound.
 
     >>> p_words(CalibrationTest(0.001, "ks", 0.1, "resampling", 999))
     'p ≤ 0.001'
@@ -207,9 +208,8 @@ def collapse_reasons(
 ) -> list[str]:
     """Return why a predictor counts as collapsed, in plain words; an empty list if it does not.
 
-    With K ≥ 100, fifteen equal-width bins hold almost every class probability in the first one, and a
-    predictor that says next to nothing has a lower class-wise error than the truth. So every table that shows
-    such errors asks here.
+    With K ≥ 100, almost all class probabilities fall into the first of fifteen equal-width bins, and a nearly uniform
+    predictor has a lower class-wise error than the true probabilities. So every table with such errors calls this.
 
     Parameters
     ----------
@@ -227,9 +227,9 @@ def collapse_reasons(
     """
     reasons = []
     uniform = 1 / n_classes
-    # How far confidence and accuracy are on the way from a uniform guess (0) to certainty (1).
+    # Confidence and accuracy on a scale from 0 (a uniform guess) to 1 (certainty).
     stated, known = ((x - uniform) / (1 - uniform) for x in (mean_confidence, accuracy))
-    # With few classes an accuracy above 10/K does not exist; the second rule knows no K.
+    # With few classes no accuracy can be above 10/K, so the second rule does not depend on K.
     if (mean_confidence < 3 * uniform and accuracy > 10 * uniform) or (known > 0.1 and stated < known / 5):
         reasons.append(
             f"mean confidence is {mean_confidence:.4f} (a uniform guess: {uniform:.4g}) "

@@ -1,8 +1,8 @@
-"""``hcal.evaluate`` of rows that come block by block: in one pass, and what cannot be had so from a sample.
+"""Evaluate files that do not fit in memory: one pass over the rows, block by block, and a sample for the rest.
 
-Scores and the errors of equal-width bins are added up over all rows. Errors that need the order of all
-confidences come with a bound on what their fine bins leave open. All others, and the intervals, are those of
-a seeded sample of rows. Which is which is said metric by metric.
+Scores and the errors of equal-width bins are sums over all rows. Errors that need all confidences in order are read
+from fine bins, and their numerical error is bounded. All other metrics, and the intervals, are computed on a random
+sample of the rows with a fixed seed. ``BatchedEvaluation.how`` says for each metric which of these it is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import nan
 from typing import Any, Final, Self
 
 import numpy as np
@@ -28,25 +29,26 @@ from hcal.io.reading import Piece
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.passes import Runner, add_up
 
-#: A sample has at most so many rows, some metrics look at all pairs of them; and so many numbers.
+#: The sample has at most this many rows (some metrics compare all pairs of rows) and this many numbers.
 SAMPLE_ROWS: Final = 20_000
 SAMPLE_NUMBERS: Final = 2**23
 
 
 @dataclass(frozen=True)
 class BatchedEvaluation:
-    """What one pass over all rows found.
+    """The evaluation of all rows, from one pass over them.
 
     Attributes
     ----------
     result, before : Evaluation
-        Of the calibrator's probabilities, and of the source's own where there is a calibrator (else None).
+        After calibration and before it. Without a calibrator ``result`` is of the source's probabilities, and
+        ``before`` is None.
     how : dict of str
-        By metric: ``"all rows"``, ``"all rows, within …"`` or ``"sample"``.
+        What each metric was computed from: ``"all rows"``, ``"all rows, within …"`` or ``"sample"``.
     argmax_changed : int
-        Rows to which the calibrator gave another most probable class.
+        Rows whose predicted class the calibrator changed.
     overlap : Overlap or None
-        How many of these rows the calibrator was fitted on, where it knows.
+        How many of these rows the calibrator was fitted on; None where it does not know.
     sample : Batch
         The rows of the sample, in the order of the source.
     """
@@ -60,7 +62,7 @@ class BatchedEvaluation:
 
     @property
     def sampled(self) -> str:
-        """The sample in words."""
+        """The size of the sample in words."""
         return f"seeded sample of {len(self.sample):,} of {self.result.n:,} rows"
 
     @property
@@ -78,7 +80,7 @@ class BatchedEvaluation:
 
 
 class _Part:
-    """What some rows add to an evaluation: a partial result (:mod:`hcal.passes`)."""
+    """The sums and sampled rows of some blocks: a partial result (:mod:`hcal.passes`)."""
 
     def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
         self.before, self.after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
@@ -106,7 +108,7 @@ class _Part:
                 self.sample[name].append(column[mine])
 
     def merge(self, other: Self) -> Self:
-        """Add what another part has seen, of rows that come after."""
+        """Add the part of later rows."""
         self.before.merge(other.before)
         self.after.merge(other.after)
         self.rows = leakage.merge_fingerprints(self.rows, other.rows)
@@ -119,7 +121,7 @@ class _Part:
 
 
 def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
-    """Return the numbers of the rows that a sample holds, sorted: the same, whoever reads the rows.
+    """Return the sorted numbers of the rows in the sample; they depend on the size of the data alone.
 
     >>> sample_numbers(5, 2), len(sample_numbers(10**9, 1000))
     (array([0, 1, 2, 3, 4]), 8388)
@@ -147,19 +149,20 @@ def evaluate_batches(
     runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> BatchedEvaluation:
-    """Evaluate a source's probabilities, and what a calibrator makes of them, in one pass over its rows.
+    """Evaluate the probabilities of a source, before and after calibration, in one pass over its rows.
 
     Parameters
     ----------
     source : Batches
-        Of files, with labels.
+        Files with labels.
     calibrator : Calibrator, optional
     metrics, ci, positive
         As for :func:`hcal.evaluate`.
     runner : Runner, optional
-        Who works on the pieces; this process by default. The numbers do not depend on it.
+        Runs the pieces of work, then the evaluations of the sample; this process by default. The numbers do not
+        depend on it.
     advance : callable, optional
-        Told how many rows were done, again and again.
+        Called after each piece with its number of rows.
 
     Returns
     -------
@@ -180,23 +183,21 @@ def evaluate_batches(
     pieces, grouped = source.pieces(), source.first.groups is not None
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes)
     empty = partial(_Part, source.n_classes, [n for n in NAMES if n in wanted], positive, grouped)
-    function = partial(_measure, empty, calibrator, rows)
-    whole = add_up(function, pieces, empty, runner=runner, advance=advance)
+    whole = add_up(partial(_measure, empty, calibrator, rows), pieces, empty, runner=runner, advance=advance)
 
-    drawn: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
-    sample = Batch(kind=source.kind, start=0, **drawn)
+    columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
+    sample = Batch(kind=source.kind, start=0, **columns)
     names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
-    options: dict[str, Any] = {"positive": positive, "sample_weight": sample.weight}
-    options |= {"groups": sample.groups, "classes": names}
-    raw = to_probs(sample.scores, source.kind)
-    streamed, before, overlap = whole.before, None, None
-    result = _over_all(evaluate(raw, sample.y, metrics, ci, **options), streamed, None)
-    if calibrator is not None:
-        streamed, before = whole.after, result
-        probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
-        result = _over_all(evaluate(probs, sample.y, metrics, ci, baseline=raw, **options), streamed, before)
-        if (fitted := getattr(calibrator, "fitted_on_", None)) is not None and whole.rows is not None:
-            overlap = leakage.overlap(fitted, whole.rows)
+    asked: dict[str, Any] = {"metrics": metrics, "ci": ci, "positive": positive, "classes": names}
+    asked |= {"sample_weight": sample.weight, "groups": sample.groups}
+    sides = [None] if calibrator is None else [None, calibrator]
+    drawn = (runner or map)(partial(_evaluate_sample, sample, asked), sides)
+    found: list[Evaluation] = []
+    for evaluation, streamed in zip(drawn, (whole.before, whole.after), strict=False):
+        found.append(_over_all(evaluation, streamed, *found))
+    result, before, overlap = found[-1], None if calibrator is None else found[0], None
+    if (fitted := getattr(calibrator, "fitted_on_", None)) is not None and whole.rows is not None:
+        overlap = leakage.overlap(fitted, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
         bounds = streamed.bounds()
@@ -206,18 +207,27 @@ def evaluate_batches(
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
 
 
-def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None) -> Evaluation:
-    """Return the evaluation of a sample with everything that all rows have told in its place."""
-    if drawn.n == streamed.n:
-        return drawn
-    values: dict[str, Any] = streamed.result() | {"mean_confidence": streamed.mean_confidence}
-    told = {name: values[name] for name in ("accuracy", "mean_confidence", "nll")}
-    results = {n: replace(r, value=values[n]) if n in NAMES else r for n, r in drawn.results.items()}
-    differences = {
-        name: Difference(before[name], results[name].value - before[name], d.low, d.high)
-        for name, d in drawn.differences.items()
-        if before is not None
-    }
+def _evaluate_sample(sample: Batch, asked: dict[str, Any], calibrator: Calibrator | None) -> Evaluation:
+    """Evaluate the sample as it is (None), or after calibration; only paired intervals need both at once."""
+    raw = probs = to_probs(sample.scores, sample.kind)
+    if calibrator is not None:
+        probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
+        asked = asked | {"baseline": None if asked["ci"] is None else raw}
+    return evaluate(probs, sample.y, **asked)
+
+
+def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None = None) -> Evaluation:
+    """Return the evaluation of a sample with the numbers of all rows in place of the sample's, where there are any."""
+    values: dict[str, Any] = {}
+    if drawn.n < streamed.n:
+        values = streamed.result() | {"mean_confidence": streamed.mean_confidence}
+    told = {name: values.get(name, getattr(drawn, name)) for name in ("accuracy", "mean_confidence", "nll")}
+    results = {n: replace(r, value=values.get(n, r.value)) for n, r in drawn.results.items()}
+    paired, differences = drawn.differences, {}
+    if before is not None:
+        for n, r in results.items():
+            known = paired.get(n, Difference(nan, nan))
+            differences[n] = replace(known, before=before[n], change=r.value - before[n])
     reasons = collapse_reasons(**told, n_classes=drawn.k, nll_before=None if before is None else before.nll)
     told |= {"n": streamed.n, "results": results, "differences": differences, "collapse": tuple(reasons)}
     return replace(drawn, **told)

@@ -1,8 +1,8 @@
-"""``hcal.compare``: tasks × methods × metrics, every cell fitted and measured once, then brought together.
+"""``hcal.compare``: fit several methods on one or more tasks and compare their metrics.
 
-A *cell* is one method on one task. :func:`run_cell` fits and measures it, :class:`Comparison` is the table.
-Finished cells can be kept in a results file, which a later call goes on from. The module is not named
-``compare`` so that ``hcal.compare`` is the function, whatever is imported first.
+A *cell* is one method on one task. :func:`run_cell` fits and measures it; :class:`Comparison` is the table of all
+cells. Finished cells can be kept in a results file, so that a later call only runs those that are missing. The module
+is not named ``compare`` because ``hcal.compare`` must be the function, whatever is imported first.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from hcal.passes import Processes, WorkerDiedError
 from hcal.progress import progress as show_progress
 from hcal.progress import silent
 
-#: Shown unless the user names others: one top-label error with and one without chance removed, one
-#: class-wise error, and the proper scores that a class-wise error must never be read without.
+#: The default metrics: a plug-in and a debiased top-label error, a class-wise error, and the proper scores, without
+#: which a class-wise error says little.
 DEFAULT_METRICS: Final = ("ece_ew", "dece", "cwece_a", "nll", "brier", "accuracy")
 #: Resampled test sets behind the intervals of differences.
 RESAMPLES: Final = 200
@@ -47,7 +47,7 @@ Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
 
 @dataclass(frozen=True)
 class Task:
-    """Rows to fit on and rows to measure on, checked; with ``fold`` the same rows are both."""
+    """Checked rows to fit on and rows to test on; with ``fold`` they are the same rows, predicted out of fold."""
 
     name: str
     cal: FloatArray
@@ -69,7 +69,7 @@ class Task:
         folds: int | None = None,
         groups: Any = None,
     ) -> Task:
-        """Return a task of arrays, checked, with a test part or with folds; warn where rows coincide."""
+        """Check arrays and return them as a task; warn if test rows are also calibration rows."""
         if (test is None) != (test_y is None):
             raise ValueError("test_logits and test_y belong together: give both, or neither and folds")
         if test is not None and (folds is not None or groups is not None):
@@ -133,31 +133,31 @@ def compare(
         Instead of arrays. A file has a calibration and a test part.
     methods : names, calibrators, or mapping of labels to either, optional
         ``{"hb 30": ("hb", {"bins": 30})}`` names a variant. All registered methods unless given;
-        ``"uncal"`` is put first so that every table shows the state before.
+        ``"uncal"`` always comes first, so that every table shows the uncalibrated scores.
     metrics : names, or "all", optional
     input : {"logits", "probs", "log_probs"}
     folds : int, optional
     groups : array-like of shape (N,), optional
-        Rows of one group never stand on both sides of a fold.
+        Rows of one group are always in the same fold.
     resamples : int
-        Resampled test sets, the same for every method, behind the intervals of differences; 0 for none.
+        Bootstrap samples of the test rows, the same for every method, for the intervals of differences; 0 for none.
     results : path-like, optional
-        A file of JSON lines to which every finished cell is appended. Cells that it already holds, of this version,
-        these rows and these settings, are not run again.
+        A file of JSON lines to which every finished cell is appended. A cell that is already there, with the same
+        version of hcal, rows and settings, is not run again.
     n_jobs : int, optional
-        Processes, each with its share of the cores; −1 for one a core. Unless given, this process alone, so that
-        the times, which are wall-clock, can be compared.
+        How many processes share the cores; −1 for one process a core. By default the methods run one after the
+        other in this process, so that their wall-clock times can be compared.
     scheduler : address or dask.distributed.Client, optional
         Run the cells on a Dask cluster instead.
     progress : bool, optional
-        Show a bar on standard error; unless given, in a terminal after three seconds.
+        Show a progress bar on standard error; by default only in a terminal, after three seconds.
     classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns, where the labels are names.
+        Names of the classes in the order of the columns, if the labels are names.
 
     Returns
     -------
     Comparison
-        A table that prints well; ``sorted(metric)``, ``differences(metric)``, ``to_latex()``,
+        Print it, or use ``sorted(metric)``, ``differences(metric)``, ``to_latex()``,
         ``to_markdown()``, ``to_csv()``, ``to_frame()``, ``to_dict()``.
 
     Examples
@@ -231,7 +231,7 @@ def _build(method: Any, input: inputs.InputKind) -> Calibrator:
 
 @dataclass(frozen=True)
 class Work:
-    """What one cell needs: a task (or the file that holds it), a method with its label, what to measure."""
+    """The input of one cell: a task (or its file), a method with its label, and the metrics."""
 
     name: str
     task: Source
@@ -239,17 +239,17 @@ class Work:
     calibrator: Calibrator
     metrics: tuple[str, ...]
     resamples: int = 0
-    rows: str = ""  # a digest of the task's rows, where cells are kept in a results file
+    rows: str = ""  # a digest of the task's rows if there is a results file
 
     @property
     def key(self) -> str:
-        """What the cell is recognised by: version, rows, method with its parameters, settings."""
+        """The key of the cell in a results file: it depends on version, rows, method, parameters and settings."""
         params = sorted(self.calibrator.get_params(deep=False).items())
         told = (__version__, self.rows, self.calibrator.name, params, self.metrics, self.resamples)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take the metrics along that a worker process does not know."""
+        """Include the user's own metrics, which a worker process does not know."""
         return {**self.__dict__, "of_others": metrics_of_others(self.metrics)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -258,7 +258,7 @@ class Work:
 
 
 def run_cell(work: Work) -> Cell:
-    """Fit, predict and measure one method on one task; whatever goes wrong is recorded, not raised.
+    """Fit, predict and measure one method on one task; an error is recorded in the cell, not raised.
 
     Examples
     --------
@@ -273,7 +273,7 @@ def run_cell(work: Work) -> Cell:
         warnings.simplefilter("always")
         try:
             task = work.task if isinstance(work.task, Task) else Task.from_file(work.task)
-            # The input was checked and turned into logits once; a method that was told probs sees their logs.
+            # The scores are checked already, and probabilities have been turned into their logarithms.
             method = work.calibrator.clone().set_params(input=task.kind)
             probs, fit_s, predict_s = predict_unseen(method, task.cal, task.cal_y, task.test, task.fold)
             sample = Sample(probs, task.test_y)
@@ -286,15 +286,9 @@ def run_cell(work: Work) -> Cell:
                 drawn = {name: [float(f"{v:.8g}") for v in values] for name, values in found.items()}
         except Exception as error:
             return replace(cell, error=f"{type(error).__name__}: {error}")
-    return replace(
-        cell,
-        scores=scores,
-        n_classes=sample.k,
-        fit_s=fit_s,
-        predict_s=predict_s,
-        warnings=tuple(dict.fromkeys(str(w.message) for w in caught)),
-        drawn=drawn,
-    )
+    told = tuple(dict.fromkeys(str(w.message) for w in caught))
+    cell = replace(cell, scores=scores, n_classes=sample.k, drawn=drawn, warnings=told)
+    return replace(cell, fit_s=fit_s, predict_s=predict_s)
 
 
 # -- all cells ------------------------------------------------------------------------------------
@@ -317,7 +311,7 @@ def _run(work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progre
 
 
 def _fingerprint(task: Source) -> str:
-    """Return a digest of the rows of a task, or of the file that holds them."""
+    """Return a digest of a task's rows, or of its file."""
     if not isinstance(task, Task):
         with Path(task).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

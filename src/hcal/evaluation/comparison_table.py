@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
 
-#: Of the intervals of differences; methods with a corrected p-value of at least 1 − LEVEL are tied with the best.
+#: Level of the intervals of differences. Methods with a corrected p-value of at least 1 − LEVEL tie with the best.
 LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one task; or, as a row of the table, one method on all tasks."""
+    """The results of one method on one task or, as a row of the table, on all tasks."""
 
     task: str
     label: str  # what the user calls the method, and its registry name
@@ -36,20 +36,20 @@ class Cell:
     n_classes: int = 2
     fit_s: float = float("nan")  # wall-clock seconds
     predict_s: float = float("nan")
-    warnings: tuple[str, ...] = ()  # what fit and predict warned of
+    warnings: tuple[str, ...] = ()  # of fit and predict
     drawn: Mapping[str, Sequence[float]] = field(default_factory=dict)  # metrics on resampled test rows
-    #: Why the predictions count as collapsed (near uniform: class-wise errors look good, the probabilities
-    #: are of no use); empty if they do not.
+    #: Why the predictions count as collapsed (nearly uniform: class-wise errors look good although the
+    #: probabilities are useless); empty if they do not.
     collapse: tuple[str, ...] = ()
     error: str = ""  # empty, or why there are no scores
 
     @property
     def collapsed(self) -> bool:
-        """Whether there is a reason to call it collapsed."""
+        """Whether the predictions count as collapsed."""
         return bool(self.collapse)
 
     def against(self, before: Cell) -> Cell:
-        """Return the cell with its collapse and its improvement decided against the uncalibrated one.
+        """Return the cell with its collapse and its improvement (phi) relative to the uncalibrated cell.
 
         >>> far = Cell("t", "a", "a", {"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, 100)
         >>> far.against(Cell("t", "uncal", "uncal", {"nll": 1.0})).collapsed
@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A method against the best by a metric: the difference, its interval, and the test of no difference."""
+    """The difference of a method to the best one in a metric, its interval, and the p-value of no difference."""
 
     change: float
     low: float
@@ -103,7 +103,7 @@ class Comparison(Printed):
         self.results = [self._row([c for c in self.cells if c.label == label]) for label in labels]
 
     def _row(self, cells: list[Cell]) -> Cell:
-        """Bring the cells of one method together; one that failed somewhere has no mean."""
+        """Average the cells of one method over the tasks; a method that failed on one of them has no mean."""
         if len(self.tasks) == 1:
             return cells[0]
         failed = [c for c in cells if c.error]
@@ -164,7 +164,7 @@ class Comparison(Printed):
         return other
 
     def differences(self, metric: str) -> dict[str, PairedDifference]:
-        """Return every method's difference to the best by a metric, from rows resampled together.
+        """Return the difference of every method to the best one in a metric, from a paired bootstrap.
 
         The interval is the difference ± z standard deviations of its replicates: the bias that a bootstrap
         adds to a binned error does not cancel in percentiles. The test asks whether the difference is 0;
@@ -173,7 +173,7 @@ class Comparison(Printed):
         Returns
         -------
         dict of PairedDifference
-            By label; empty where nothing was resampled.
+            By label; empty if ``compare`` was called with ``resamples=0``.
         """
         rows = {r.label: r for r in self.results if metric in r.drawn and not r.collapsed}
         if not rows:
@@ -193,7 +193,7 @@ class Comparison(Printed):
         }
 
     def ties(self, metric: str) -> set[str]:
-        """Return the best method by a metric and those that a test cannot tell from it."""
+        """Return the best method in a metric and those that do not differ significantly from it."""
         if not any(metric in r.scores and not r.collapsed for r in self.results):
             return set()
         found = self.differences("nll" if metric == "phi" else metric)
@@ -257,7 +257,7 @@ class Comparison(Printed):
 
     @property
     def notes(self) -> list[str]:
-        """What the reader must know, one line each: failures, collapsed methods, warnings."""
+        """Failures, collapsed methods and warnings, one line each."""
         found = []
         for r in self.results:
             found += [f"{r.label} failed: {r.error}"] if r.error else []
@@ -288,7 +288,7 @@ class Comparison(Printed):
 
 
 def _mean_drawn(values: Float64) -> list[float]:
-    """Average replicates (tasks, B) over tasks that are drawn too, the same ones for every method."""
+    """Average replicates (tasks, B) over resampled tasks, which are the same for every method."""
     tasks = np.random.default_rng(0).integers(0, len(values), values.shape[::-1])
     return [float(v) for v in np.take_along_axis(values.T, tasks, axis=1).mean(axis=1)]
 

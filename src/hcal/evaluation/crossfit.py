@@ -1,9 +1,9 @@
-"""``hcal.cross_fit``: probabilities for rows that nobody can spare as a test set.
+"""``hcal.cross_fit``: fit and test on the same rows, for data that is too small to split.
 
-Every row is predicted by a fit that did not see it, so the rows can be evaluated as if they were new. The
-calibrator to use is the one fitted on all rows; how much better it looks on its own rows than on new ones,
-its *optimism*, is estimated by the bootstrap (Efron and Gong, 1983; Steyerberg: Clinical Prediction Models):
-a fit on resampled rows is measured on them and on the original rows, and the mean difference is taken off.
+Every row is predicted by a fit that did not see it, so the rows can be evaluated as if they were new. The calibrator
+to use is the one fitted on all rows. It looks better on its own rows than on new ones; this *optimism* is estimated
+by the bootstrap (Efron and Gong, 1983; Steyerberg: Clinical Prediction Models): a fit on resampled rows is measured
+on them and on the original rows, and the mean difference is subtracted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from hcal.numerics import Float64, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Corrected:
-    """A number as it appears on the rows of the fit, its optimism, and what is left without it."""
+    """A metric on the rows of the fit, and its optimism: by how much it looks too good there."""
 
     apparent: float
     optimism: float
 
     @property
     def corrected(self) -> float:
-        """The number that new rows would show."""
+        """The estimate for new rows."""
         return self.apparent - self.optimism
 
 
@@ -48,8 +48,7 @@ class CrossFit:
     calibrator : Calibrator
         Fitted on all rows: the one to use.
     slope, brier : Corrected or None
-        Calibration slope of two classes, and Brier score, corrected for optimism; None where no bootstrap
-        was asked for.
+        Calibration slope (of two classes) and Brier score, corrected for optimism; None without ``resamples``.
     resamples : int
 
     Examples
@@ -71,7 +70,7 @@ class CrossFit:
 
     @property
     def sentences(self) -> list[str]:
-        """What was done and found, in words."""
+        """The procedure and its results in words."""
         folds = int(self.fold.max()) + 1
         told = [f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds)."]
         if self.slope is not None and self.brier is not None:
@@ -98,7 +97,7 @@ def cross_fit(
     resamples: int = 100,
     random_state: int = 0,
 ) -> CrossFit:
-    """Return out-of-fold probabilities of a method, and its slope and Brier score without optimism.
+    """Return out-of-fold probabilities of a method, and its slope and Brier score corrected for optimism.
 
     Parameters
     ----------
@@ -111,7 +110,7 @@ def cross_fit(
         Rows of one group stay in one fold, and are resampled together.
     folds : int
     input : {"logits", "probs", "log_probs"}
-        What ``scores`` holds, where ``method`` is a name.
+        What ``scores`` holds, if ``method`` is a name.
     resamples : int
         Bootstrap fits; 0 for none.
     random_state : int
@@ -126,7 +125,7 @@ def cross_fit(
     members = inputs.check_groups(groups, len(labels))
     fold = score_folds(x, folds, members)
     final = cal.clone().fit(scores, labels)
-    # Rows are checked once: a method that was told probabilities sees their logarithms from here on.
+    # The scores are checked already, and probabilities have been turned into their logarithms.
     cal.set_params(input="logits" if cal.input == "logits" else "log_probs")
     probs = predict_unseen(cal, x, labels, x, fold)[0]
     slope = brier = None
@@ -136,7 +135,7 @@ def cross_fit(
 
 
 def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
-    """Return the fold (N,) of every row, dealt along the scores x (N, K)."""
+    """Return the fold (N,) of every row; rows with similar scores x (N, K) go to different folds."""
     units = len(x if groups is None else np.unique(groups))
     if min(folds, units) < 2:
         raise ValueError(f"folds must lie in 2..{units}, the number of rows or groups, got {folds}")
@@ -146,7 +145,7 @@ def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
 def predict_unseen(
     calibrator: Calibrator, cal: FloatArray, y: IntArray, test: FloatArray, fold: IntArray | None = None
 ) -> tuple[FloatArray, float, float]:
-    """Fit on rows and predict others, or with folds each row of both by a fit without its fold.
+    """Fit on ``cal`` and predict ``test``; with folds, predict each row by a fit without its fold.
 
     Returns
     -------
@@ -181,7 +180,7 @@ def _corrected(
 
 
 def _slope_and_brier(fitted: Calibrator, x: FloatArray, y: IntArray) -> Float64:
-    """The slope of a logistic regression on the log-odds of two classes (NaN of more), and the Brier score."""
+    """Return the slope of a logistic regression on the log-odds (NaN unless K = 2), and the Brier score."""
     probs, slope = fitted.predict_proba(x), np.nan
     if probs.shape[1] == 2 and len(np.unique(y)) == 2:
         log_odds = logit(np.clip(probs[:, 1].astype(np.float64), 1e-8, 1 - 1e-8))

@@ -1,9 +1,10 @@
 """Reliability curves of one event as data: in bins, by isotonic regression, or by a kernel.
 
-A curve shows how often an event happened against how probable it was said to be. Its *consistency band* is
-where the frequency lies in 95 % of the cases if the predictions are calibrated (Bröcker and Smith, 2007): a
-point outside it is evidence, a point inside it is not. In bins the band is a binomial quantile at the bin's
-mean probability; the exact law, a sum of unequal coins, is never wider. Curves without bins draw events.
+A curve shows how often an event happened against its predicted probability. Its *consistency band* is where the
+frequency lies in 95 % of the cases if the predictions are calibrated (Bröcker and Smith, 2007): a point outside it is
+evidence of miscalibration. The band of a bin is a binomial quantile at the bin's mean probability; the exact
+distribution, a sum of Bernoulli variables with different probabilities, is never wider. The bands of curves without
+bins come from simulated events.
 
 ``corp``: Dimitriadis, Gneiting, Jordan: Stable reliability diagrams for probabilistic classifiers, PNAS 2021.
 ``smooth``: Błasiok, Nakkiran: Smooth ECE, ICLR 2024.
@@ -23,13 +24,13 @@ from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
 
 Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
 BINNINGS: tuple[str, ...] = get_args(Binning)
-#: Points of the smooth curve; each is the mean of several cells of the grid. No curve is drawn rougher.
+#: Points of the smooth curve; each is the mean of several cells of the grid. The kernel is never narrower than one.
 POINTS: Final = 128
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The Brier score of an event in three parts: score = miscalibration − discrimination + uncertainty."""
+    """The decomposition of an event's Brier score: miscalibration − discrimination + uncertainty."""
 
     miscalibration: float
     discrimination: float
@@ -55,7 +56,7 @@ class ReliabilityCurve:
         Σ_b (n_b/N)|predicted − observed|; of a smooth curve, the smooth calibration error.
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
     parts : Parts or None
-        Of a CORP curve: the event's Brier score as miscalibration − discrimination + uncertainty.
+        Of a CORP curve: the decomposition of the event's Brier score.
     """
 
     title: str
@@ -71,7 +72,7 @@ class ReliabilityCurve:
 
     @property
     def along(self) -> bool:
-        """Whether the band runs along the curve, as there are no bins that somebody chose."""
+        """Whether the band runs along the curve; otherwise every bin has a band of its own."""
         return self.binning in ("corp", "smooth")
 
     @property
@@ -127,17 +128,17 @@ def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector
 def corp_curve(
     title: str, p: Vector, event: Vector, weight: Vector, level: float, resamples: int, rng: Any
 ) -> ReliabilityCurve:
-    """Return the best increasing fit of an event, by pooling adjacent violators: its steps are the bins.
+    """Return the isotonic regression of an event (pool adjacent violators); its steps are the bins.
 
-    For the consistency band of the paper, events are drawn with their probabilities and fitted again; the
-    band holds the fits' quantiles, step by step.
+    For the consistency band, as in the paper, events are simulated with the predicted probabilities and fitted
+    again; the band is between quantiles of these fits.
 
     >>> p, event = np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0])
     >>> curve = corp_curve("", p, event, np.ones(3), 0.95, 20, np.random.default_rng(0))
     >>> curve.observed, curve.weight
     (array([0.5, 1. ]), array([2., 1.]))
     """
-    from scipy.optimize import isotonic_regression  # half of scipy, which only this curve needs
+    from scipy.optimize import isotonic_regression  # a slow import that only this curve needs
 
     used = weight > 0
     values, place = np.unique(p[used], return_inverse=True)  # equal probabilities are taken together
@@ -171,11 +172,11 @@ def corp_curve(
 def smooth_curve(
     title: str, p: Vector, event: Vector, weight: Vector, level: float, resamples: int, rng: Any
 ) -> ReliabilityCurve:
-    """Return the kernel regression of an event, as wide as its smooth calibration error; p, event (N,)."""
+    """Return the kernel regression of an event; the kernel is as wide as the smooth calibration error."""
     error = smooth_error(p, event - p, weight)
     width = max(error, 1 / POINTS)
     mass = _points(spectrum(p, weight), width)
-    near = mass > 1e-3 * weight.sum() / POINTS  # elsewhere a ratio of two small numbers says nothing
+    near = mass > 1e-3 * weight.sum() / POINTS  # elsewhere there are too few rows for a ratio
     drawn = np.stack([_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)])
     low, high = np.quantile(_ratio(drawn, mass, near), [(1 - level) / 2, (1 + level) / 2], axis=0)
     observed = _ratio(_points(spectrum(p, weight * event), width), mass, near)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The look of the HTML report (reporting/style.css): filled dots in their band, rings outside it.
+# The colours of the HTML report (reporting/style.css). Filled dots lie inside their band, rings outside it.
 _BLUE, _FILL, _GREY = "#1d5fae", "#bcd6f2", "#c3c9d2"
-#: Curves of a class-wise diagram that are printed and drawn, the worst first; characters from 0 to 1.
+#: How many curves of a class-wise diagram are printed and drawn, and the width of a printed bar in characters.
 _PRINTED, _PANELS, _WIDTH = 5, 9, 30
 
 
@@ -63,7 +63,7 @@ class Reliability:
     __repr__ = __str__
 
     def plot(self, ax: Axes | None = None, *, classes: Sequence[int] | None = None) -> Axes | Figure:
-        """Draw the diagram: frequency against probability, bands in grey, the share of rows below.
+        """Draw observed frequency against predicted probability, with grey bands and the share of rows below.
 
         Parameters
         ----------
@@ -111,19 +111,19 @@ def reliability(
     resamples: int = 200,
     random_state: int = 0,
 ) -> Reliability:
-    """Return the reliability diagram of the predicted class, or one of every class, as data.
+    """Return the reliability diagram of the predicted class, the positive class or every class, as data.
 
     Parameters
     ----------
     probs : array-like of shape (N, K)
     y : array-like of shape (N,)
     level : {"top-label", "class-wise", "positive"}, optional
-        The positive class of two classes, the top label of more, by default.
+        By default ``"positive"`` with two classes, ``"top-label"`` with more.
     bins : int
-        Of the equal-width and equal-mass kinds.
+        The number of equal-width or equal-mass bins.
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
-        ``"corp"``: the steps of the isotonic fit are the bins. ``"smooth"``: a kernel regression of the width
-        that smooth ECE finds.
+        ``"corp"``: the steps of an isotonic regression are the bins. ``"smooth"``: a kernel regression with the
+        bandwidth of smooth ECE.
     ci : float
         Level of the consistency bands.
     sample_weight : array-like of shape (N,), optional
@@ -132,7 +132,7 @@ def reliability(
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, where ``y`` holds names.
     resamples, random_state : int
-        Sets of events drawn for the bands of ``"corp"`` and ``"smooth"``, and their seed.
+        How many simulations the bands of ``"corp"`` and ``"smooth"`` use, and their seed.
 
     Returns
     -------
@@ -175,7 +175,7 @@ def reliability(
 
 
 def _text(curve: ReliabilityCurve) -> str:
-    """Every bin with rows as a line: its probability, frequency and band, and a bar with a mark on it."""
+    """Return a line for every bin with rows: probability, frequency, band, and a bar with a mark at the probability."""
     lines = [
         f"{curve.title}: error {curve.error:.4f}",
         f"{'probability':<12} {'stated':>7} {'happened':>9}  {'if calibrated':>14} {'rows':>9}",
@@ -197,7 +197,7 @@ def _text(curve: ReliabilityCurve) -> str:
 
 
 def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Axes:
-    """Draw one curve: points (rings outside their band), band, diagonal, share of rows."""
+    """Draw one curve: its points (rings if outside the band), the band, the diagonal and the share of rows."""
     if ax is None:
         ax = pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
     full = curve.weight > 0

@@ -1,4 +1,4 @@
-"""``hcal.evaluate``: every metric of one predictor with intervals, a test and a comparison, in one object."""
+"""``hcal.evaluate``: the metrics of one predictor with intervals, tests and a comparison, in one object."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def evaluate(
     positive: int = 1,
     classes: Any = None,
 ) -> Evaluation:
-    """Evaluate a predictor: calibration errors of three levels, scores, sharpness, and what they mean.
+    """Evaluate a predictor: calibration errors of three levels, proper scores and sharpness, explained in words.
 
     Parameters
     ----------
@@ -52,28 +52,29 @@ def evaluate(
     metrics : str or list of str, optional
         Names, or levels ("top-label", "class-wise", "canonical", "score"); all by default.
     ci : float, optional
-        Such as 0.95: adds an interval to every metric that has one, and a calibration test. What each kind of
-        interval means, and how often it covered, is in the documentation of the metrics.
+        A level such as 0.95: adds an interval to every metric that has one, and a calibration test. The
+        documentation of the metrics explains the kinds of intervals and how often they covered the truth.
     sample_weight : array-like of shape (N,), optional
-        An integer weight equals repetition. Without a choice of ``metrics``, those that refuse the weights
-        are left out and named.
+        An integer weight equals repetition of the row. If you do not choose ``metrics``, those that cannot use
+        these weights are left out, and a note names them.
     input : {"probs", "logits", "log_probs"}
         What ``probs`` and ``baseline`` hold.
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
         intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
     calibration : array-like of shape (M, K), optional
-        What the calibrator was fitted on, in the same form as ``probs``; a warning follows where rows of the
-        two coincide.
+        The rows that the calibrator was fitted on, in the same form as ``probs``: hcal warns where some of them
+        are among the rows to evaluate.
     test : bool, optional
-        Whether to test for calibration, and to certify it; by default if ``ci`` is given.
+        Whether to add a calibration test and a certificate; by default only if ``ci`` is given.
     n_resamples, random_state : int
     groups : array-like of shape (N,), optional
-        A group of each row: every group's certified gap, the worst first, all at once (level ``ci`` or 0.95).
+        The group of each row: adds the certified calibration error of every group, the worst first. All of them
+        hold together with probability ``ci`` (0.95 by default).
     positive : int
         Of two classes, the one whose probability is certified.
     classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns: ``y`` may hold them, and what is proven uses them.
+        Names of the classes in the order of the columns. ``y`` may then hold names, and the sentences use them.
 
     Returns
     -------
@@ -125,23 +126,15 @@ def evaluate(
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
-    return Evaluation(
-        results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
-        n=s.n,
-        k=s.k,
-        sharpness=sharpness(s),
-        collapse=tuple(collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))),
-        notes=tuple(notes),
-        ci=ci,
-        positive=rate,
-        differences={} if other is None else _differences(s, other, values, ci, **draws),
-        **proof,
-        **summary,
-    )
+    collapse = collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))
+    differences = {} if other is None else _differences(s, other, values, ci, **draws)
+    summary |= {"n": s.n, "k": s.k, "sharpness": sharpness(s), "ci": ci, "positive": rate, "differences": differences}
+    results = {n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()}
+    return Evaluation(results, collapse=tuple(collapse), notes=tuple(notes), **proof, **summary)
 
 
 def _tests(s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int) -> dict[str, Any]:
-    """The tests, what they add up to with the certificate, and the clinical panel of two classes."""
+    """Return the tests, the assessment that follows from them, and clinical measures of two classes."""
     top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
     found: dict[str, Any] = {"test": top, "vector_test": vector}
     found["assessment"] = assess(s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})")
@@ -151,7 +144,7 @@ def _tests(s: Sample, certificate: Certificate, positive: int, rate: PositiveRat
 
 
 def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:
-    """Return the metrics asked for, levels written out."""
+    """Return the names of the chosen metrics; the name of a level stands for all its metrics."""
     if metrics is None or metrics == "all":
         return list_metrics()
     names: list[str] = []
@@ -181,7 +174,7 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
 
 
 def overlap_note(found: leakage.Overlap | None) -> list[str]:
-    """Return what an overlap of rows means for an evaluation, in words; nothing where there is none."""
+    """Return a warning for an evaluation on rows of the fit, as a list; empty where there is no overlap."""
     if found is None or not found.sentence:
         return []
     return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]

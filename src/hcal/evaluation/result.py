@@ -1,4 +1,4 @@
-"""The answer of ``hcal.evaluate``: numbers with their meaning, for people and for machines."""
+"""The result of ``hcal.evaluate``: metrics with explanations, as text, tables and JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEVEL_TITLES = {
 
 
 class Printed:
-    """What rich can draw: printed as text, and shown in a notebook."""
+    """A base class for what rich can render: ``print`` shows it as text, a notebook as HTML."""
 
     def _width(self) -> int:
         return 120
@@ -65,7 +65,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric against the baseline: the baseline's value, ours minus it, and a paired interval."""
+    """A metric compared with the baseline: the baseline's value, the change from it, and a paired interval."""
 
     before: float
     change: float
@@ -75,7 +75,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class PositiveRate:
-    """The positive class of two: its name, its mean probability, and how often it came."""
+    """The positive class of two: its name, its mean predicted probability, and its observed frequency."""
 
     name: str
     stated: float
@@ -84,7 +84,7 @@ class PositiveRate:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Printed):
-    """All that was measured on one predictor. ``print`` it, show it in a notebook, or take ``to_dict()``.
+    """The evaluation of one predictor. ``print`` it, show it in a notebook, or use ``to_dict()``.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Evaluation(Printed):
     n, k : int
         Rows and classes.
     accuracy, mean_confidence, nll, sharpness : float
-        Always there, whichever metrics were chosen: an error means little without them.
+        Always computed, whichever metrics you choose: an error means little without them.
     collapse : tuple of str
         Why the predictor counts as collapsed, in words; empty if it does not.
     notes : tuple of str
@@ -101,13 +101,13 @@ class Evaluation(Printed):
         Of the top label, and of the whole vector.
     certificate : Certificate or None
     assessment : Assessment or None
-        What tests and certificate add up to; the report shows the same object.
+        The verdict that follows from the tests and the certificate; the report shows the same one.
     clinical : Clinical or None
-        Of two classes: slope, intercept, O:E, ICI, AUC and net benefit with intervals.
+        With two classes: slope, intercept, O:E, ICI, AUC and net benefit, with intervals.
     positive : PositiveRate or None
-        Of two classes: the name of the positive one, what is stated of it on average, how often it came.
+        With two classes: the positive class's name, mean predicted probability and observed frequency.
     differences : dict of Difference
-        Against the baseline, if one was given.
+        The change of each metric from the baseline, if one was given.
 
     Examples
     --------
@@ -142,20 +142,20 @@ class Evaluation(Printed):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know before using the numbers, in plain words."""
+        """Warnings that a reader must know before using the numbers."""
         collapsed = [f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here." for r in self.collapse]
         return collapsed + list(self.notes)
 
     @property
     def groups(self) -> tuple[EventCertificate, ...]:
-        """What is certified of every group, the worst first; empty where none were given."""
+        """The certificate of every group, the worst first; empty without groups."""
         return () if self.certificate is None else self.certificate.groups
 
     def __getitem__(self, name: str) -> float:
         return self.results[name].value
 
     def interval(self, name: str) -> tuple[float, float] | None:
-        """Return the interval of a metric, or None where it has none.
+        """Return the interval of a metric, or None if it has none.
 
         Returns
         -------
@@ -272,7 +272,7 @@ class Evaluation(Printed):
 
 
 def number_text(value: float | None, sign: str = "") -> str:
-    """Write a number of a table so that small ones keep their digits; nothing for None."""
+    """Format a number for a table; small ones in scientific notation, and None as an empty string."""
     if value is None:
         return ""
     return f"{value:{sign}.2e}" if 0 < abs(value) < 1e-3 else f"{value:{sign}.4f}"

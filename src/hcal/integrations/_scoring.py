@@ -1,4 +1,4 @@
-"""scikit-learn's way to measure: scorers for every metric, and a display of reliability."""
+"""Evaluation with scikit-learn's interfaces: a scorer for every metric, and a reliability display."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Scorer:
 
 
 def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return labels as places among the (sorted) classes.
+    """Return the positions of labels among the sorted classes.
 
     >>> encode(["b", "a"], np.array(["a", "b"]))
     array([1, 0])
@@ -61,10 +61,10 @@ def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
 
 @dataclass
 class CalibrationDisplay:
-    """A reliability diagram with scikit-learn's interface, a consistency band, and any number of classes.
+    """A reliability diagram with scikit-learn's interface and a consistency band, for any number of classes.
 
-    Two classes: the probability of ``pos_label``. More: the confidence of the predicted class. Make one with
-    :meth:`from_estimator` or :meth:`from_predictions`.
+    With two classes it shows the probability of ``pos_label``, with more the confidence of the predicted class. Make
+    one with :meth:`from_estimator` or :meth:`from_predictions`.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class CalibrationDisplay:
     estimator_name : str
     pos_label : object
     ax_, figure_
-        Where it was drawn.
+        The matplotlib axes and figure of the diagram.
     """
 
     diagram: Reliability
@@ -125,7 +125,7 @@ class CalibrationDisplay:
         n_bins : int
         strategy : {"uniform", "quantile", "corp", "smooth"}
         pos_label : label, optional
-            Of two classes, the one to look at; the second by default.
+            The positive class of two; the second class by default.
         labels : array-like of shape (K,), optional
             The classes of the columns; the sorted labels of ``y_true`` by default.
         name : str, optional
@@ -149,7 +149,7 @@ class CalibrationDisplay:
         return cls(diagram, diagram[0].observed[full], diagram[0].predicted[full], name, pos_label).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
-        """Draw it."""
+        """Draw the diagram."""
         self.ax_ = self.diagram.plot(ax)
         self.figure_ = self.ax_.figure
         event = "the predicted class" if self.pos_label is None else str(self.pos_label)

@@ -1,8 +1,8 @@
-"""Dask: predict, evaluate, certify and fit on arrays and data frames that no machine holds.
+"""Dask: predict, evaluate, certify and fit on arrays and data frames that are larger than memory.
 
-Blocks are Dask's chunks and partitions; where they run, what is tried again and what is moved is Dask's.
-What a block adds to an answer is merged in a tree whose shape follows from the blocks alone, so that one
-worker and a hundred give the same bits. Code and files must be within reach of every worker.
+hcal works on Dask's chunks and partitions; Dask decides where they run and repeats what failed. The partial results
+of the blocks are merged in an order that depends on the blocks alone, so that the result is the same to the last bit
+with any number of workers. Every worker needs the same packages and access to the same files.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.passes import Partial, WorkerDiedError, merged
+from hcal.passes import P, WorkerDiedError, merged
 
-for _package in ("dask.array", "dask.dataframe", "distributed"):
-    load_extra("hcal.integrations.dask", _package, "dask")
+load_extra("hcal.integrations.dask", "distributed", "dask")
 
-import dask.array  # noqa: E402
-import dask.dataframe  # noqa: E402
+# Arrays and data frames are recognised by their attributes, so that a Runner need not import dask.array and
+# dask.dataframe, which takes longer than distributed itself.
+import dask  # noqa: E402
 import distributed  # noqa: E402
 
 __all__ = ["Runner", "certify", "evaluate", "fit", "predict_proba"]
 
-#: Parts that one task merges: few tasks, and no worker holds many parts at once.
+#: How many partial results one task merges: enough to have few tasks, few enough for the memory of a worker.
 _FAN_IN = 8
-#: Pieces a thread of the cluster has waiting: it never starves, and what is not yet used stays small.
+#: Pieces submitted for each thread of the cluster: no thread waits for work, and few results wait in memory.
 _AHEAD = 2
 
 Method = TypeVar("Method", bound=Calibrator)
@@ -45,12 +45,12 @@ T = TypeVar("T")
 
 
 def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
-    """Return calibrated probabilities, lazily: one layer of the graph, nothing is computed yet.
+    """Return calibrated probabilities lazily: this adds one layer to the graph and computes nothing yet.
 
     Parameters
     ----------
     calibrator : Calibrator
-        Fitted. It travels with every task: a few kilobytes.
+        Fitted. A copy (a few kilobytes) is sent with every task.
     scores : dask Array of shape (N, K), or (N,) for a binary score; or dask DataFrame of K columns
 
     Returns
@@ -60,14 +60,14 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
 
     Examples
     --------
-    >>> import hcal
+    >>> import dask.array, hcal
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> p = predict_proba(cal, dask.array.from_array(np.tile([0.0, 2.0], (6, 1)), chunks=(3, 2)))
     >>> p.chunks, p.dtype.name, p[4:].compute().round(2).tolist()
     (((3, 3), (2,)), 'float64', [[0.25, 0.75], [0.25, 0.75]])
     """
-    k = len(calibrator.classes_)  # says so where nothing was fitted
-    frame = isinstance(scores, dask.dataframe.DataFrame)
+    k = len(calibrator.classes_)  # raises if the calibrator is not fitted
+    frame = hasattr(scores, "divisions") and scores.ndim == 2
     array = scores if frame else _rows_in_chunks(scores, "scores")
     found = _classes_of(array)
     if found == found and found != k:  # a size that Dask does not know yet is NaN
@@ -86,20 +86,20 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
 def _predict_block(
     calibrator: Calibrator, empty: Any, block: Any, *, block_id: Any = None, partition_info: Any = None
 ) -> Any:
-    """Return the probabilities of one block; Dask says which of an array or of a frame it is."""
+    """Return the probabilities of one block; Dask passes its number by one of the last two arguments."""
     if not len(block):
         return empty
     number = block_id[0] if block_id else (partition_info or {}).get("number")
     return _said_where(calibrator.predict_proba, number, block)
 
 
-# -- what is added up ----------------------------------------------------------------------------------
+# -- metrics and certificates ----------------------------------------------------------------------------------
 
 
 def evaluate(
     probs: Any, y: Any, metrics: Iterable[str] | None = None, *, sample_weight: Any = None, input: InputKind = "probs"
 ) -> StreamingMetrics:
-    """Evaluate a predictor in one pass over blocks.
+    """Evaluate a predictor in one pass over its blocks.
 
     Parameters
     ----------
@@ -115,10 +115,11 @@ def evaluate(
     Returns
     -------
     StreamingMetrics
-        Its ``result()`` is the values by name, its ``bounds()`` how far each can be from the exact value.
+        ``result()`` returns the values by name, ``bounds()`` how far each can be from the exact value.
 
     Examples
     --------
+    >>> import dask.array
     >>> p = dask.array.from_array(np.tile([0.2, 0.8], (6, 1)), chunks=(3, 2))
     >>> y = dask.array.ones(6, dtype=int, chunks=3)
     >>> {name: round(value, 3) for name, value in evaluate(p, y, ["brier", "ece_ew"]).result().items()}
@@ -126,14 +127,13 @@ def evaluate(
     """
     whole, columns = _aligned(probs, y=y, sample_weight=sample_weight)
     empty = partial(StreamingMetrics, _classes_of(whole), None if metrics is None else tuple(metrics))
-    found: StreamingMetrics = _reduced(empty, input, whole, columns)
-    return found
+    return _reduced(empty, input, whole, columns)
 
 
 def certify(
     probs: Any, y: Any, *, groups: Any = None, positive: int = 1, input: InputKind = "probs", **options: Any
 ) -> Certificate:
-    """Certify a predictor in one pass over blocks, from fine fixed bins of its claims.
+    """Certify a predictor in one pass over its blocks, from a fine histogram of its probabilities.
 
     Parameters
     ----------
@@ -148,23 +148,24 @@ def certify(
 
     Examples
     --------
+    >>> import dask.array
     >>> p = dask.array.from_array(np.tile([0.2, 0.8], (600, 1)), chunks=(300, 2))
     >>> certify(p, dask.array.ones(600, dtype=int)).refuted
     True
     """
     whole, columns = _aligned(probs, y=y, groups=groups)
-    empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
-    stream: CertificateStream = _reduced(empty, input, whole, columns)
-    return stream.result(**options)
+    empty = partial(CertificateStream, _classes_of(whole), positive=positive)
+    return _reduced(empty, input, whole, columns).result(**options)
 
 
-def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
-    """Return what all blocks add up to: a tree of merges in the order of the blocks."""
+def _reduced(empty: Callable[[], P], input: InputKind, scores: Any, columns: dict[str, Any]) -> P:
+    """Merge the partial results of all blocks in a tree, in the order of the blocks."""
     merge = dask.delayed(merged, pure=False)
     level = _per_block(partial(_part, empty, input), scores, columns)
     while len(level) > 1:
         level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
-    return level[0].compute()
+    whole: P = level[0].compute()
+    return whole
 
 
 def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, **rows: Any) -> Any:
@@ -179,9 +180,8 @@ def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, 
 
 def _rows_in_chunks(x: Any, what: str) -> Any:
     """Return a dask array of whole rows."""
-    if isinstance(x, dask.dataframe.DataFrame | dask.dataframe.Series):
-        x = x.to_dask_array()
-    if not isinstance(x, dask.array.Array):
+    x = x.to_dask_array() if hasattr(x, "to_dask_array") else x
+    if not hasattr(x, "numblocks"):
         raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
     return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
 
@@ -217,7 +217,7 @@ def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any
 
 
 def _said_where(function: Callable[[Any], T], number: int | None, block: Any) -> T:
-    """Call the function; rows that its complaint names are those of a block, so the block is named too."""
+    """Call the function; an error names rows of the block, so the number of the block is added to it."""
     try:
         return function(block)
     except ValueError as error:
@@ -230,7 +230,7 @@ def _said_where(function: Callable[[Any], T], number: int | None, block: Any) ->
 def fit(
     calibrator: Method, scores: Any, y: Any, *, sample_weight: Any = None, classes: Any = None, **options: Any
 ) -> Method:
-    """Fit a calibrator on the rows of a sample, drawn where the blocks are.
+    """Fit a calibrator on a random sample of the rows, which the workers draw from the blocks.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def fit(
 
     Examples
     --------
-    >>> import hcal
+    >>> import dask.array, hcal
     >>> z = dask.array.from_array(np.tile([0.0, 2.0], (4, 1)), chunks=(2, 2))
     >>> cal = fit(hcal.make_calibrator("ts"), z, dask.array.from_array(np.array([1, 1, 1, 0])))
     >>> cal.predict_proba([[0.0, 2.0]]).round(6)
@@ -266,20 +266,18 @@ def _batch(kind: InputKind, starts: Any, number: int, scores: Any, **rows: Any) 
 
 
 def _over_blocks(function: Callable[[Any], T], pieces: Iterable[Any]) -> Iterator[T]:
-    """Yield what a function makes of every delayed block, in their order: a pass."""
-    work = dask.delayed(function, pure=False)
-    found: tuple[T, ...] = dask.compute(*map(work, pieces))
-    yield from found
+    """Yield the function's result for every delayed block, in their order."""
+    yield from dask.compute(*map(dask.delayed(function, pure=False), pieces))
 
 
 # -- pieces of work --------------------------------------------------------------------------------------
 
 
 class Runner:
-    """Run pieces of work on the workers of a cluster, answers in the order of the pieces: ``--scheduler``.
+    """Run pieces of work on a Dask cluster and return the results in order; the option ``--scheduler`` uses it.
 
-    A piece whose worker dies is run again elsewhere, by Dask. A piece must therefore be harmless to run
-    twice: what writes a file does so atomically, under a name that follows from the piece.
+    If a worker dies, Dask runs its piece again on another one. It must therefore be safe to run a piece twice: one
+    that writes a file writes it atomically, under a name that depends on the piece alone.
 
     Parameters
     ----------
@@ -302,11 +300,12 @@ class Runner:
             raise OSError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
-        """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way."""
+        """Yield ``function(piece)`` for every piece; only a few pieces for each thread are submitted ahead."""
         waiting: deque[Any] = deque()
         try:
             for piece in pieces:
-                waiting.append(self.client.submit(function, piece, pure=False))
+                with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):  # pieces hold rows
+                    waiting.append(self.client.submit(function, piece, pure=False))
                 if len(waiting) >= max(1, _AHEAD * sum(self.client.nthreads().values())):
                     yield _answer(waiting.popleft())
             while waiting:

@@ -25,7 +25,7 @@ def rows(
     ignore_index : int, optional
         The label of pixels to leave out (often 255 or −100).
     pixels : int, optional
-        Keep at most so many random labelled pixels of each of the N items; neighbours say much the same.
+        Keep at most this many random labelled pixels of each of the N items; neighbouring pixels are similar.
     random_state : int
 
     Returns

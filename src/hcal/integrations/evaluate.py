@@ -20,9 +20,9 @@ from hcal.metrics.registry import get_metric
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
 
-#: What ``compute_metrics`` reports unless told otherwise.
+#: The default metrics of ``compute_metrics``.
 HEADLINE = ("accuracy", "nll", "brier", "ece_ew", "smece", "cwece_a")
-#: What Trainer writes where a token has no label.
+#: The label of tokens that Trainer ignores.
 IGNORED = -100
 
 
@@ -41,8 +41,8 @@ def compute_metrics(
     Returns
     -------
     callable
-        ``(EvalPrediction or (predictions, label_ids)) -> {metric: float}``. Where the model returns a tuple,
-        its first entry counts; labels of −100 (tokens without one) do not.
+        ``(EvalPrediction or (predictions, label_ids)) -> {metric: float}``. If the model returns a tuple, its first
+        entry is used. Labels of −100 (tokens without a label) are ignored.
 
     Examples
     --------

@@ -68,7 +68,7 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
 
 
 def as_json(calibrator: Calibrator) -> str:
-    """Return a calibrator as JSON: what it computes in words, the numbers, and an example to check against."""
+    """Return a calibrator as JSON: its formula in words, its parameters, and a worked example."""
     whole = calibrator.prediction_
     scores = _example(calibrator)
     content: dict[str, Any] = {
@@ -113,7 +113,7 @@ def _described(map: Map) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> Any:
-    """Return numbers as lists; infinity, which JSON has not, becomes a number beyond any use."""
+    """Return numbers as lists; infinity, which JSON lacks, becomes ±1e308."""
     return np.nan_to_num(value, nan=np.nan, posinf=1e308, neginf=-1e308).tolist()
 
 
@@ -126,7 +126,7 @@ def _example(calibrator: Calibrator) -> Any:
 
 
 def _curve(calibrator: Calibrator) -> dict[str, Any]:
-    """Return P(second class) in and out at many points: enough to plot, or to interpolate."""
+    """Return P(second class) before and after calibration at many points, to plot or interpolate."""
     p = np.linspace(0, 1, _POINTS + 2)[1:-1]
     two = np.stack([1 - p, p], axis=1)
     scores = two if calibrator.input == "probs" else np.log(two)
@@ -188,7 +188,7 @@ def _types(map: Map) -> list[type[Map]]:
 
 
 def _constructed(map: Map) -> str:
-    """Return the expression that makes a map again."""
+    """Return a Python expression that creates the map."""
     parts = []
     for each in dataclasses.fields(map):  # type: ignore[arg-type]
         value = getattr(map, each.name)

@@ -36,9 +36,9 @@ __all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins"
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
 
-#: What a class that a fold never saw gets, relative to the largest, where the scores are margins.
+#: The probability, relative to the largest, of a class that a fold did not contain, if the scores are margins.
 _FLOOR = float(np.finfo(np.float32).eps)
-#: What a probability of 0 becomes before the logarithm; the calibrator then finds a floor for it.
+#: Replaces a probability of 0 before the logarithm; the calibrator raises it to a fitted floor.
 _ZERO = float(np.finfo(np.float64).smallest_subnormal)
 
 
@@ -171,7 +171,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         -------
         array of shape (N,)
         """
-        best = self.predict_proba(X).argmax(axis=1)  # says so where nothing was fitted
+        best = self.predict_proba(X).argmax(axis=1)  # raises if nothing was fitted
         labels: NDArray[Any] = self.classes_[best]
         return labels
 
@@ -251,7 +251,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return list(check_cv(cv, y, classifier=True).split(X, y, **params))
 
     def _names(self) -> Any:
-        """Return the labels where they are text that a calibrator can carry: its sentences then say them."""
+        """Return the labels as class names for the calibrator if they are text that it can store, else None."""
         with suppress(ValueError):
             return check_classes(self.classes_, len(self.classes_)) if is_text(self.classes_) else None
         return None
@@ -350,13 +350,13 @@ _MARGINS: dict[str, dict[str, Any]] = {
 
 
 def _booster(model: Any) -> dict[str, Any] | None:
-    """Return what asks a booster for its margins; None where the model is none."""
+    """Return the options with which a booster's ``predict`` returns margins; None if the model is no booster."""
     roots = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
     return next((options for name, options in _MARGINS.items() if name in roots), None)
 
 
 def _unwrap(estimator: Any) -> tuple[Any, Any]:
-    """Return the classifier within, and the steps before it where it ends a pipeline."""
+    """Return the inner classifier and, if it is the last step of a pipeline, the steps before it."""
     while isinstance(estimator, FrozenEstimator):
         estimator = estimator.estimator
     if isinstance(estimator, Pipeline):

@@ -31,9 +31,9 @@ from hcal.maps.base import Map
 from hcal.progress import progress
 
 Output = Literal["probs", "log_probs"]
-#: Scores of a block on an accelerator: each operation of the formula makes as many (64 MB of float32).
+#: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
 _BLOCK_SCORES = 1 << 24
-#: Constants beyond this do not fit a float32 computation.
+#: Maps with larger constants are not computed in float32.
 _FLOAT32_LIMIT = 1e15
 
 
@@ -100,7 +100,7 @@ class CalibrationHead(nn.Module):
     calibrator : Calibrator, optional
         Fitted. Without one, the head waits for :meth:`load_state_dict`.
     output : {"probs", "log_probs"}
-        ``"log_probs"`` stands in for logits: a softmax of it gives the calibrated probabilities.
+        ``"log_probs"`` can replace logits: their softmax is the calibrated probabilities.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class CalibrationHead(nn.Module):
         return scores.movedim(1, -1)
 
     def get_extra_state(self) -> Tensor:
-        """Return the calibrator as the bytes of its file: which formula meets the buffers is in it."""
+        """Return the calibrator as the bytes of its file."""
         if self.calibrator is None:
             return torch.zeros(0, dtype=torch.uint8)
         with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
@@ -169,7 +169,7 @@ class CalibrationHead(nn.Module):
             return torch.from_numpy(np.fromfile(path, np.uint8))
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Become the calibrator that a state dict holds."""
+        """Restore the calibrator from a state dict."""
         if not len(state):
             return
         with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
@@ -253,7 +253,7 @@ def collect_logits(
     Parameters
     ----------
     model : nn.Module
-        Put into evaluation mode for the while; no gradients.
+        Run in evaluation mode and without gradients; its own mode is restored afterwards.
     loader : iterable of (inputs, y), or of dicts with ``labels``
         With ``y`` of shape (N,), or (N, H, W) for dense outputs.
     device : optional

@@ -1,8 +1,7 @@
-"""torch.distributed: metrics and a watch over the rows of all ranks, without gathering the rows.
+"""torch.distributed: metrics and monitoring over the rows of all ranks, without gathering the rows.
 
-Each rank adds up its own rows. What crosses the network is of constant size: the sums of metrics, or the capitals of
-monitors, of each rank by one ``all_gather``. Without an initialised process group there is one rank, and nothing is
-sent.
+Each rank sums up its own rows. The ranks exchange these sums (or, of monitors, the evidence so far) in one
+``all_gather`` of constant size. Without an initialised process group there is one rank, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class _Accumulator(torch.nn.Module):
         return self.part.state
 
     def set_extra_state(self, state: Any) -> None:
-        """Go on where a saved module stood."""
+        """Continue from a saved module."""
         self.part = type(self.part).from_state(state)
 
 
@@ -92,15 +91,15 @@ class DistributedMetrics(_Accumulator):
 
 
 class DistributedMonitor(_Accumulator):
-    """A watch over the rows of all ranks: capitals multiply, and the alarm keeps the monitor's level.
+    """A monitor of the rows of all ranks: it multiplies their evidence, and its false-alarm rate is the monitor's.
 
-    Ranks must see different rows. An alarm of one rank's own (``module.part.alarm``) is not an alarm of all:
-    with R ranks one of them rings falsely up to R times as often.
+    The ranks must see different rows. Do not use the alarm of a single rank (``module.part.alarm``): with R ranks the
+    probability that one of them raises a false alarm is up to R times as high.
 
     Parameters
     ----------
     monitor : Monitor, optional
-        What each rank watches with: level, tolerance and events must be the same on all.
+        The monitor of each rank: level, tolerance and events must be the same on all ranks.
     input : {"probs", "logits", "log_probs"}
     group : process group, optional
 
@@ -128,11 +127,11 @@ class DistributedMonitor(_Accumulator):
         self.log_evidence = 0.0
 
     def compute(self) -> Alarm | None:
-        """Multiply the capitals of all ranks as of now; every rank must call it, as often as it likes."""
+        """Multiply the evidence of all ranks so far and return the alarm, if any; every rank must call it."""
         own = {"rows": self.part.n, "log_evidence": self.part.log_evidence}
         own["strongest"] = asdict(self.part.strongest()) if self.part.n else None
         ranks = _gathered(own, self.group)
-        # Over time only the product of all is a martingale: that of some ranks rings nothing.
+        # Over time only the product of all ranks is a martingale, so only that may raise the alarm.
         self.log_evidence = sum(rank["log_evidence"] for rank in ranks)
         if self.alarm is None and self.log_evidence >= -np.log(self.part.level):
             loudest = max((rank for rank in ranks if rank["rows"]), key=lambda rank: rank["log_evidence"])
@@ -146,7 +145,7 @@ class DistributedMonitor(_Accumulator):
         return {"part": self.part.state, "alarm": None if self.alarm is None else asdict(self.alarm)}
 
     def set_extra_state(self, state: Any) -> None:
-        """Go on where a saved module stood."""
+        """Continue from a saved module."""
         super().set_extra_state(state["part"])
         self.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
 

@@ -1,7 +1,7 @@
-"""torchmetrics: calibration errors with a summed state of constant size, also under DDP, Lightning, Ignite.
+"""torchmetrics: calibration errors whose state does not grow with the data, also with DDP, Lightning and Ignite.
 
-torchmetrics' own calibration error keeps every confidence; here a few small arrays are added up, whatever
-the number of rows, and are summed across processes.
+torchmetrics' own calibration error stores every confidence. Here the state is a few small arrays, which are summed over
+batches and processes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CalibrationMetrics(Metric):
         return {name: torch.tensor(v, dtype=torch.float64, device=self.device) for name, v in values.items()}
 
     def set_dtype(self, dst_type: Any) -> CalibrationMetrics:
-        """Keep the sums in float64: half a million rows do not fit into a half float."""
+        """Keep the sums in float64: a half float cannot count half a million rows."""
         return self
 
 

@@ -91,6 +91,10 @@ class Metric:
         """Whether it is one of hcal's own."""
         return self.function.__module__.startswith("hcal.")
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a metric of hcal by its name: every process knows it."""
+        return (get_metric, (self.name,)) if self.is_ours else super().__reduce_ex__(protocol)
+
     def takes(self, s: Sample) -> bool:
         """Return whether it has a meaning, and an affordable one, for the weights of a sample."""
         if s.weight is None or self.weights == "any":

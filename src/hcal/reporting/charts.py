@@ -1,7 +1,7 @@
-"""The report's charts as data: axes, lines and bins in the coordinates of the drawing, which the page draws.
+"""The report's charts as data: axes, lines and bins in SVG coordinates, which the page template draws.
 
-Marks carry class names, never colours: light, dark and print are the style sheet's business. Every chart has
-a title and a description for those who cannot see it.
+Lines and dots have CSS classes and no colours: the style sheet has the colours of light mode, dark mode and print.
+Every chart has a title and a description in words for screen readers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.numerics import Float64
 
-#: A line through bins with fewer rows than this would show noise; their dots are small.
+#: Bins with fewer rows than this are too noisy for the line, and have small dots.
 _ENOUGH: Final = 10
 
 
@@ -32,14 +32,14 @@ def percent(value: float, digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """From data to the share of the way along an axis, linear or logarithmic, with ticks at round numbers."""
+    """A linear or logarithmic axis, with ticks at round numbers."""
 
     low: float = 0.0
     high: float = 1.0
     log: bool = False
 
     def place(self, values: ArrayLike) -> Float64:
-        """Return how far along the axis values lie; what lies outside is put at the nearer end.
+        """Return the positions of values on the axis, from 0 to 1; values outside are put at the nearer end.
 
         >>> Axis(0, 2).place([0.5, 7]), Axis(0.01, 1, log=True).place([0.1]).round(9)
         (array([0.25, 1.  ]), array([0.5]))
@@ -70,7 +70,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing: axes, then marks (class name and SVG path) and bins in the order in which they are drawn."""
+    """A chart: axes, then marks (CSS class and SVG path) and bins in the order in which they are drawn."""
 
     title: str
     words: str
@@ -84,15 +84,15 @@ class Chart:
     bins: list[dict[str, Any]] = field(default_factory=list)
 
     def x(self, values: ArrayLike) -> Any:
-        """Return the drawing's x of data values."""
+        """Return the SVG x coordinates of data values."""
         return np.round(54 + 300 * self.across.place(values), 1)
 
     def y(self, values: ArrayLike) -> Any:
-        """Return the drawing's y of data values."""
+        """Return the SVG y coordinates of data values."""
         return np.round(10 + self.height * (1 - self.upward.place(values)), 1)
 
     def draw(self, class_: str, x: ArrayLike, y: ArrayLike, *, closed: bool = False, dots: bool = False) -> None:
-        """Add a line through points, the area that it encloses, or the points as small dots."""
+        """Draw a line through points, the area inside it (``closed``), or only the points (``dots``)."""
         points = [f"{a:g} {b:g}" for a, b in zip(self.x(x), self.y(y), strict=True)]
         if dots:  # a zero-length stroke with round ends each
             self.marks.append((class_, "".join(f"M{point}h0" for point in points)))
@@ -100,25 +100,25 @@ class Chart:
             self.marks.append((class_, f"M{'L'.join(points)}{'Z' if closed else ''}"))
 
     def draw_band(self, x: Float64, low: Float64, high: Float64) -> None:
-        """Add the area between two lines."""
+        """Draw the area between two lines."""
         self.draw("band", np.r_[x, x[::-1]], np.r_[high, low[::-1]], closed=True)
 
     def draw_diagonal(self) -> None:
-        """Add the line on which both coordinates are equal."""
+        """Draw the diagonal, on which both coordinates are equal."""
         ends = [self.across.low, self.across.high]
         self.draw("diagonal", ends, ends)
 
 
 def tick(value: float, share: bool) -> str:
-    """Write the number of a tick, as a share in per cent or as it is."""
+    """Format the number of a tick, as a share in per cent or as it is."""
     return f"{100 * value:.4g} %" if share else f"{value:,.6g}".replace("-", "−")
 
 
 def probability_axis(*probabilities: NDArray[np.floating]) -> Axis:
-    """Return the axis on which probabilities can be told apart: 0 to 1, or zoomed, or logarithmic.
+    """Return an axis that suits the probabilities: from 0 to 1, or zoomed in, or logarithmic.
 
-    Where nine of ten lie below 0.2 the axis ends at the round number that all but one in a thousand reach;
-    where half of them lie below a twentieth of it, it is logarithmic.
+    If 90 % of them are below 0.2, the axis ends at the next round number above the 99.9 % quantile. If also half of
+    them are below a twentieth of that number, the axis is logarithmic.
 
     >>> probability_axis(np.array([0.1, 0.9])), probability_axis(np.full(9, 0.03))
     (Axis(low=0.0, high=1.0, log=False), Axis(low=0.0, high=0.05, log=False))
@@ -143,7 +143,7 @@ def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tu
         f"{len(full)} {kind}, {int(curve.outside.sum())} outside their consistency band; {gap} "
         f"{percent(curve.error, 2)}. The numbers are in the table below."
     )
-    below = 0.0 if curve.binning == "equal-mass" else 58.0  # bars of equal mass say nothing
+    below = 0.0 if curve.binning == "equal-mass" else 58.0  # a histogram of equal-mass bins is flat
     title = f"Reliability diagram, {side} calibration"
     chart = Chart(title, words, labels, axis, axis, height=300.0, below=below)
     chart.draw_diagonal()
@@ -174,7 +174,7 @@ def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tu
 
 
 def probability_map(before: Float64, after: Float64, event: str) -> Chart:
-    """Draw what the calibrator makes of probabilities: in along the bottom, out along the side."""
+    """Draw calibrated probabilities (vertical axis) against uncalibrated ones (horizontal axis)."""
     axis = probability_axis(before, after)
     told = []
     for t in axis.ticks()[:6]:
@@ -186,7 +186,7 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
     chart.draw_diagonal()
     order = np.argsort(before, kind="stable")
     some = order[np.unique(np.linspace(0, len(order) - 1, 600).astype(int))]
-    # Increasing is one curve; what is not is drawn as the rows that it is.
+    # An increasing map is drawn as a curve, any other as the points of its rows.
     rising = bool((np.diff(after[order]) >= -1e-6).all())
     chart.draw("line after" if rising else "cloud after", before[some], after[some], dots=not rising)
     return chart
@@ -200,6 +200,6 @@ def net_benefit_chart(at: Float64, lines: Mapping[str, Float64]) -> Chart:
     axes = Axis(0.0, float(at.max())), Axis(bottom, top)
     chart = Chart("Decision curve", words, ("threshold", "net benefit"), *axes, shares="x")
     for name, values in lines.items():
-        drawn = (values >= bottom) | (name != "all")  # acting on all rows falls without end; others come back
+        drawn = (values >= bottom) | (name != "all")  # the net benefit of treating all falls without limit
         chart.draw(f"line {name}", at[drawn], values[drawn])
     return chart

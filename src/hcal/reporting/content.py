@@ -1,4 +1,4 @@
-"""What the report says, measured before a line of it is written: numbers and facts, no markup."""
+"""The numbers and facts of a report, measured before any of its HTML is written."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
 
-#: Metrics whose intervals are worth their time: they are the headline.
+#: The headline metrics; only they have intervals, which take most of the time.
 HEADLINE: Final = ("ece_ew", "nll", "brier", "accuracy")
-#: Beyond so many probabilities only metrics that need one pass are shown.
+#: With more probabilities than this only the metrics of ``_ONE_PASS`` are computed.
 _ENTRIES: Final = 5_000_000
 _ONE_PASS: Final = ("ece_ew", "ece_em", "dece", "ks", "smece", "cwece_a", "nll", "brier", "accuracy")
-#: Resampled rows behind the intervals of the headline.
+#: Bootstrap samples for the intervals of the headline.
 RESAMPLES: Final = 400
-#: Events drawn for the band of a curve without bins; with many rows the band is as thin as its line.
+#: Events drawn in total for the band of a curve without bins: with many rows fewer draws are enough.
 _DRAWN_EVENTS: Final = 4e6
-#: The ways to draw the curve: button, words for its bins.
+#: The views of the reliability diagram: the text of the button, and what its points are called.
 VIEWS: Final[dict[Binning, tuple[str, str]]] = {
     "equal-width": ("Equal width", "equal-width bins"),
     "equal-mass": ("Equal mass", "equal-mass bins"),
@@ -39,18 +39,18 @@ VIEWS: Final[dict[Binning, tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where the rows came from, for the page and for the commands that it prints.
+    """Where the rows came from; the page shows it and uses it in the commands that it prints.
 
     Attributes
     ----------
     name : str
-        Of the file.
+        The name of the file.
     part, kind, checksum : str
         Empty where unknown.
     model : str
-        Name of the calibrator's file; empty where there is none.
+        The name of the calibrator's file; empty if there is none.
     options : str
-        What the commands need to read the file, such as ``--label y``.
+        The options with which a command reads the file, such as ``--label y``.
     """
 
     name: str = "arrays in memory"
@@ -72,7 +72,7 @@ class ReportSide:
 
 @dataclass(frozen=True)
 class Content:
-    """The whole report as data."""
+    """All that the report shows, as data."""
 
     source: Source
     y: IntArray
@@ -91,7 +91,7 @@ class Content:
 
     @property
     def final(self) -> ReportSide:
-        """The predictor that the verdict is about."""
+        """The predictor that the verdict is about: after calibration if there is a calibrator."""
         return self.before if self.after is None else self.after
 
     @property
@@ -101,7 +101,7 @@ class Content:
 
     @property
     def n(self) -> int:
-        """Rows measured; more than ``y`` where the pictures are of a sample."""
+        """How many rows were measured; more than ``y`` holds if the charts show a sample."""
         return self.final.evaluation.n
 
     @property
@@ -111,12 +111,12 @@ class Content:
 
     @property
     def binary(self) -> bool:
-        """Whether there are two classes, so that P(positive) is what matters."""
+        """Whether there are two classes, so that the report is about P(positive)."""
         return len(self.names) == 2
 
     @property
     def event(self) -> str:
-        """What the page speaks of."""
+        """What the report assesses, in words."""
         return f"P({self.names[self.positive]})" if self.binary else "the stated confidence"
 
 
@@ -148,7 +148,7 @@ def measure_report(
     positive : int
         The positive class of two.
     measured : sequence of Evaluation, optional
-        Where the rows are a sample of more: the headline numbers of all of them, before and after calibration.
+        If the rows are a sample: the headline metrics of all rows, before and (with a calibrator) after calibration.
 
     Examples
     --------
@@ -188,28 +188,18 @@ def measure_report(
         tested = [of_final] if probs is None else [{"test": False}, of_final]
         measured = [evaluate(s, None, HEADLINE, **options, **more) for s, more in zip(samples, tested, strict=True)]
     sides = [_side(s, found, wanted, positive) for s, found in zip(samples, measured, strict=True)]
-    return Content(
-        source=source or Source(kind=kind),
-        y=labels,
-        names=names or tuple(f"class {i}" for i in range(raw.shape[1])),
-        before=sides[0],
-        after=None if probs is None else sides[1],
-        calibrator=calibrator,
-        notes=tuple(told),
-        ci=ci,
-        positive=positive,
-        seen=seen,
-        crossed=crossed,
-        threshold=tuple(np.atleast_1d(threshold).tolist()),
-        cost=cost or {},
-        shift=shift,
-    )
+    names = names or tuple(f"class {i}" for i in range(raw.shape[1]))
+    before, after = sides[0], None if probs is None else sides[1]
+    asked: dict[str, Any] = {"ci": ci, "positive": positive, "cost": cost or {}, "crossed": crossed}
+    asked["threshold"] = tuple(np.atleast_1d(threshold).tolist())
+    rows = source or Source(kind=kind), labels, names
+    return Content(*rows, before, after, calibrator, tuple(told), seen=seen, shift=shift, **asked)
 
 
 def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
-    """Return half the summed difference of predicted class frequencies to those of the fit; 0 within chance.
+    """Return the total variation distance of predicted class frequencies to those of the fit, or 0 if it is small.
 
-    Chance is three standard errors of the mean of this many rows, and at least 5 points count.
+    Small is less than 5 points, or less than three standard errors of the frequencies of this many rows.
     """
     found = calibrator.info_
     old: Float64 = np.asarray(found.get("class_frequencies", ()), dtype=np.float64)
@@ -232,7 +222,7 @@ def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> 
 
 
 def measure_blocks(source: Any, calibrator: Calibrator | str | None = None, **options: Any) -> Content:
-    """Measure rows that come block by block: numbers of all rows, pictures of a seeded sample of them.
+    """Measure files block by block: the headline metrics of all rows, everything else on a random sample.
 
     Parameters
     ----------

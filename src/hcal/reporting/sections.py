@@ -1,4 +1,4 @@
-"""What the sections of the page show, as plain rows and charts: reliability, decisions, classes, groups, metrics."""
+"""The tables and charts of the report's sections: reliability, decisions, classes, groups and metrics."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hcal.reporting import charts
 from hcal.reporting.charts import Axis, Chart, percent
 from hcal.reporting.content import VIEWS, Content
 
-#: The heads of a table, and its rows.
+#: The column heads of a table, and its rows.
 Table = tuple[list[str], list[list[str]]]
 
 
 def number(value: float, share: bool = False) -> str:
-    """Write a number so that small ones keep their digits; a share in per cent."""
+    """Format a number, or a share in per cent; small ones with more digits."""
     if share:
         return percent(value, 2 if abs(value) < 0.1 else 1)
     return number_text(value)
 
 
 def change(content: Content, name: str) -> tuple[str, str]:
-    """Return whether calibration changed a metric for the better, and the relative change with its direction."""
+    """Return whether calibration made a metric better or worse, and by how much in per cent."""
     before, after = content.before.evaluation[name], content.final.evaluation[name]
     if content.after is None or before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
         return "", ""
@@ -66,7 +66,7 @@ def shown_bins(curve: ReliabilityCurve) -> list[int]:
 
 
 def mapping(content: Content) -> Chart | None:
-    """Return what the calibrator makes of P(positive), or of the predicted class's probability."""
+    """Return a chart of P(positive), or of the predicted class's probability, after calibration against before."""
     if content.after is None:
         return None
     rows = np.arange(len(content.y))
@@ -76,7 +76,7 @@ def mapping(content: Content) -> Chart | None:
 
 
 def decisions(content: Content) -> Table | None:
-    """Return what is certified at and above thresholds; None where nothing is."""
+    """Return the certified rates of rows at or above thresholds; None without a certificate."""
     certificate = content.final.evaluation.certificate
     if certificate is None:
         return None
@@ -130,7 +130,7 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
 
 
 def net_benefit(content: Content) -> Chart | None:
-    """Return what decisions at a threshold are worth, beside acting on all rows and none; for two classes."""
+    """Return the decision curve of two classes: net benefit of the model, of treating all and of treating none."""
     if content.final.evaluation.clinical is None:
         return None
     p = content.final.probs[:, content.positive].astype(np.float64)
@@ -141,7 +141,7 @@ def net_benefit(content: Content) -> Chart | None:
 
 
 def classes(content: Content) -> list[dict[str, Any]]:
-    """Return the classes, the worst first, with the tone of their gap; for more than two of them."""
+    """Return the rows of the table of classes, the worst first, if there are more than two; ``tone`` is a colour."""
     certificate = content.final.evaluation.certificate
     if certificate is None or certificate.classes is None:
         return []
@@ -166,7 +166,7 @@ def classes(content: Content) -> list[dict[str, Any]]:
 
 
 def facts(content: Content) -> dict[str, str]:
-    """Return the parameters of the calibrator, what its fit noted, and all versions: enough to do it again."""
+    """Return the calibrator's parameters, the notes of its fit and all versions, to reproduce the report."""
     found: dict[str, Any] = {}
     if (c := content.calibrator) is not None:
         found = {f"Parameter {k}": v for k, v in c.get_params(deep=False).items()}
@@ -181,7 +181,7 @@ def facts(content: Content) -> dict[str, str]:
 
 
 def class_rows(content: Content) -> str:
-    """Return how many rows the classes have, in words."""
+    """Return the number of rows of each class in words; of many classes only the range."""
     counts = content.counts
     if len(counts) > 12:
         return f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"

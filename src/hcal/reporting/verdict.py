@@ -1,7 +1,7 @@
-"""The verdict in words: how far off, how sure, what to do; and the commands that do it.
+"""The verdict of the report in words, what to do next, and the commands for it.
 
-It follows the assessment that ``hcal.evaluate`` prints too (:mod:`hcal.evaluation.assessment`). A collapsed
-predictor, a calibrator that made NLL worse, and rows of the fit overrule it.
+It follows the assessment that ``hcal.evaluate`` also prints (:mod:`hcal.evaluation.assessment`), with three exceptions:
+a collapsed predictor, a calibrator that made NLL worse, and rows that the calibrator was fitted on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hcal.evaluation.assessment import RULE, Assessment, Grade
 from hcal.reporting.charts import percent
 from hcal.reporting.content import Content, ReportSide, Source
 
-#: A rise of NLL by more than this share, even at the lower end of its interval, is never good.
+#: If NLL rises by more than this share, even at the lower end of its interval, the grade is "bad".
 WORSE = 0.01
 
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """What the page says first.
+    """The verdict at the top of the page.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def verdict_of(content: Content) -> ReportVerdict:
 
 
 def _worse(content: Content) -> bool:
-    """Whether calibration made NLL worse, by more than a trifle and by more than chance."""
+    """Return whether calibration made NLL clearly worse: by more than ``WORSE``, and by more than chance."""
     if content.after is None:
         return False
     change = content.after.evaluation.differences["nll"]
@@ -106,7 +106,7 @@ def _chips(content: Content, found: Assessment, grade: Grade) -> dict[str, str]:
 
 
 def _action(content: Content, found: Assessment, grade: Grade) -> str:
-    """What to do, in a few words."""
+    """Return what to do, in a few words."""
     if content.seen:
         return "evaluate on rows that the calibrator has not seen"
     if grade == "few":
@@ -121,7 +121,7 @@ def _action(content: Content, found: Assessment, grade: Grade) -> str:
 
 
 def _rows_to_collect(content: Content) -> str:
-    """How many rows would tell, in words; nothing where no practical number would."""
+    """Return in words how many more rows are needed; an empty string if no practical number is enough."""
     found, certificate = content.final.evaluation.assessment, content.final.evaluation.certificate
     if found is not None and found.rows_needed is not None:
         return f"about {found.rows_needed:,} labelled rows"
@@ -130,7 +130,7 @@ def _rows_to_collect(content: Content) -> str:
 
 
 def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]]:
-    """Return what to do next, the most useful first: a sentence and a command that fits the file at hand."""
+    """Return the next steps, the most useful first: a sentence, and a command for the file of this report."""
     s, grade, calibrated = content.source, verdict.grade, content.after is not None
     file = f"{s.name} {s.options}".rstrip() if s.name != Source.name else "TEST.npz"
     model = s.model or "model.hcal"
