@@ -55,7 +55,7 @@ def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
 
 
 def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hcal.io.tables._MARK_BYTES", 4000)  # small files of text have cuts too
+    monkeypatch.setattr("hcal.io.formats._MARK_BYTES", 4000)  # small files of text have cuts too
     arrays = ("npy", "npz", "npz, columns", "npz, packed", "npz, packed, columns")
     formats = (*arrays, "csv", "parquet", "feather", "jsonl")
     for name in formats:

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from hcal.inputs import InputKind
 from hcal.io import class_names
-from hcal.io.arrays import OPENERS, ArrayRows, Block, Cut, check_mask
 from hcal.io.class_names import ClassName, label_cells, typed
 from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular, quoted
+from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.language_models import is_questions, read_questions
 from hcal.io.request import CLASSES, Part, Plan, Request, plan_of
-from hcal.io.tables import ArrowRows, TextRows
 
 #: What has a value a row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
@@ -33,11 +32,6 @@ _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
 _LABELS: Final = "\0labels"
 #: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
 _MOST_PIECES: Final = 256
-_READERS: Final[dict[str, Any]] = {
-    **dict.fromkeys((".csv", ".jsonl"), TextRows),
-    **dict.fromkeys((".parquet", ".feather"), ArrowRows),
-    **dict.fromkeys(OPENERS, ArrayRows),
-}
 
 
 @dataclass(frozen=True)
@@ -195,7 +189,7 @@ class Piece:
 @contextmanager
 def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
     """Open a file and yield its reader and what to read; errors until it is closed name the file."""
-    reader = _READERS.get(path.suffix.lower())
+    reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
     with open_regular(path) as file, explained(path.name):
