@@ -57,13 +57,11 @@ def friendly() -> Iterator[None]:
     if os.environ.get("HCAL_DEBUG"):
         yield
         return
-    from hcal.io.files import Terminated, ended_by_sigterm
-
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a character that the terminal's encoding lacks
     try:
-        with ended_by_sigterm(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             yield
@@ -72,7 +70,7 @@ def friendly() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except (KeyboardInterrupt, Terminated) as ended:
+    except (KeyboardInterrupt, SystemExit) as ended:
         say("stopped", "yellow", "nothing was half-written")
         raise typer.Exit(int(str(getattr(ended, "code", 130)))) from None
     except (typer.Exit, typer.Abort):

@@ -305,12 +305,10 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
         return np.array([[*map(float, cell)] for cell in cells] if lists else [*map(float, cells)], dtype=np.float64)
     except (ValueError, TypeError):
         width = len(cells[0]) if lists else 1
-    for row, cell in enumerate(cells, first):
-        parts = cell if isinstance(cell, list) else [cell]
-        if len(parts) != width or not all(is_number(part) for part in parts):
-            break
+    rows = [cell if isinstance(cell, list) else [cell] for cell in cells]
+    bad = next(i for i, row in enumerate(rows) if len(row) != width or not all(map(is_number, row)))
     what = f"{width} numbers" if lists else "a number"
-    raise ValueError(f"column {quoted(name)} holds {quoted(cell)} in row {row}, not {what}")
+    raise ValueError(f"column {quoted(name)} holds {quoted(cells[bad])} in row {first + bad}, not {what}")
 
 
 def _csv_names(line: bytes) -> list[str]:
