@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import math
-import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -124,15 +123,11 @@ def _open_npz(file: BinaryIO) -> Openers:
 
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``; one that is not compressed is read from its place in the file."""
-    found = _header(archive.open(entry), entry.file_size, packed=entry.compress_type != zipfile.ZIP_STORED)
-    if found.packed:
-        return found
-    file.seek(entry.header_offset)
-    head = file.read(30)  # the entry's own header, which ends with the lengths of the two texts that follow
-    if len(head) < 30 or head[:4] != b"PK\3\4":
-        raise ValueError(f"it has no header where {entry.filename!r} should begin")
-    begin = entry.header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
-    return replace(found, file=file, offset=begin + found.offset)
+    stream = archive.open(entry)
+    begin = file.tell()  # zipfile has just read the entry's own header, so that the array begins here
+    packed = entry.compress_type != zipfile.ZIP_STORED or file.read(6) != npy.MAGIC_PREFIX
+    found = _header(stream, entry.file_size, packed=packed)
+    return found if packed else replace(found, file=file, offset=begin + found.offset)
 
 
 def _open_pickle(file: BinaryIO) -> Openers:

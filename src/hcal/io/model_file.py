@@ -99,13 +99,21 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     ...
     FileNotFoundError: no such file: no such file
     """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    with open_regular(Path(path)) as file:  # refuses pipes and devices, which may never end
+        content = file.read()
+    end = 8 + int.from_bytes(content[:8], "little")
     try:
-        text, arrays = _read(path)
-        header = json.loads(text)
+        if end - 8 > min(len(content), MOST_HEADER):
+            raise ValueError("its header is huge, or longer than the file")
+        text = parse_json(content[8:end], "its header")["__metadata__"][_HEADER]
+        arrays, header = load(content), json.loads(text)
         schema = header["schema"]
         if type(schema) is not int or schema < 1:
             raise ValueError(f"'schema' is {schema!r}")
-    except (KeyError, ValueError, TypeError, MemoryError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, MemoryError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
         raise ValueError(f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade")
@@ -125,23 +133,6 @@ def reason(error: BaseException) -> str:
     "KeyError('name')"
     """
     return one_line(error if isinstance(error, ValueError) else repr(error), 300)
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
-    """Return the header and the arrays of a safetensors file, using memory in proportion to its size."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    with open_regular(Path(path)) as file:  # refuses pipes and devices, which may never end
-        content = file.read()
-    end = 8 + int.from_bytes(content[:8], "little")
-    if end - 8 > min(len(content), MOST_HEADER):
-        raise ValueError("its header is huge, or longer than the file")
-    text = parse_json(content[8:end], "its header")["__metadata__"][_HEADER]
-    try:
-        return text, load(content)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
 
 
 # -- what a header says about the fit -----------------------------------------------------------------
