@@ -1,10 +1,9 @@
-"""``hcal demo``: a small, real, over-confident network is calibrated, shown and written to files.
+"""``hcal demo``: train a small over-confident network, calibrate it, show the result and write files.
 
-scikit-learn ships 1,797 handwritten digits of 8 × 8 pixels. A multi-layer perceptron with far more
-parameters than images, trained on a few hundred noisy ones until it knows them by heart, does what large
-networks do: it is right less often than it says. Every held-out digit is shown four times, each time with
-new noise, so that there are enough rows to measure on. Copies of one digit are not independent, so the
-demo's intervals are a little too narrow.
+scikit-learn comes with 1,797 handwritten digits of 8 × 8 pixels. A multi-layer perceptron with far more parameters
+than images is trained on a few hundred noisy ones until it has memorised them. Like many large networks, it is then
+right less often than it claims. Every held-out digit is used four times, each time with new noise, to have enough
+rows to measure on. Copies of one digit are not independent, so the demo's intervals are a little too narrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``hcal evaluate``, ``report``, ``certify``, ``compare`` and ``watch``: from files to what is known of a model."""
+"""``hcal evaluate``, ``report``, ``certify``, ``compare`` and ``watch``: measure how well a model is calibrated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _text_names(data: Any) -> list[str] | None:
-    """Return the names of a file's classes as text: its labels are positions, and must not be looked up."""
+    """Return the names of a file's classes as text, so that labels that are integers count as positions."""
     return None if data.classes is None else [str(name) for name in data.classes]
 
 
@@ -33,7 +33,7 @@ def _own_probs(data: DataFile) -> Any:
 
 @dataclass
 class Measured:
-    """What ``hcal evaluate`` found: before, after where there is a model, and rows to draw."""
+    """The result of ``hcal evaluate``: the metrics, and the rows for the diagrams before and after calibration."""
 
     data: DataFile
     calibrator: Any
@@ -112,14 +112,12 @@ def evaluate(
         lines = [f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items()) for label, each in scores.items()]
         shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
         return
-    found = _measure(files, blocks, calibrator, positive, asked, quiet=shown.silent)
+    found = _measure(files, blocks, calibrator, positive, asked, shown.silent)
     shown.show(found.to_dict, lambda: found.show(draw=diagram))
 
 
-def _measure(
-    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool
-) -> Measured:
-    """Measure what files hold and, with a model, what it makes of it; a pass over blocks keeps a sample to draw."""
+def _measure(files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, quiet: bool) -> Measured:
+    """Measure the probabilities of files, or a model's; a pass over blocks keeps a sample for the diagram."""
     import numpy as np
 
     import hcal
@@ -134,9 +132,8 @@ def _measure(
         with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
             done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
         data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
-        raw = probs = _own_probs(data)
-        if calibrator is not None:
-            probs = np.asarray(calibrator.predict_proba(data.values))
+        raw = _own_probs(data)
+        probs = raw if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
         more: dict[str, Any] = {"how": done.how, "sample_rows": len(done.sample)}
         found, notes = (done.argmax_changed, more, done.sentences), overlap_note(done.overlap)
         return Measured(data, calibrator, number, done.result, raw, probs, *found, notes)
@@ -185,10 +182,8 @@ def report(
     else:
         data = files.read(calibrator)
         wanted |= {"positive": options.class_number(positive, data.classes), "class_names": _text_names(data)}
-        wanted |= {"input": data.kind, "groups": data.groups}
-        wanted["source"] = Source(
-            str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options()
-        )
+        file = (str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options())
+        wanted |= {"input": data.kind, "groups": data.groups, "source": Source(*file)}
         with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
             content = measure_report(data.values, data.labels(), method if cross_fit else calibrator, **wanted)
     verdict = write_page(output, content)
@@ -205,7 +200,7 @@ def report(
 
 
 def parse_cost(text: str | None) -> dict[str, float] | None:
-    """Return what ``fn=10,fp=1`` says.
+    """Return the costs that a text like ``fn=10,fp=1`` states.
 
     >>> parse_cost("fn=10, fp=1")
     {'fn': 10.0, 'fp': 1.0}
@@ -248,10 +243,11 @@ def certify(
     else:
         data = files.read(calibrator)
         if calibrator is None and data.made_by and not fresh:
-            raise ValueError(
-                f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
-                "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
+            advice = (
+                "certify the scores with --model, which recognises rows of its fit, or add --fresh if none of these"
             )
+            made = f"{data.name} was written by hcal apply with the model {data.made_by}"
+            raise ValueError(f"{made}: {advice} rows was used in the fit")
         y = data.labels()
         rows: list[Any] = [_own_probs(data), y]
         wanted |= {"positive": options.class_number(positive, data.classes), "classes": _text_names(data)}
@@ -364,7 +360,7 @@ def watch(
 
 
 def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:
-    """Add one file's rows to a monitor, in their order; the first that names classes names them for all."""
+    """Add the rows of a file to a monitor; the first file with class names names the classes for all."""
     from datetime import UTC, datetime
 
     import numpy as np

@@ -101,7 +101,7 @@ def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
                 npy.write_array(entry, plain, allow_pickle=False)
 
 
-_WRITERS: Final = {
+WRITERS: Final = {
     **dict.fromkeys((".npz", ".npy"), _arrays),
     **dict.fromkeys((".csv", ".jsonl"), _text),
     **dict.fromkeys((".parquet", ".feather"), _arrow),
@@ -115,8 +115,8 @@ def can_write(path: str | Path) -> None:
     --------
     >>> can_write("out.npz")
     """
-    if Path(path).suffix.lower() not in _WRITERS:
-        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(_WRITERS))}")
+    if Path(path).suffix.lower() not in WRITERS:
+        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(WRITERS))}")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"no such directory: {Path(path).parent}")
 
@@ -155,7 +155,7 @@ def write_blocks(
     """
     can_write(path)
     suffix, called, written = Path(path).suffix.lower(), {"id": "id", "label": "y", **(names or {})}, 0
-    with atomic_path(path) as temporary, _WRITERS[suffix](temporary, n_rows, model) as add:
+    with atomic_path(path) as temporary, WRITERS[suffix](temporary, n_rows, model) as add:
 
         def write(probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None) -> None:
             nonlocal written
