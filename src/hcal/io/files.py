@@ -237,15 +237,13 @@ def _mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
     """Return the permissions of the regular file at ``target``, None for a new name; refuse anything else."""
     if not target.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {Path(asked).parent}")
-    try:
-        mode = target.lstat().st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
+    if target.is_dir():
         raise ValueError(f"{asked} is a directory: name a file to write to")
-    if not stat.S_ISREG(mode):
+    if not target.exists():
+        return None
+    if not target.is_file():
         raise ValueError(f"{asked} is not a regular file: nothing was written")
-    return mode & 0o777
+    return target.stat().st_mode & 0o777
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -78,13 +78,10 @@ class Stored:
     def _read(self, first: int, count: int) -> NDArray[Any]:
         """Return some of the numbers in the order of the file."""
         self.file.seek(self.offset + first * self.dtype.itemsize)
-        flat = np.empty(count, dtype=self.dtype)
-        rest = memoryview(flat.view(np.uint8)) if count else memoryview(b"")
-        while len(rest):
-            filled = self.file.readinto(rest[: 2**26])
-            if not filled:
-                raise ValueError("it ends early: the file was cut short")
-            rest = rest[filled:]
+        raw = bytearray(count * self.dtype.itemsize)
+        if self.file.readinto(raw) < len(raw):
+            raise ValueError("it ends early: the file was cut short")
+        flat = np.frombuffer(raw, dtype=self.dtype) if count else np.empty(0, dtype=self.dtype)
         if self.dtype.kind == "U":
             flat.tolist()  # raises ValueError for numbers that are no characters
         # numpy's bool knows the bytes 0 and 1 only
@@ -169,9 +166,8 @@ class ArrayRows:
         """Return how many rows the arrays have; raise ValueError if two differ."""
         lengths = {name: (*self.array(name).shape, 0)[0] for name in columns}
         first = columns[0]
-        for name, length in lengths.items():
-            if length != lengths[first]:
-                raise ValueError(f"{first!r} has {lengths[first]:,} rows, {name!r} has {length:,}")
+        if odd := [name for name in columns if lengths[name] != lengths[first]]:
+            raise ValueError(f"{first!r} has {lengths[first]:,} rows, {odd[0]!r} has {lengths[odd[0]]:,}")
         return int(lengths[first]) * self.pixels
 
     def beside(self, columns: Sequence[str]) -> list[str]:

@@ -26,6 +26,9 @@ from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 _HOPELESS: Final = 1e3
 #: Keys under which files hold the response: the batch format of OpenAI, and what people log.
 _WRAPPERS: Final = ("response", "body", "completion", "output")
+#: The keys by which the kinds of files are recognised, tried in this order.
+_MARKS: Final = {"samples": {"filtered_resps"}, "responses": {"choices", "logprobs", "top_logprobs"},
+                 "stated": {"confidence"}}  # fmt: skip
 #: The confidence that words stand for if no number is stated; pass another table to :func:`read_stated`.
 WORDS: Final[Mapping[str, float]] = {
     "certain": 0.99, "almost certain": 0.95, "highly likely": 0.9, "very likely": 0.9, "likely": 0.7,
@@ -83,13 +86,8 @@ def is_questions(paths: Sequence[Path]) -> bool:
 def _kind_of(path: Path) -> str | None:
     """Return what the first line of a file shows it to be: samples, responses, stated confidences, or None."""
     first = next(json_lines(path), ("", None))[1]
-    if not isinstance(first, dict):
-        return None
-    if "filtered_resps" in first:
-        return "samples"
-    if {"choices", "logprobs", "top_logprobs"} & set(_unwrapped(first)):
-        return "responses"
-    return "stated" if "confidence" in first else None
+    keys = {*first, *_unwrapped(first)} if isinstance(first, dict) else set()
+    return next((kind for kind, marks in _MARKS.items() if marks & keys), None)
 
 
 def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
@@ -508,11 +506,10 @@ _RIGHT: Final = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "correct": 1, "right": 1
 
 
 def _is_right(record: Mapping[str, Any], where: str) -> int:
-    if "correct" in record:
-        said = normal_answer(record["correct"])
-        if said not in _RIGHT:
-            raise ValueError(f"{where}: 'correct' must be true or false, got {quoted(said)}")
-        return _RIGHT[said]
-    if "answer" in record and "target" in record:
+    if "correct" not in record:
+        if not {"answer", "target"} <= record.keys():
+            raise ValueError(f"{where} has neither 'correct' nor 'answer' and 'target'")
         return int(normal_answer(record["answer"]) == normal_answer(record["target"]))
-    raise ValueError(f"{where} has neither 'correct' nor 'answer' and 'target'")
+    if (said := normal_answer(record["correct"])) not in _RIGHT:
+        raise ValueError(f"{where}: 'correct' must be true or false, got {quoted(said)}")
+    return _RIGHT[said]

@@ -253,11 +253,9 @@ def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: 
     if request.unlabelled == "drop":
         return missing | ignored
     if missing.any() and "label" not in request.optional:  # a model applied to new rows only carries labels along
-        where = (
-            f"{missing.sum():,} of the rows {row:,} to {row + len(y) - 1:,}, first in row {row + missing.argmax():,}"
-        )
-        advice = "unlabelled='drop' (--unlabelled drop) leaves them out"
-        raise ValueError(f"it has no label in {quoted(plan.roles.get('label', 'y'))} in {where}: {advice}")
+        name, last, bad = quoted(plan.roles.get("label", "y")), row + len(y) - 1, row + missing.argmax()
+        where = f"{name} in {missing.sum():,} of the rows {row:,} to {last:,}, first in row {bad:,}"
+        raise ValueError(f"it has no label in {where}: unlabelled='drop' (--unlabelled drop) leaves them out")
     return ignored
 
 

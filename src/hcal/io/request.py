@@ -28,8 +28,7 @@ _CHOICES: Final = {
     "input": INPUT_KINDS,
     "unit": ("fraction", "percent"),
     "option_score": ("sum", "length", "mutual-information"),
-    "unlabelled": ("error", "drop"),
-    "unreadable": ("error", "drop"),
+    **dict.fromkeys(("unlabelled", "unreadable"), ("error", "drop")),
     "ranges": ("error", "middle"),
 }
 #: What a model file stores. A second file with labels, and what to do with bad rows, are said anew for each file.
