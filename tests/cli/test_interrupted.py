@@ -37,14 +37,8 @@ pathlib.Path.replace = slow
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "sent", "code"),
-    [
-        *((command, signal.SIGKILL, -9) for command in OUTPUTS),
-        *((command, signal.SIGINT, 130) for command in OUTPUTS),
-        *((command, signal.SIGTERM, 143) for command in OUTPUTS),
-    ],
-)
+@pytest.mark.parametrize("command", OUTPUTS)
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_writing_leaves_the_old_output(
     folder: Path, command: str, sent: signal.Signals, code: int
 ) -> None:
@@ -71,10 +65,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output:
     process = start(folder, *command_of(command, output), "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""})
     _, err = process.communicate()
     assert process.returncode == 1
-    assert "bug in hcal" not in err
-    assert "Traceback" not in err
-    assert err.count("\n") == 1, err
-    assert err.startswith("error: ")
+    assert_one_line(err, "error: ")
     assert (folder / output).read_text() == "old"
     assert not list(folder.glob(".*"))
 

@@ -70,9 +70,7 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
         raise ValueError(f"y has no label in {counts}: hcal.drop_unlabelled(scores, y) leaves them out")
     if classes is None:
         if is_text(y):
-            advice = (
-                "say which column is which class with classes=[…] (--classes cat,dog,…), in the order of the columns"
-            )
+            advice = "say which column is which class, in the order of the columns, with classes=[…] (--classes a,b,…)"
             raise ValueError(f"y holds text: {advice}; of one score a row, the second is its class")
         return y
     if isinstance(classes[0], str) and not is_text(y):
