@@ -101,19 +101,14 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
     import hcal
 
     out, (before, after) = console.out(), scores.values()
-    out.print(
-        f"A network was trained on noisy digits. On {len(y):,} new pictures it is right "
-        f"[bold]{before['accuracy']:.1%}[/] of the time,\nbut says "
-        f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
-        f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
-    )
+    right, claimed = before["accuracy"], before["mean_confidence"]
+    out.print(f"A network was trained on noisy digits. On {len(y):,} new pictures it is right [bold]{right:.1%}[/],")
+    out.print(f"but claims [bold red]{claimed:.1%}[/]: over-confident by {100 * (claimed - right):.1f} points.\n")
     raw, probs = sides.values()
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
-    out.print(
-        f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, "
-        f"and now it says [bold green]{after['mean_confidence']:.1%}[/]."
-    )
+    now = f"[bold green]{after['mean_confidence']:.1%}[/]"
+    out.print(f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it claims {now}.")
     for note in calibrator.info_.get("notes", []):
         out.print(console.name(note))
     for when, each in sides.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     if not all(0 < len(str(name)) <= LONGEST_NAME for name in found):
         raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
     if len(set(found)) < len(found):
-        twice = Counter(found).most_common(1)[0][0]
+        twice = next(name for name in found if found.count(name) > 1)
         raise ValueError(f"two classes are named {quoted(twice)}")
     return tuple(found)
 

@@ -141,7 +141,7 @@ class _Sample:
     where: str
     row: dict[str, Any]
     scores: Float64
-    answers: list[int | None]
+    answers: list[int]
 
 
 def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum") -> Questions:
@@ -240,14 +240,14 @@ def _answers(samples: list[_Sample]) -> list[int]:
     """
     ways = list(zip(*(sample.answers for sample in samples), strict=True))
     for found in ways:
-        if None not in found:
-            return [int(answer) for answer in found if answer is not None]
-    bad = samples[min(ways, key=lambda found: found.count(None)).index(None)]
+        if -1 not in found:
+            return list(found)
+    bad = samples[min(ways, key=lambda found: found.count(-1)).index(-1)]
     raise ValueError(f"{bad.where}: {_no_target(bad.row.get('target', ''))}")
 
 
-def _possible_answers(row: dict[str, Any], logs: Float64, options: list[str]) -> list[int | None]:
-    """Return the right option if the target is an index, if it is a text, and by the harness's own results."""
+def _possible_answers(row: dict[str, Any], logs: Float64, options: list[str]) -> list[int]:
+    """Return the right option if the target is an index, if it is a text, and by the harness's results; −1 for none."""
     n, best, target = len(logs), int(np.argmax(logs)), str(row.get("target", "")).strip()
     accuracy, brier = row.get("acc"), row.get("brier_score")
     recorded = isinstance(accuracy, int | float)
@@ -259,7 +259,7 @@ def _possible_answers(row: dict[str, Any], logs: Float64, options: list[str]) ->
     elif n == 2 and recorded:
         by_record = best if accuracy == 1 else 1 - best
     ways = (by_index, by_text, by_record)
-    return [a if a < n and (not recorded or (a == best) == (accuracy == 1)) else None for a in ways]
+    return [a if a < n and (not recorded or (a == best) == (accuracy == 1)) else -1 for a in ways]
 
 
 def _no_target(target: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,36 +142,11 @@ MOST_LEVELS: Final = 8
 MOST_CHARACTERS: Final = 10_000
 
 
-def _are_shares(value: Any, n_classes: int) -> bool:
-    numbers = isinstance(value, list) and len(value) == n_classes and {type(v) for v in value} <= {int, float}
-    return numbers and min(value) >= 0 and abs(sum(value) - 1) < 1e-6
-
-
-def _are_texts(value: Any, _n_classes: int) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) for v in value)
-
-
-def _are_classes(value: Any, n_classes: int) -> bool:
-    return isinstance(value, list) and all(type(v) is int and 0 <= v < n_classes for v in value)
-
-
-def _is_origin(value: Any, _n_classes: int) -> bool:
-    if not isinstance(value, dict) or not _are_texts([value.get(k, "") for k in ("rows_sha256", "file", "words")], 0):
-        return False
-    return type(rows := value.get("rows", 0)) is int and 0 <= rows < 2**63
-
-
-#: The entries of ``info`` that hcal itself uses, and what they must be; it only shows all others.
-INFO: Final[Mapping[str, tuple[str, Callable[[Any, int], bool]]]] = {
-    **dict.fromkeys(("class_frequencies", "prior"), ("K numbers that sum to 1", _are_shares)),
-    **dict.fromkeys(("notes", "warnings"), ("a list of texts", _are_texts)),
-    "absent_classes": ("numbers of classes", _are_classes),
-    **dict.fromkeys(("fitted_on", "batches"), ("an object with the rows and the file", _is_origin)),
-}
-
-
 def check_info(info: Any, n_classes: int) -> dict[str, Any]:
-    """Return what a header says about the fit; refuse it if it is too long, too deep or of the wrong types.
+    """Return what a header says about the fit; refuse it if it is too long or too deep.
+
+    The entries that hcal itself uses (the frequencies of the classes, the notes, the file and the request) must have
+    the right types; all others are only shown.
 
     Parameters
     ----------
@@ -191,9 +166,14 @@ def check_info(info: Any, n_classes: int) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise ValueError("'info' must be an object")
     _check_values(info, MOST_LEVELS)
-    for name, (words, holds) in INFO.items():
-        if (name in info or name == "class_frequencies") and not holds(info.get(name), n_classes):
-            raise ValueError(f"'info.{name}' must be {words}")
+    shares, notes, origin = info.get("class_frequencies"), info.get("notes", []), info.get("fitted_on", {})
+    numbers = isinstance(shares, list) and len(shares) == n_classes and {type(v) for v in shares} <= {int, float}
+    if not numbers or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
+        raise ValueError("'info.class_frequencies' must be K numbers that sum to 1")
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise ValueError("'info.notes' must be a list of texts")
+    if not isinstance(origin, dict) or type(origin.get("rows", 0)) is not int:
+        raise ValueError("'info.fitted_on' must be an object with the rows and the file")
     Request.from_json(info.get("request", {}))
     return info
 

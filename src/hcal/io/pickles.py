@@ -120,9 +120,6 @@ class _Array:
 
     value: NDArray[Any] | None = None
 
-    def __init__(self, *_arguments: Any) -> None:
-        pass
-
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, fortran, data = state
         self.value = _assemble(data, dtype, shape, "F" if fortran is True or fortran == 1 else "C")
@@ -143,7 +140,7 @@ _KNOWN: Final[dict[tuple[str, str], Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): lambda text, _encoding: text.encode("latin1"),  # bytes, as old protocols write them
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_placeholders: _Array(),
     ("numpy.core.multiarray", "scalar"): lambda dtype, data: _assemble(data, dtype, ()),
     ("numpy.core.numeric", "_frombuffer"): _assemble,
 }

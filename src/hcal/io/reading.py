@@ -249,7 +249,7 @@ def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: 
     request = reading.request
     if y.ndim != 1:
         return np.zeros(len(y), dtype=bool)
-    missing, ignored = class_names.missing_labels(y, classes), np.asarray(y == request.ignore_index)
+    missing, ignored = class_names.missing_labels(y, classes), np.asarray(y == request.ignore_index, dtype=bool)
     if request.unlabelled == "drop":
         return missing | ignored
     if missing.any() and "label" not in request.optional:  # a model applied to new rows only carries labels along

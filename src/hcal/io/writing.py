@@ -117,8 +117,6 @@ def can_write(path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in WRITERS:
         raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(WRITERS))}")
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {Path(path).parent}")
 
 
 @contextmanager
