@@ -121,7 +121,7 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
 
 
 def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
-    """Write the reliability diagram where matplotlib is installed."""
+    """Write the reliability diagram if matplotlib is installed."""
     import hcal
     from hcal.extras import install_command
     from hcal.io import atomic_path

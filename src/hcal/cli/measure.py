@@ -47,7 +47,7 @@ class Measured:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able summary."""
+        """Return the result as plain values for JSON."""
         import hcal
 
         result, data = self.result, self.data
@@ -97,7 +97,7 @@ def evaluate(
     *,
     files: Files,
     model: Model = None,
-    metrics: Annotated[str | None, Option(help="names with commas between them; default: all")] = None,
+    metrics: Annotated[str | None, Option(help="names separated by commas; default: all")] = None,
     ci: Annotated[float | None, Option(help="add intervals of this level, such as 0.95")] = None,
     positive: Positive = None,
     diagram: Annotated[bool, Option(help="draw a reliability diagram in the terminal")] = True,
@@ -161,8 +161,8 @@ def report(
     model: Model = None,
     ci: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
     positive: Positive = None,
-    threshold: Annotated[list[float], Option(help="a probability where you decide; repeatable")] = [],  # noqa: B006
-    cost: Annotated[str | None, Option(help="of errors, such as fn=10,fp=1")] = None,
+    threshold: Annotated[list[float], Option(help="a decision threshold; repeatable")] = [],  # noqa: B006
+    cost: Annotated[str | None, Option(help="the costs of errors, such as fn=10,fp=1")] = None,
     cross_fit: Annotated[bool, Option("--cross-fit", help="fit and test a method on the same rows, by folds")] = False,
     method: Method = None,
     blocks: Blocks,
@@ -221,11 +221,11 @@ def certify(
     *,
     files: Annotated[Files, "weight"],
     model: Model = None,
-    level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
-    assume: Annotated[str | None, Option(help="monotone: add what follows if the true rate never falls")] = None,
+    level: Annotated[float, Option(help="confidence level at which all statements hold")] = 0.95,
+    assume: Annotated[str | None, Option(help="monotone: add bounds for a true rate that never falls")] = None,
     positive: Positive = None,
-    out_of_fold: Annotated[str | None, Option(help="certify this method on the rows of its fit, by folds")] = None,
-    fresh: Annotated[bool, Option("--fresh", help="of hcal apply's output: no row was used in its fit")] = False,
+    out_of_fold: Annotated[str | None, Option(help="fit this method on these rows by folds, and certify it")] = None,
+    fresh: Annotated[bool, Option("--fresh", help="no row of this hcal apply output was used in the fit")] = False,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -267,11 +267,11 @@ def compare(
     *,
     files: Annotated[Files, "weight"],
     test: Annotated[Path | None, Option(help="test on this file; else the test part, else folds")] = None,
-    methods: Annotated[str | None, Option(help="registry names with commas; default: all")] = None,
-    metrics: Annotated[str | None, Option(help="names with commas between them")] = None,
+    methods: Annotated[str | None, Option(help="registry names separated by commas; default: all")] = None,
+    metrics: Annotated[str | None, Option(help="names separated by commas")] = None,
     sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
-    folds: Annotated[int, Option(help="of a file without a test part")] = 5,
-    out: Annotated[Path | None, Option(help="a file of finished cells: a run that ended goes on there")] = None,
+    folds: Annotated[int, Option(help="number of folds of a file without a test part")] = 5,
+    out: Annotated[Path | None, Option(help="a file for finished results; an interrupted run resumes")] = None,
     latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
     jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,
@@ -315,11 +315,11 @@ def watch(
     files: Annotated[Files, "group", "weight", "labels"],
     model: Model = None,
     level: Annotated[float, Option(help="probability of a false alarm, over all time")] = 0.05,
-    tolerance: Annotated[str, Option(help="how far off is no reason to alarm; auto fits the data")] = "auto",
-    state: Annotated[Path | None, Option(help="go on from this file, if it exists, and write it")] = None,
+    tolerance: Annotated[str, Option(help="deviation that raises no alarm; auto: by the data")] = "auto",
+    state: Annotated[Path | None, Option(help="continue from this file if it exists, and update it")] = None,
     reset: Annotated[bool, Option("--reset", help="forget the evidence so far, keep the settings")] = False,
     since: Annotated[str | None, Option(help="show recent rows from this date on")] = None,
-    date: Annotated[str | None, Option(help="of these files; today by default")] = None,
+    date: Annotated[str | None, Option(help="the date of these files; today by default")] = None,
     reference: Annotated[Path | None, Option(help="compare scores with this file's, without labels")] = None,
     prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
     shown: Shown,

@@ -31,7 +31,7 @@ def fit(
     preserve: Annotated[str | None, Option(help="what must not change: auto, accuracy, order or none")] = None,
     param: Annotated[list[str], Option(help="a parameter of the method, name=value; repeatable")] = [],  # noqa: B006
     multilabel: Annotated[bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")] = False,
-    sample_rows: Annotated[int | None, Option(help="learn from a random sample of so many rows")] = None,
+    sample_rows: Annotated[int | None, Option(help="learn from a random sample of this many rows")] = None,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -71,7 +71,7 @@ def fit(
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
-    """Parse ``name=value`` pairs; a value is JSON where it can be, None, True or False, else text.
+    """Parse ``name=value`` pairs; a value is None, True, False or JSON, and otherwise text.
 
     >>> parse_params(["bins=30", "preserve=None", "events=top-label"])
     {'bins': 30, 'preserve': None, 'events': 'top-label'}
@@ -186,7 +186,7 @@ def apply(
     model: ModelFile,
     files: Annotated[Files, "group", "weight"],
     output: Output,
-    keep: Annotated[bool, Option("--keep", help="carry all other columns along")] = False,
+    keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False,
     prior: Annotated[str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")] = None,
     blocks: Blocks,
     shown: Shown,
@@ -316,7 +316,7 @@ def export(
     *,
     model: ModelFile,
     output: Output,
-    width: Annotated[str | None, Option(help="of an ONNX graph: float32 or float64")] = None,
+    width: Annotated[str | None, Option(help="the floats of an ONNX graph: float32 or float64")] = None,
     shown: Shown,
 ) -> None:
     """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""

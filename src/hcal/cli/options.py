@@ -35,16 +35,16 @@ class Files:
     """The files of a command and how to read them; all fields but the first are those of :class:`hcal.io.Request`."""
 
     file: Annotated[list[Path], Argument(help=_FILES, metavar="FILE")]
-    input: Annotated[str | None, Option(help="logits, probs or log_probs, where the file does not say")] = None
+    input: Annotated[str | None, Option(help="logits, probs or log_probs, if the file does not say")] = None
     labels: Annotated[Path | None, Option(help="a second file with the labels y")] = None
     scores: Annotated[str | None, Option(help="columns: a pattern 'logit_*', or names with commas")] = None
     label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
-    id: Annotated[str | None, Option(help="a column that names the rows; apply carries it along")] = None
-    group: Annotated[str | None, Option(help="a column: rows of one group depend on each other")] = None
-    weight: Annotated[str | None, Option(help="a column of weights: 2 is the row twice")] = None
-    classes: Annotated[str | None, Option(help="names with commas, in the order of the columns")] = None
-    option_score: Annotated[str | None, Option("--score", help="of .jsonl: sum, length, mutual-information")] = None
-    unit: Annotated[str | None, Option(help="percent, where probabilities go up to 100")] = None
+    id: Annotated[str | None, Option(help="a column that names the rows; apply copies it")] = None
+    group: Annotated[str | None, Option(help="a column of groups; rows of a group are dependent")] = None
+    weight: Annotated[str | None, Option(help="a column of weights; 2 counts the row twice")] = None
+    classes: Annotated[str | None, Option(help="names separated by commas, in the order of the columns")] = None
+    option_score: Annotated[str | None, Option("--score", help="of an option: sum, length, mutual-information")] = None
+    unit: Annotated[str | None, Option(help="percent, if probabilities go up to 100")] = None
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
     unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = "error"
     ranges: Annotated[str, Option(help="middle: read a stated '70-80 %' as 75 %")] = "error"
@@ -101,8 +101,8 @@ class Files:
 class Blocks:
     """How to work on more rows than memory holds: the rows of a block, and the processes that share the work."""
 
-    batch_rows: Annotated[int | None, Option(min=1, help="read so many rows at a time, beyond memory")] = None
-    workers: Annotated[int | None, Option(min=1, help="processes that share the work; same answer")] = None
+    batch_rows: Annotated[int | None, Option(min=1, help="read this many rows at a time, to save memory")] = None
+    workers: Annotated[int | None, Option(min=1, help="number of processes; the result is the same")] = None
     scheduler: Annotated[str | None, Option(help="address of a Dask scheduler: its workers share the work")] = None
 
     def __post_init__(self) -> None:

@@ -136,7 +136,7 @@ class Batches:
         return [piece for piece in pieces_of(paths, self.reading, self._size) if len(piece)]
 
     def check_labels(self) -> None:
-        """Raise an error before a long pass, and not in it, if labels are missing or no classes."""
+        """Raise an error before a long pass, and not in it, if labels are missing or are not classes."""
         _as_batch(0, replace(self.first, y=self.first.labels()))
 
     def pieces(self) -> list[Piece]:

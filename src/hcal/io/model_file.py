@@ -166,7 +166,7 @@ def check_info(info: Any, n_classes: int) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise ValueError("'info' must be an object")
     _check_values(info, MOST_LEVELS)
-    shares, notes, origin = info.get("class_frequencies"), info.get("notes", []), info.get("fitted_on", {})
+    shares, notes, origin = info.get("class_frequencies", []), info.get("notes", []), info.get("fitted_on", {})
     numbers = isinstance(shares, list) and len(shares) == n_classes and {type(v) for v in shares} <= {int, float}
     if not numbers or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
         raise ValueError("'info.class_frequencies' must be K numbers that sum to 1")

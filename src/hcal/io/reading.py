@@ -90,11 +90,11 @@ class DataFile:
 
     @property
     def n_classes(self) -> int:
-        """How many classes the scores have; two where there is one score a row."""
+        """How many classes the scores have; two if there is one score per row."""
         return 2 if self.values.ndim == 1 else int(self.values.shape[1])
 
     def checksum(self) -> str:
-        """Return the SHA-256 of the file; of the checksums where there are several."""
+        """Return the SHA-256 of the file, or of the checksums of several files."""
         each = "".join(checksum(path) for path in (self.path, *self.more))
         return hashlib.sha256(each.encode()).hexdigest() if self.more else each
 
@@ -249,9 +249,10 @@ def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: 
     request = reading.request
     if y.ndim != 1:
         return np.zeros(len(y), dtype=bool)
-    missing, ignored = class_names.missing_labels(y, classes), np.asarray(y == request.ignore_index, dtype=bool)
+    missing = class_names.missing_labels(y, classes)
+    ignored: NDArray[np.bool_] = y == request.ignore_index
     if request.unlabelled == "drop":
-        return missing | ignored
+        return np.logical_or(missing, ignored)
     if missing.any() and "label" not in request.optional:  # a model applied to new rows only carries labels along
         name, last, bad = quoted(plan.roles.get("label", "y")), row + len(y) - 1, row + missing.argmax()
         where = f"{name} in {missing.sum():,} of the rows {row:,} to {last:,}, first in row {bad:,}"

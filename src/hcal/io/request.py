@@ -22,7 +22,7 @@ OptionScore = Literal["sum", "length", "mutual-information"]
 CLASSES: Final = "classes"
 #: The name that the single array of a file without names gets.
 BARE: Final = "_bare"
-#: What columns or arrays beside the scores can be.
+#: The roles of columns or arrays other than the scores.
 ROLES: Final = ("label", "id", "group", "weight")
 _CHOICES: Final = {
     "input": INPUT_KINDS,
@@ -31,12 +31,12 @@ _CHOICES: Final = {
     **dict.fromkeys(("unlabelled", "unreadable"), ("error", "drop")),
     "ranges": ("error", "middle"),
 }
-#: What a model file stores. A second file with labels, and what to do with bad rows, are said anew for each file.
+#: The fields that a model file stores. The others (labels of a second file, treatment of bad rows) concern one file.
 _REMEMBERED: Final = ("scores", *ROLES, "input", "unit", "option_score", "classes", "ignore_index")
-#: What decides the meaning of the scores, with its default: a file must agree with the model in it.
+#: The fields that decide what the scores mean, with their defaults: a file must agree with the model.
 _MEANING: Final = {"input": None, "unit": "fraction", "option_score": "sum"}
 _LONGEST: Final = 10_000
-#: How the name of a column begins that says what its scores are; the group is the kind.
+#: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
 _PREFIX: Final = re.compile(
     r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?", re.IGNORECASE
 )
@@ -185,7 +185,7 @@ class Plan:
 
 
 def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) -> Plan:
-    """Decide which columns of a table, or which arrays, are read as what; only arrays come in parts.
+    """Decide which columns of a table, or which arrays, hold the scores, labels and so on; only arrays have parts.
 
     >>> plan_of(["y", "probs_1", "probs_0"], Request(), "test", table=True).scores
     ['probs_0', 'probs_1']
