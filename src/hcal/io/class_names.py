@@ -159,12 +159,13 @@ def typed(cells: Any) -> NDArray[Any]:
 
 
 def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
-    """Return cells of labels; text that is no class name but can be read as numbers becomes numbers.
+    """Return cells of labels; text that is no class name but can be read as numbers becomes numbers, (N, 1) is (N,).
 
     >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])
     (array([1, 0]), array(['3', '7'], dtype='<U1'))
     """
     y = typed(cells)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
         return y
     try:

@@ -306,7 +306,6 @@ def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Se
             raise ValueError(f"the {role} must have one value a row, got shape {array.shape}")
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
     y = None if cells is None else label_cells(cells, names or reading.order)
-    y = y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the group and the weight are kept under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("group", "weight") if role in parts}
