@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-import sys
 
 
 def main() -> None:
     """Run the command line; the entry point that ``pip install`` puts on the path."""
-    # SIGTERM ends a command like Ctrl-C does: temporary files are removed. The exit status is 143.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _stop)
     from hcal.cli.app import app
 
     app(prog_name="hcal")
+
+
+def _stop(*_: object) -> None:
+    """End a command on SIGTERM as on Ctrl-C, so that temporary files are removed, with the exit status 143."""
+    raise KeyboardInterrupt(128 + signal.SIGTERM)

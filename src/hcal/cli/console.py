@@ -70,9 +70,9 @@ def friendly() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except (KeyboardInterrupt, SystemExit) as ended:
+    except KeyboardInterrupt as ended:
         say("stopped", "yellow", "nothing was half-written")
-        raise typer.Exit(int(str(getattr(ended, "code", 130)))) from None
+        raise typer.Exit(ended.args[0] if ended.args else 130) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
