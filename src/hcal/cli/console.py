@@ -80,6 +80,11 @@ def friendly() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+def stop(number: int, _frame: Any) -> None:
+    """End a command on a signal as on Ctrl-C, so that temporary files are removed; SIGTERM gives the exit code 143."""
+    raise KeyboardInterrupt(128 + number)
+
+
 def _explain(error: Exception) -> None:
     """Print an error as one line; discard what could not be written to standard output."""
     text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))

@@ -134,9 +134,8 @@ def _measure(files: Files, blocks: Blocks, calibrator: Any, positive: str | None
         data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
         raw = _own_probs(data)
         probs = raw if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
-        more: dict[str, Any] = {"how": done.how, "sample_rows": len(done.sample)}
-        found, notes = (done.argmax_changed, more, done.sentences), overlap_note(done.overlap)
-        return Measured(data, calibrator, number, done.result, raw, probs, *found, notes)
+        found = (done.argmax_changed, {"how": done.how, "sample_rows": len(done.sample)}, done.sentences)
+        return Measured(data, calibrator, number, done.result, raw, probs, *found, overlap_note(done.overlap))
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
     y, number = data.labels(), options.class_number(positive, data.classes)
