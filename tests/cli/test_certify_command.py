@@ -57,10 +57,6 @@ def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path]
     assert "off by more than" in _run("certify", tmp_path / "same.npz")  # without the model
 
 
-def test_a_missing_group_is_named(task: tuple[Path, Path]) -> None:
-    assert "has no 'age'" in _run("certify", task[0], "--group", "age", code=1)
-
-
 def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     state = tmp_path / "watch.json"

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import hcal
-from hcal.cli.app import app
+from command_line import run
 from hcal.cli.demo import train_digits
 
 
@@ -23,25 +22,22 @@ def test_the_network_is_real_over_confident_and_repeatable() -> None:
     np.testing.assert_array_equal(train_digits()["logits_test"], digits["logits_test"])
 
 
-def test_demo_writes_files_that_the_other_commands_read(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    result = CliRunner().invoke(app, ["demo", "--method", "ts", "-o", str(out), "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["after"]["ece_ew"] < found["before"]["ece_ew"]
-    assert found["after"]["nll"] < found["before"]["nll"]
-    assert found["after"]["accuracy"] == found["before"]["accuracy"]
-    assert sorted(p.name for p in out.iterdir()) == sorted(found["files"])
-    assert {"digits.npz", "model.hcal", "reliability.png"} <= set(found["files"])
-    assert (out / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    again = CliRunner().invoke(app, ["evaluate", str(out / "digits.npz"), "--model", str(out / "model.hcal"), "--json"])
-    measured = json.loads(again.stdout)
-    assert measured["metrics"]["ece_ew"] == pytest.approx(found["after"]["ece_ew"])
-
-
-def test_demo_tells_the_story(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    result = CliRunner().invoke(app, ["demo", "--method", "ts", "-o", str(out)], env={"COLUMNS": "120"})
-    assert result.exit_code == 0, result.output
+def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(tmp_path: Path) -> None:
+    told = run("demo", "--method", "ts", "-o", tmp_path).output
     for text in ("over-confident by", "before", "after", "█", "Not one prediction changed", "next:"):
-        assert text in result.output
+        assert text in told
+    assert {p.name for p in tmp_path.iterdir()} == {"digits.npz", "model.hcal", "reliability.png", "report.html"}
+    assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    asked = (
+        "evaluate",
+        tmp_path / "digits.npz",
+        "--model",
+        tmp_path / "model.hcal",
+        "--metrics",
+        "ece_ew,nll,accuracy",
+    )
+    found = json.loads(run(*asked, "--json").stdout)
+    before, after = found["before"], found["metrics"]
+    assert after["ece_ew"] < before["ece_ew"]
+    assert after["nll"] < before["nll"]
+    assert after["accuracy"] == pytest.approx(before["accuracy"])

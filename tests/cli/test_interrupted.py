@@ -37,14 +37,8 @@ pathlib.Path.replace = slow
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "sent", "code"),
-    [
-        *((command, signal.SIGKILL, -9) for command in OUTPUTS),
-        *((command, signal.SIGINT, 130) for command in OUTPUTS),
-        *((command, signal.SIGTERM, 143) for command in OUTPUTS),
-    ],
-)
+@pytest.mark.parametrize("command", OUTPUTS)
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_writing_leaves_the_old_output(
     folder: Path, command: str, sent: signal.Signals, code: int
 ) -> None:
@@ -59,7 +53,7 @@ def test_a_signal_while_writing_leaves_the_old_output(
     assert output.read_text() == "old"
     if sent != signal.SIGKILL:
         assert_one_line(err, "stopped: ")
-        assert not [p.name for p in folder.iterdir() if p.name.startswith(f".{output.name}")]
+        assert not list(folder.glob(".*"))
 
 
 @pytest.mark.parametrize("output", ["m.hcal", "p.csv", "p.npz", "p.npy", "p.parquet", "r.html"])
@@ -71,12 +65,9 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output:
     process = start(folder, *command_of(command, output), "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""})
     _, err = process.communicate()
     assert process.returncode == 1
-    assert "bug in hcal" not in err
-    assert "Traceback" not in err
-    assert err.count("\n") == 1, err
-    assert err.startswith("error: ")
+    assert_one_line(err, "error: ")
     assert (folder / output).read_text() == "old"
-    assert not [p.name for p in folder.iterdir() if p.name.startswith(f".{output}")]
+    assert not list(folder.glob(".*"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -127,12 +127,6 @@ def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
     assert "250" in said
 
 
-def test_a_certificate_is_refused_on_rows_of_the_fit(tmp_path: Path) -> None:
-    cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
-    run("fit", cal, *TWO, "--method", "hb", "--param", "bins=100", "-o", model, "-q")
-    assert "used to fit" in run("certify", cal, "--model", model, code=1).stderr
-
-
 def test_a_certificate_of_applied_probabilities_asks_for_the_model(tmp_path: Path) -> None:
     """Apply, then certify, was a way around the check of the rows of the fit."""
     cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"

@@ -55,7 +55,7 @@ def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
 
 
 def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hcal.io.tables._MARK_BYTES", 4000)  # small files of text have cuts too
+    monkeypatch.setattr("hcal.io.formats._MARK_BYTES", 4000)  # small files of text have cuts too
     arrays = ("npy", "npz", "npz, columns", "npz, packed", "npz, packed, columns")
     formats = (*arrays, "csv", "parquet", "feather", "jsonl")
     for name in formats:
@@ -125,6 +125,8 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     np.testing.assert_array_equal(np.concatenate([b.y for b in found]), rows[1][kept])
     whole = read(tmp_path, request)
     assert (whole.dropped, len(whole.values)) == (129, 771)
+    np.savez(tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None])  # y may be a column
+    assert batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50).n_rows == kept.sum()
 
 
 def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Path) -> None:

@@ -8,20 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import hcal
-from hcal.cli.app import app
+from command_line import run
 from hcal.io import Request, read
 from hcal.io.language_models import WORDS, option_scores, read_lm_eval, read_stated
 from lm_eval_files import write_samples
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
 
 # -- lm-evaluation-harness ---------------------------------------------------------------------------
 
@@ -42,7 +34,7 @@ def test_length_and_mutual_information(tmp_path: Path) -> None:
         quiz = read_lm_eval(written.path, score=score)
         assert quiz.log_probs().shape == (200, 4)
         assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(expected, abs=1e-9)
-        found = json.loads(run("evaluate", written.path, "--score", score, "--json"))
+        found = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
         assert found["metrics"]["accuracy"] == pytest.approx(expected, abs=1e-9)
     path = write_samples(tmp_path).path
     for score, message in (("mutual-information", "line 1: no requests without a context"), ("t", "must be one of")):
@@ -129,10 +121,10 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
     model = tmp_path / "model.hcal"
     run("fit", *cal, "-o", model)
     assert hcal.load(model).temperature_ == pytest.approx(3, rel=0.3)
-    plain = json.loads(run("evaluate", test.path, "--json"))
+    plain = json.loads(run("evaluate", test.path, "--json").stdout)
     assert plain["metrics"]["accuracy"] == pytest.approx(test.acc, abs=1e-9)
     assert plain["metrics"]["brier"] == pytest.approx(test.brier_score, abs=1e-9)
-    after = json.loads(run("evaluate", test.path, "--model", model, "--json"))
+    after = json.loads(run("evaluate", test.path, "--model", model, "--json").stdout)
     assert after["argmax_changed"] == 0
     assert after["metrics"]["nll"] < 0.9 * after["before"]["nll"]
     run("apply", model, test.path, "-o", tmp_path / "probs.npz")

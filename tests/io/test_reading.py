@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.io import DataFile, Request, checksum, read, write_blocks
+from hcal.io import DataFile, Request, checksum, read
 
 PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
 Y = np.array([1, 0, 1])
@@ -38,11 +38,6 @@ def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
     return path
 
 
-def write_probs(path: Path) -> None:
-    with write_blocks(path, len(PROBS)) as write:
-        write(PROBS, Y)
-
-
 def refused(path: Path, message: str, request: Request | None = None, **options: Any) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         read(path, request or Request(input="probs"), **options)
@@ -54,18 +49,8 @@ def refused(path: Path, message: str, request: Request | None = None, **options:
 # -- what a file holds ------------------------------------------------------------------------------
 
 
-def test_probabilities_written_are_probabilities_read(tmp_path: Path) -> None:
-    for suffix in (".npz", *TABLES):
-        path = tmp_path / f"p{suffix}"
-        write_probs(path)
-        data = read(path)
-        assert (data.kind, data.part) == ("probs", "")
-        np.testing.assert_array_equal(data.values, PROBS)
-        np.testing.assert_array_equal(data.labels(), Y)
-
-
 def test_npy_holds_one_array_and_must_be_told_what(tmp_path: Path) -> None:
-    write_probs(tmp_path / "p.npy")
+    np.save(tmp_path / "p.npy", PROBS)
     np.save(tmp_path / "y.npy", Y)
     with pytest.raises(ValueError, match=r"p.npy does not say what its numbers are"):
         read(tmp_path / "p.npy")

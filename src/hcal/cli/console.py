@@ -1,4 +1,4 @@
-"""What the terminal shows: tables, warnings, errors without tracebacks."""
+"""Output to the terminal: tables, warnings, and errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
     from hcal.io import DataFile
 
-#: What went wrong by the user's hand, disk or memory, as opposed to by ours.
+#: Errors that the input, the disk or the memory causes; all others are bugs in hcal.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
-#: An error is one line, and no longer than this.
+#: The most characters of an error message, which is one line.
 _LONGEST = 600
 
 
 def out() -> Console:
-    """Return a console on standard output, looked up late so that tests and pipes see it."""
+    """Return a console on the current standard output, which tests may have replaced."""
     return Console(highlight=False, soft_wrap=True)
 
 
 def show_lines(text: object) -> None:
-    """Print text as it is, line by line, its escapes shown."""
+    """Print text line by line without interpreting markup; control characters are shown as escapes."""
     for line in str(text).splitlines():
         out().print(printable(line), markup=False)
 
 
 def name(text: object) -> str:
-    """Return a name of a file (or other text of the user): its brackets are no markup, its escapes are shown.
+    """Return the name of a file, or other text of the user, for printing: brackets are not read as markup.
 
     >>> print(name("data[bold].hcal"))
     data\\[bold].hcal
@@ -53,17 +53,15 @@ def name(text: object) -> str:
 
 @contextmanager
 def friendly() -> Iterator[None]:
-    """Turn errors into one sentence and exit code 1 (130 for Ctrl-C), and warnings into a line on stderr."""
+    """Turn errors into one sentence and exit code 1 (130 for Ctrl-C), and warnings into lines on standard error."""
     if os.environ.get("HCAL_DEBUG"):
         yield
         return
-    from hcal.io.files import Terminated, ended_by_sigterm
-
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a character that the terminal's encoding lacks
     try:
-        with ended_by_sigterm(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             yield
@@ -72,9 +70,9 @@ def friendly() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except (KeyboardInterrupt, Terminated) as ended:
+    except KeyboardInterrupt as ended:
         say("stopped", "yellow", "nothing was half-written")
-        raise typer.Exit(int(str(getattr(ended, "code", 130)))) from None
+        raise typer.Exit(ended.args[0] if ended.args else 130) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
@@ -82,8 +80,13 @@ def friendly() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+def stop(number: int, _frame: Any) -> None:
+    """End a command on a signal as on Ctrl-C, so that temporary files are removed; SIGTERM gives the exit code 143."""
+    raise KeyboardInterrupt(128 + number)
+
+
 def _explain(error: Exception) -> None:
-    """Print what went wrong, and throw away what standard output could not take."""
+    """Print an error as one line; discard what could not be written to standard output."""
     text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))
     torch_says = isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", text, re.I)
     if torch_says or isinstance(error, MemoryError):
@@ -108,7 +111,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def say(word: str, colour: str, text: str) -> None:
-    """Print ``word: text`` on one line of standard error, the text as it is."""
+    """Print ``word: text`` on one line of standard error; the text is not read as markup."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold {colour}]{word}:[/]", end=" ")
     line = printable(" ".join(text.split()))
@@ -116,7 +119,7 @@ def say(word: str, colour: str, text: str) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Print one JSON object on standard output; NaN has no place in JSON and becomes null."""
+    """Print one JSON object on standard output; NaN, which JSON does not have, becomes null."""
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
@@ -126,7 +129,7 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 @contextmanager
 def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]:
-    """Show that something runs, on a terminal: a fit with a bar of its own by that, all else by a spinner."""
+    """Show a spinner on a terminal while something runs, unless the calibrator has a progress bar of its own."""
     from hcal.progress import silent
 
     own_bar = calibrator is not None and "verbose" in calibrator.get_params(deep=False)
@@ -137,13 +140,13 @@ def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]
 
 
 def shape_of(data: DataFile) -> str:
-    """Return name, shape and part of what was read, for a progress line."""
+    """Return the name, shape and part of a file, for a progress line."""
     shape = " × ".join(f"{n:,}" for n in data.values.shape)
     return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def before_after(scores: Mapping[str, Mapping[str, float]], title: str) -> Table:
-    """Return a table of scores before and after; a fall is green, accuracy and confidence have no colour."""
+    """Return a table of scores before and after; lower is green, except for accuracy and mean confidence."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)

@@ -1,10 +1,9 @@
-"""``hcal demo``: a small, real, over-confident network is calibrated, shown and written to files.
+"""``hcal demo``: train a small over-confident network, calibrate it, show the result and write files.
 
-scikit-learn ships 1,797 handwritten digits of 8 × 8 pixels. A multi-layer perceptron with far more
-parameters than images, trained on a few hundred noisy ones until it knows them by heart, does what large
-networks do: it is right less often than it says. Every held-out digit is shown four times, each time with
-new noise, so that there are enough rows to measure on. Copies of one digit are not independent, so the
-demo's intervals are a little too narrow.
+scikit-learn comes with 1,797 handwritten digits of 8 × 8 pixels. A multi-layer perceptron with far more parameters
+than images is trained on a few hundred noisy ones until it has memorised them. Like many large networks, it is then
+right less often than it claims. Every held-out digit is used four times, each time with new noise, to have enough
+rows to measure on. Copies of one digit are not independent, so the demo's intervals are a little too narrow.
 """
 
 from __future__ import annotations
@@ -102,19 +101,14 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
     import hcal
 
     out, (before, after) = console.out(), scores.values()
-    out.print(
-        f"A network was trained on noisy digits. On {len(y):,} new pictures it is right "
-        f"[bold]{before['accuracy']:.1%}[/] of the time,\nbut says "
-        f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
-        f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
-    )
+    right, claimed = before["accuracy"], before["mean_confidence"]
+    out.print(f"A network was trained on noisy digits. On {len(y):,} new pictures it is right [bold]{right:.1%}[/],")
+    out.print(f"but claims [bold red]{claimed:.1%}[/]: over-confident by {100 * (claimed - right):.1f} points.\n")
     raw, probs = sides.values()
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
-    out.print(
-        f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, "
-        f"and now it says [bold green]{after['mean_confidence']:.1%}[/]."
-    )
+    now = f"[bold green]{after['mean_confidence']:.1%}[/]"
+    out.print(f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it claims {now}.")
     for note in calibrator.info_.get("notes", []):
         out.print(console.name(note))
     for when, each in sides.items():
@@ -127,7 +121,7 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
 
 
 def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
-    """Write the reliability diagram where matplotlib is installed."""
+    """Write the reliability diagram if matplotlib is installed."""
     import hcal
     from hcal.extras import install_command
     from hcal.io import atomic_path

@@ -1,4 +1,4 @@
-"""``hcal evaluate``, ``report``, ``certify``, ``compare`` and ``watch``: from files to what is known of a model."""
+"""``hcal evaluate``, ``report``, ``certify``, ``compare`` and ``watch``: measure how well a model is calibrated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _text_names(data: Any) -> list[str] | None:
-    """Return the names of a file's classes as text: its labels are positions, and must not be looked up."""
+    """Return the names of a file's classes as text, so that labels that are integers count as positions."""
     return None if data.classes is None else [str(name) for name in data.classes]
 
 
@@ -33,7 +33,7 @@ def _own_probs(data: DataFile) -> Any:
 
 @dataclass
 class Measured:
-    """What ``hcal evaluate`` found: before, after where there is a model, and rows to draw."""
+    """The result of ``hcal evaluate``: the metrics, and the rows for the diagrams before and after calibration."""
 
     data: DataFile
     calibrator: Any
@@ -47,7 +47,7 @@ class Measured:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able summary."""
+        """Return the result as plain values for JSON."""
         import hcal
 
         result, data = self.result, self.data
@@ -97,7 +97,7 @@ def evaluate(
     *,
     files: Files,
     model: Model = None,
-    metrics: Annotated[str | None, Option(help="names with commas between them; default: all")] = None,
+    metrics: Annotated[str | None, Option(help="names separated by commas; default: all")] = None,
     ci: Annotated[float | None, Option(help="add intervals of this level, such as 0.95")] = None,
     positive: Positive = None,
     diagram: Annotated[bool, Option(help="draw a reliability diagram in the terminal")] = True,
@@ -112,14 +112,12 @@ def evaluate(
         lines = [f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items()) for label, each in scores.items()]
         shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
         return
-    found = _measure(files, blocks, calibrator, positive, asked, quiet=shown.silent)
+    found = _measure(files, blocks, calibrator, positive, asked, shown.silent)
     shown.show(found.to_dict, lambda: found.show(draw=diagram))
 
 
-def _measure(
-    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool
-) -> Measured:
-    """Measure what files hold and, with a model, what it makes of it; a pass over blocks keeps a sample to draw."""
+def _measure(files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, quiet: bool) -> Measured:
+    """Measure the probabilities of files, or a model's; a pass over blocks keeps a sample for the diagram."""
     import numpy as np
 
     import hcal
@@ -134,12 +132,10 @@ def _measure(
         with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
             done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
         data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
-        raw = probs = _own_probs(data)
-        if calibrator is not None:
-            probs = np.asarray(calibrator.predict_proba(data.values))
-        more: dict[str, Any] = {"how": done.how, "sample_rows": len(done.sample)}
-        found, notes = (done.argmax_changed, more, done.sentences), overlap_note(done.overlap)
-        return Measured(data, calibrator, number, done.result, raw, probs, *found, notes)
+        raw = _own_probs(data)
+        probs = raw if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
+        found = (done.argmax_changed, {"how": done.how, "sample_rows": len(done.sample)}, done.sentences)
+        return Measured(data, calibrator, number, done.result, raw, probs, *found, overlap_note(done.overlap))
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
     y, number = data.labels(), options.class_number(positive, data.classes)
@@ -164,8 +160,8 @@ def report(
     model: Model = None,
     ci: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
     positive: Positive = None,
-    threshold: Annotated[list[float], Option(help="a probability where you decide; repeatable")] = [],  # noqa: B006
-    cost: Annotated[str | None, Option(help="of errors, such as fn=10,fp=1")] = None,
+    threshold: Annotated[list[float], Option(help="a decision threshold; repeatable")] = [],  # noqa: B006
+    cost: Annotated[str | None, Option(help="the costs of errors, such as fn=10,fp=1")] = None,
     cross_fit: Annotated[bool, Option("--cross-fit", help="fit and test a method on the same rows, by folds")] = False,
     method: Method = None,
     blocks: Blocks,
@@ -185,10 +181,8 @@ def report(
     else:
         data = files.read(calibrator)
         wanted |= {"positive": options.class_number(positive, data.classes), "class_names": _text_names(data)}
-        wanted |= {"input": data.kind, "groups": data.groups}
-        wanted["source"] = Source(
-            str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options()
-        )
+        file = (str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options())
+        wanted |= {"input": data.kind, "groups": data.groups, "source": Source(*file)}
         with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
             content = measure_report(data.values, data.labels(), method if cross_fit else calibrator, **wanted)
     verdict = write_page(output, content)
@@ -205,7 +199,7 @@ def report(
 
 
 def parse_cost(text: str | None) -> dict[str, float] | None:
-    """Return what ``fn=10,fp=1`` says.
+    """Return the costs that a text like ``fn=10,fp=1`` states.
 
     >>> parse_cost("fn=10, fp=1")
     {'fn': 10.0, 'fp': 1.0}
@@ -226,11 +220,11 @@ def certify(
     *,
     files: Annotated[Files, "weight"],
     model: Model = None,
-    level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
-    assume: Annotated[str | None, Option(help="monotone: add what follows if the true rate never falls")] = None,
+    level: Annotated[float, Option(help="confidence level at which all statements hold")] = 0.95,
+    assume: Annotated[str | None, Option(help="monotone: add bounds for a true rate that never falls")] = None,
     positive: Positive = None,
-    out_of_fold: Annotated[str | None, Option(help="certify this method on the rows of its fit, by folds")] = None,
-    fresh: Annotated[bool, Option("--fresh", help="of hcal apply's output: no row was used in its fit")] = False,
+    out_of_fold: Annotated[str | None, Option(help="fit this method on these rows by folds, and certify it")] = None,
+    fresh: Annotated[bool, Option("--fresh", help="no row of this hcal apply output was used in the fit")] = False,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -248,10 +242,11 @@ def certify(
     else:
         data = files.read(calibrator)
         if calibrator is None and data.made_by and not fresh:
-            raise ValueError(
-                f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
-                "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
+            advice = (
+                "certify the scores with --model, which recognises rows of its fit, or add --fresh if none of these"
             )
+            made = f"{data.name} was written by hcal apply with the model {data.made_by}"
+            raise ValueError(f"{made}: {advice} rows was used in the fit")
         y = data.labels()
         rows: list[Any] = [_own_probs(data), y]
         wanted |= {"positive": options.class_number(positive, data.classes), "classes": _text_names(data)}
@@ -271,11 +266,11 @@ def compare(
     *,
     files: Annotated[Files, "weight"],
     test: Annotated[Path | None, Option(help="test on this file; else the test part, else folds")] = None,
-    methods: Annotated[str | None, Option(help="registry names with commas; default: all")] = None,
-    metrics: Annotated[str | None, Option(help="names with commas between them")] = None,
+    methods: Annotated[str | None, Option(help="registry names separated by commas; default: all")] = None,
+    metrics: Annotated[str | None, Option(help="names separated by commas")] = None,
     sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
-    folds: Annotated[int, Option(help="of a file without a test part")] = 5,
-    out: Annotated[Path | None, Option(help="a file of finished cells: a run that ended goes on there")] = None,
+    folds: Annotated[int, Option(help="number of folds of a file without a test part")] = 5,
+    out: Annotated[Path | None, Option(help="a file for finished results; an interrupted run resumes")] = None,
     latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
     jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,
@@ -319,11 +314,11 @@ def watch(
     files: Annotated[Files, "group", "weight", "labels"],
     model: Model = None,
     level: Annotated[float, Option(help="probability of a false alarm, over all time")] = 0.05,
-    tolerance: Annotated[str, Option(help="how far off is no reason to alarm; auto fits the data")] = "auto",
-    state: Annotated[Path | None, Option(help="go on from this file, if it exists, and write it")] = None,
+    tolerance: Annotated[str, Option(help="deviation that raises no alarm; auto: by the data")] = "auto",
+    state: Annotated[Path | None, Option(help="continue from this file if it exists, and update it")] = None,
     reset: Annotated[bool, Option("--reset", help="forget the evidence so far, keep the settings")] = False,
     since: Annotated[str | None, Option(help="show recent rows from this date on")] = None,
-    date: Annotated[str | None, Option(help="of these files; today by default")] = None,
+    date: Annotated[str | None, Option(help="the date of these files; today by default")] = None,
     reference: Annotated[Path | None, Option(help="compare scores with this file's, without labels")] = None,
     prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
     shown: Shown,
@@ -364,7 +359,7 @@ def watch(
 
 
 def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:
-    """Add one file's rows to a monitor, in their order; the first that names classes names them for all."""
+    """Add the rows of a file to a monitor; the first file with class names names the classes for all."""
     from datetime import UTC, datetime
 
     import numpy as np

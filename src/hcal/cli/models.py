@@ -1,4 +1,4 @@
-"""``hcal fit``, ``apply``, ``info`` and ``export``: models are learned, used, described and taken along."""
+"""``hcal fit``, ``apply``, ``info`` and ``export``: fit a calibrator, use it, describe it, and export it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hcal.cli.options import Blocks, Files, Method, ModelFile, Output, Shown, ch
 if TYPE_CHECKING:
     from hcal.io import DataFile
 
-#: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.
+#: With fewer rows than this, or fewer rows of the rarer of two classes, ``hcal fit`` warns.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
-#: What people write for values that JSON spells otherwise.
+#: Values that people write differently from JSON.
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
 
 
@@ -31,7 +31,7 @@ def fit(
     preserve: Annotated[str | None, Option(help="what must not change: auto, accuracy, order or none")] = None,
     param: Annotated[list[str], Option(help="a parameter of the method, name=value; repeatable")] = [],  # noqa: B006
     multilabel: Annotated[bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")] = False,
-    sample_rows: Annotated[int | None, Option(help="learn from a random sample of so many rows")] = None,
+    sample_rows: Annotated[int | None, Option(help="learn from a random sample of this many rows")] = None,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -47,8 +47,6 @@ def fit(
         source = files.batches(blocks.batch_rows, part="cal")
         source.check_labels()
         data, rows = source.first, source.n_rows
-        if data.questions:
-            raise ValueError("questions with their options are read whole: leave the options of blocks out")
         what = f"{source.name} ({rows:,} × {source.n_classes:,})"
         calibrator = _new_calibrator(method, data, params)
         with blocks.working(f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent) as told:
@@ -57,8 +55,7 @@ def fit(
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
         calibrator = _new_calibrator(method, data, params, multilabel=multilabel)
-        text = f"fitting {calibrator.name} on {what}"
-        with console.working(text, quiet=shown.silent, calibrator=calibrator):
+        with console.working(f"fitting {calibrator.name} on {what}", quiet=shown.silent, calibrator=calibrator):
             if multilabel:
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
@@ -74,7 +71,7 @@ def fit(
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
-    """Parse ``name=value`` pairs; a value is JSON where it can be, None, True or False, else text.
+    """Parse ``name=value`` pairs; a value is None, True, False or JSON, and otherwise text.
 
     >>> parse_params(["bins=30", "preserve=None", "events=top-label"])
     {'bins': 30, 'preserve': None, 'events': 'top-label'}
@@ -94,7 +91,7 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
 
 
 def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False) -> Any:
-    """Return the method that was asked for, for the kind of rows that a file holds."""
+    """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
     if multilabel:
         from hcal.calibrators.multilabel import MultilabelCalibrator
 
@@ -111,7 +108,7 @@ def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any], 
 
 
 def _warnings(data: DataFile) -> list[str]:
-    """Return a sentence where a calibration set is tiny, or its two classes seem to be swapped."""
+    """Return a warning if a calibration set is tiny or its two classes seem to be swapped."""
     from numpy import unique
 
     from hcal.inputs import to_probs
@@ -123,10 +120,8 @@ def _warnings(data: DataFile) -> list[str]:
         return said
     found, counts = unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:
-        return [
-            f"{rows} rows are very few to learn from: what they show is mostly chance. "
-            "Some hundreds, and others to test on, are a start"
-        ]
+        advice = "what they show is mostly chance. Some hundreds, and others to test on, are a start"
+        return [f"{rows} rows are very few to learn from: {advice}"]
     if two and len(found) == 2 and (few := counts.min()) < FEW_OF_A_CLASS:
         rare = names[int(found[counts.argmin()])]
         return [f"only {few} of {rows:,} rows are of class {rare}: what is learned of it is mostly chance"]
@@ -134,7 +129,7 @@ def _warnings(data: DataFile) -> list[str]:
 
 
 def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
-    """Keep with the model how its rows were asked for, and which file they came from."""
+    """Store in the model how its rows were read and from which file."""
     from datetime import UTC, datetime
 
     if not hasattr(calibrator, "info_"):
@@ -149,7 +144,7 @@ def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
 
 
 def facts(calibrator: Any) -> dict[str, Any]:
-    """Return what is known of a fitted calibrator, JSON-able."""
+    """Return the facts about a fitted calibrator as plain values for JSON."""
     if calibrator.name == "multilabel":
         return {"labels": list(calibrator.label_names_), "own_weight": calibrator.own_weight_.tolist()}
     names = getattr(calibrator, "class_names_", None)
@@ -167,7 +162,7 @@ def facts(calibrator: Any) -> dict[str, Any]:
 
 
 def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
-    """Print the scores before and after, what changed, and what to do next."""
+    """Print the scores before and after calibration, notes about the fit, and the next command to try."""
     out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":
         out.print(f"calibrated {len(calibrator.label_names_)} labels on {what}\nwrote [bold]{model}[/]")
@@ -181,8 +176,8 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     if info["fitted_on"]["part"]:
         out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
     else:
-        suffix = first.suffix if first.suffix in (".csv", ".parquet", ".feather", ".jsonl") else ".npz"
-        out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o probs{suffix}[/]")
+        output = _target(Path(), Path(f"probs{first.suffix}"))
+        out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o {output}[/]")
 
 
 @command("hcal apply model.hcal new.csv -o probs.csv", "hcal apply model.hcal 'days/*.parquet' -o calibrated/")
@@ -191,7 +186,7 @@ def apply(
     model: ModelFile,
     files: Annotated[Files, "group", "weight"],
     output: Output,
-    keep: Annotated[bool, Option("--keep", help="carry all other columns along")] = False,
+    keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False,
     prior: Annotated[str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")] = None,
     blocks: Blocks,
     shown: Shown,
@@ -203,8 +198,8 @@ def apply(
 
     check_output(output, model, *files.file)
     calibrator = load_model(model, multilabel=True)
-    paths = [path.absolute() for path in files_of(files.file)]  # a worker may stand in another folder
-    if len(paths) > 1 and not output.suffix:  # many files give as many files of the same names
+    paths = [path.absolute() for path in files_of(files.file)]  # a worker process may have another working folder
+    if len(paths) > 1 and not output.suffix:  # several files are written to files of the same names
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise ValueError(f"{output} exists: name a new or an empty folder")
         output.mkdir(parents=True, exist_ok=True)
@@ -230,14 +225,10 @@ def apply(
 
 
 def _target(folder: Path, path: Path) -> Path:
-    """Return the file of the same name, as .npz where its format cannot be written."""
-    from hcal.io import can_write
+    """Return the file of the same name in a folder, as .npz if its type cannot be written."""
+    from hcal.io.writing import WRITERS
 
-    try:
-        can_write(folder / path.name)
-    except ValueError:
-        return folder / f"{path.stem}.npz"
-    return folder / path.name
+    return folder / (path.name if path.suffix.lower() in WRITERS else f"{path.stem}.npz")
 
 
 def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
@@ -255,12 +246,12 @@ def _apply_to(cal: Any, batch_rows: int | None, keep: bool, made_by: str, piece:
     """Apply a calibrator to one source and write one file; return rows and the sum of confidences."""
     import numpy as np
 
-    from hcal.io import write_blocks
-    from hcal.io.reading import read_blocks
+    from hcal.io import read_blocks, write_blocks
+    from hcal.io.language_models import is_questions
 
     files, target = piece
     asked = files.request(cal)
-    if asked.plain and all(path.suffix.lower() == ".jsonl" for path in files.file):
+    if asked.plain and is_questions(files.file):
         first = files.read(cal, keep=keep)
         n_rows, parts = len(first.values), iter([first])
     else:
@@ -298,7 +289,7 @@ def info(*, model: ModelFile, shown: Shown) -> None:
 
 
 def _show_info(found: dict[str, Any]) -> None:
-    """Print what a model file says of itself, one fact a line."""
+    """Print the facts about a model file, one per line."""
     out, told = console.out(), found.get("info", {})
     lines = {
         "file": f"{found['model']} (sha256 {found['sha256'][:16]}…)",
@@ -325,7 +316,7 @@ def export(
     *,
     model: ModelFile,
     output: Output,
-    width: Annotated[str | None, Option(help="of an ONNX graph: float32 or float64")] = None,
+    width: Annotated[str | None, Option(help="the floats of an ONNX graph: float32 or float64")] = None,
     shown: Shown,
 ) -> None:
     """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""

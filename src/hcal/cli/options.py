@@ -1,4 +1,4 @@
-"""What several commands share: the options that say which rows are read, and what makes a function a command."""
+"""What several commands share: options that say which rows are read, and the decorator that makes a command."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hcal._version import __version__
 from hcal.cli import console
 
 if TYPE_CHECKING:
-    from hcal.io import Batches, DataFile, Part, Request
+    from hcal.io import Batches, DataFile, Request
 
-#: Peak of memory of a command over the bytes of the scores it reads.
+
+#: The peak memory of a command, as a multiple of the bytes of the scores that it reads.
 _PEAK = 10
 
 
-_METHOD = "a calibrator by its registry name \\[default: pool; ts for questions]"
-Method = Annotated[str | None, Option(help=_METHOD)]
+Method = Annotated[str | None, Option(help="a calibrator by its registry name \\[default: pool; ts for questions]")]
 Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
 Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
@@ -32,26 +32,26 @@ _FILES = ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or 
 
 @dataclass(frozen=True)
 class Files:
-    """Files, and what the options say of them; all but the first are fields of :class:`hcal.io.Request`."""
+    """The files of a command and how to read them; all fields but the first are those of :class:`hcal.io.Request`."""
 
     file: Annotated[list[Path], Argument(help=_FILES, metavar="FILE")]
-    input: Annotated[str | None, Option(help="logits, probs or log_probs, where the file does not say")] = None
+    input: Annotated[str | None, Option(help="logits, probs or log_probs, if the file does not say")] = None
     labels: Annotated[Path | None, Option(help="a second file with the labels y")] = None
     scores: Annotated[str | None, Option(help="columns: a pattern 'logit_*', or names with commas")] = None
     label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
-    id: Annotated[str | None, Option(help="a column that names the rows; apply carries it along")] = None
-    group: Annotated[str | None, Option(help="a column: rows of one group depend on each other")] = None
-    weight: Annotated[str | None, Option(help="a column of weights: 2 is the row twice")] = None
-    classes: Annotated[str | None, Option(help="names with commas, in the order of the columns")] = None
-    option_score: Annotated[str | None, Option("--score", help="of .jsonl: sum, length, mutual-information")] = None
-    unit: Annotated[str | None, Option(help="percent, where probabilities go up to 100")] = None
+    id: Annotated[str | None, Option(help="a column that names the rows; apply copies it")] = None
+    group: Annotated[str | None, Option(help="a column of groups; rows of a group are dependent")] = None
+    weight: Annotated[str | None, Option(help="a column of weights; 2 counts the row twice")] = None
+    classes: Annotated[str | None, Option(help="names separated by commas, in the order of the columns")] = None
+    option_score: Annotated[str | None, Option("--score", help="of an option: sum, length, mutual-information")] = None
+    unit: Annotated[str | None, Option(help="percent, if probabilities go up to 100")] = None
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
     unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = "error"
     ranges: Annotated[str, Option(help="middle: read a stated '70-80 %' as 75 %")] = "error"
     ignore_index: Annotated[int | None, Option(help="leave out rows, or pixels, with this label")] = None
 
     def request(self, calibrator: Any = None) -> Request:
-        """Return how the rows are asked for; what is left open, as the calibrator was fitted."""
+        """Return how the rows are asked for; what the options leave open is as in the calibrator's fit."""
         from hcal.io import Request
 
         names = names_of(self.classes)
@@ -59,21 +59,21 @@ class Files:
         asked = Request(**{name: value for name, value in given.items() if name != "file"})
         if calibrator is None:
             return asked
-        remembered = getattr(calibrator, "info_", {}).get("request", {})  # several labels a row: no info_
+        remembered = getattr(calibrator, "info_", {}).get("request", {})  # a multilabel calibrator has no info_
         return asked.for_model({"input": calibrator.input, **remembered})
 
-    def read(self, calibrator: Any = None, *, part: Part = "test", keep: bool = False) -> DataFile:
-        """Read all rows, with the columns and classes that the calibrator wants where there is one."""
+    def read(self, calibrator: Any = None, **options: Any) -> DataFile:
+        """Read all rows, with columns and classes in the order of the calibrator if there is one."""
         from hcal.io import read
 
         order = getattr(calibrator, "class_names_", None)
-        data = read(self.file, self.request(calibrator), part=part, keep=keep, order=order, peak=_PEAK)
+        data = read(self.file, self.request(calibrator), order=order, peak=_PEAK, **options)
         for note in data.notes:
             console.say("note", "cyan", note)
         return data
 
     def batches(self, rows: int | None, calibrator: Any = None, **options: Any) -> Batches:
-        """Return the rows block by block, as the calibrator wants them where there is one."""
+        """Return the rows block by block, with columns and classes in the order of the calibrator if there is one."""
         from hcal.io import batches
 
         order = getattr(calibrator, "class_names_", None)
@@ -81,7 +81,7 @@ class Files:
 
     @property
     def several(self) -> bool:
-        """Whether it is a folder, a pattern or many files, which are read block by block."""
+        """Whether this is a folder, a pattern or several files, which are read block by block."""
         from hcal.io.reading import by_blocks
 
         return by_blocks(self.file)
@@ -91,7 +91,7 @@ class Files:
         return replace(self, file=[path], labels=None)
 
     def options(self) -> str:
-        """Return the options again, for a command that reads the same file."""
+        """Return the options as text, for a command that reads the same file."""
         given = {n: v for n, v in vars(self).items() if n != "file" and v not in (None, "error")}
         flags = {name: name.removeprefix("option_").replace("_", "-") for name in given}
         return " ".join(f"--{flags[name]} '{value}'" for name, value in given.items())
@@ -99,10 +99,10 @@ class Files:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How rows are worked on that memory does not hold: rows of a block, and who shares the work."""
+    """How to work on more rows than memory holds: the rows of a block, and the processes that share the work."""
 
-    batch_rows: Annotated[int | None, Option(min=1, help="read so many rows at a time, beyond memory")] = None
-    workers: Annotated[int | None, Option(min=1, help="processes that share the work; same answer")] = None
+    batch_rows: Annotated[int | None, Option(min=1, help="read this many rows at a time, to save memory")] = None
+    workers: Annotated[int | None, Option(min=1, help="number of processes; the result is the same")] = None
     scheduler: Annotated[str | None, Option(help="address of a Dask scheduler: its workers share the work")] = None
 
     def __post_init__(self) -> None:
@@ -110,12 +110,12 @@ class Blocks:
             raise ValueError("--workers are of this machine, --scheduler has its own: give one of them")
 
     def asked(self, files: Files) -> bool:
-        """Whether rows are read block by block: an option says so, or there are many files."""
+        """Whether rows are read block by block: because of an option, or because there are several files."""
         return files.several or any(value is not None for value in vars(self).values())
 
     @contextmanager
     def working(self, text: str, total: int | None, *, quiet: bool) -> Iterator[dict[str, Any]]:
-        """Yield who runs the pieces, and a bar to advance by rows."""
+        """Yield the runner of the pieces (None for this process), and a function that advances a progress bar."""
         from hcal.passes import Processes
         from hcal.progress import progress, silent
 
@@ -133,18 +133,18 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Shown:
-    """Whether a person reads the output, a program, or nobody."""
+    """Whether the output is for a person, for a program (JSON), or not printed."""
 
     quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors and warnings")] = False
     json: Annotated[bool, Option("--json", help="print one JSON object; NaN is null")] = False
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is said while the work goes on."""
+        """Whether no progress is shown."""
         return self.quiet or self.json
 
     def show(self, found: Any, show: Callable[[], Any]) -> None:
-        """Print what was found as JSON where that was asked for, or show it where anything is to be shown."""
+        """Print the result as JSON if the user asked for it; else call ``show``, unless the command is quiet."""
         if self.json:
             console.print_json(found() if callable(found) else found)
         elif not self.quiet:
@@ -169,7 +169,7 @@ def _root(version: Annotated[bool, Option("--version", help="print the version")
 
 
 def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command: a parameter that is a dataclass becomes its options, and errors become one sentence.
+    """Register a command; each dataclass among its parameters becomes options, and errors become one sentence.
 
     ``Annotated[Files, "weight"]`` leaves the option ``--weight`` out.
     """
@@ -207,7 +207,7 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def names_of(text: str | None) -> list[str] | None:
-    """Return names with commas between them as a list.
+    """Return a list of names that are separated by commas.
 
     >>> names_of("cat, dog"), names_of(None)
     (['cat', 'dog'], None)
@@ -216,21 +216,20 @@ def names_of(text: str | None) -> list[str] | None:
 
 
 def class_number(name: str | None, names: Any) -> int:
-    """Return the class that a name or a number means; class 1 by default.
+    """Return the number of the class with this name or number; class 1 by default.
 
     >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
     (1, 0, 1)
     """
-    numbers = ["0", "1"]
-    known = numbers if names is None else [str(n) for n in names]
-    for texts in (known, numbers):
+    known = ["0", "1"] if names is None else [str(n) for n in names]
+    for texts in (known, ["0", "1"]):
         if (name or "1") in texts:
             return texts.index(name or "1")
     raise ValueError(f"--positive {name}: no such class; there are {', '.join(known)}")
 
 
 def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
-    """Return the calibrator of a file, None without one; of several labels a row only where that is allowed."""
+    """Return the calibrator of a file, None without a file; refuse a multilabel one unless it is allowed."""
     from hcal.calibrators.files import load
 
     calibrator = None if path is None else load(path)
@@ -240,9 +239,10 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
 
 
 def check_output(output: Path | None, *read: Path | None) -> None:
-    """Refuse, before the work begins, an output without a folder or one that would replace what is read."""
-    if output is not None and not output.parent.is_dir():
+    """Refuse, before the work begins, an output in a missing folder or one that would replace an input."""
+    if output is None:
+        return
+    if not output.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {output.parent}")
-    for path in read:
-        if path is not None and output is not None and output.exists() and path.exists() and output.samefile(path):
-            raise ValueError(f"the output {output} is also an input: choose another name")
+    if output.exists() and any(path.exists() and output.samefile(path) for path in read if path is not None):
+        raise ValueError(f"the output {output} is also an input: choose another name")

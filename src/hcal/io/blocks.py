@@ -1,4 +1,4 @@
-"""Blocks: the rows of files, some at a time, so that a block bounds the memory."""
+"""Read files block by block, so that memory has to hold one block and not the whole source."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hcal.inputs import InputKind
 from hcal.io.class_names import ClassName
 from hcal.io.files import files_of
 from hcal.io.language_models import is_questions
-from hcal.io.reading import DataFile, Piece, Reading, pieces_of, read_blocks
+from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
 from hcal.io.request import Part, Request
 
-#: The rows of a block where nobody says, and the numbers that it then holds at most.
+#: The rows of a block if the caller does not say, and the most numbers that such a block holds.
 ROWS: Final = 65_536
 NUMBERS: Final = 2**23
-#: By so many rows it is decided which columns are text.
+#: How many rows are read to find out the kind and the classes of a source.
 _PROBE: Final = 1024
 
 
@@ -57,7 +57,7 @@ class Batch:
 
 @contextmanager
 def rows_from(start: int) -> Iterator[None]:
-    """Let an error about a block say where the block begins: its own rows are counted from there.
+    """Make an error about a block say at which row the block begins, because its message counts from there.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def read_piece(piece: Piece) -> Iterator[Batch]:
 
 
 class Batches:
-    """The rows of files, block by block, as often as they are asked for.
+    """The rows of files, block by block; they can be iterated over again and again.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Batches:
     part : str
         ``"cal"``, ``"test"``, or ``""`` for files without parts.
     first : DataFile
-        Some of the first rows, by which it was decided what the columns hold.
+        Some of the first rows, which decide the kind and the classes.
     n_rows : int
         How many rows there are.
     name : str
@@ -131,18 +131,18 @@ class Batches:
 
     @cached_property
     def _pieces(self) -> list[Piece]:
-        # Absolute: who reads a piece may stand in another folder.
+        # Absolute, because the process that reads a piece may work in another folder.
         paths = [path.absolute() for path in self.paths]
         return [piece for piece in pieces_of(paths, self.reading, self._size) if len(piece)]
 
     def check_labels(self) -> None:
-        """Raise where there are no labels, or none that are classes: before a long pass, not in it."""
+        """Raise an error before a long pass, and not in it, if labels are missing or are not classes."""
         _as_batch(0, replace(self.first, y=self.first.labels()))
 
     def pieces(self) -> list[Piece]:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
 
-        They depend on the files and on the block size alone, never on who reads them.
+        They depend on the files and the block size only, not on the number of processes that read them.
         """
         return list(self._pieces)
 
@@ -156,7 +156,7 @@ class Batches:
 
 
 def batches(
-    source: Any,
+    source: Source,
     request: Request | None = None,
     *,
     rows: int | None = None,
@@ -164,13 +164,13 @@ def batches(
     order: Sequence[ClassName] | None = None,
     keep: bool = False,
 ) -> Batches:
-    """Return the rows of a source block by block, with memory for a block and not for the source.
+    """Return the rows of a source block by block, with memory for one block and not for the whole source.
 
     Parameters
     ----------
     source : path-like, or sequence of them
         A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). A compressed ``.npz`` is
-        one piece, and a pickle is read whole. Rows of a program are :class:`Batch` objects.
+        one piece, and a pickle is read whole. A program that makes its own rows uses :class:`Batch` objects.
     request : Request, optional
         As for :func:`hcal.io.read`.
     rows : int, optional
@@ -188,8 +188,7 @@ def batches(
     """
     if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
         raise ValueError(f"rows must be a positive integer, got {rows!r}")
-    request = request or Request()
-    paths = files_of(source)
+    request, paths = request or Request(), files_of(source)
     if request.plain and is_questions(paths):
         raise ValueError(f"{paths[0].name}: answers of language models are read whole, not by blocks")
     if request.labels is not None:

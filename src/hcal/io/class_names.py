@@ -1,9 +1,8 @@
-"""Labels: names are kept as they are outside and 0..K−1 inside; missing ones are found."""
+"""Labels and names of classes: users see names, hcal computes with 0..K−1; and labels that are missing."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,14 +13,14 @@ from hcal import inputs
 from hcal.io.files import one_line, quoted
 
 ClassName = str | int
-#: A name is shown in tables and is part of column names.
+#: The most characters of a name, which is shown in tables and becomes part of column names.
 LONGEST_NAME: Final = 1_000
-#: What stands for "no label", where no class has that name.
+#: Texts that mean "no label", unless a class has that name.
 MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
 
 
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
-    """Check names of classes: K different texts, or K different integers.
+    """Return names of classes that are K different texts or K different integers; refuse others.
 
     >>> check_classes(np.array(["cat", "dog"]), 2)
     ('cat', 'dog')
@@ -36,7 +35,7 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     if not all(0 < len(str(name)) <= LONGEST_NAME for name in found):
         raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
     if len(set(found)) < len(found):
-        twice = Counter(found).most_common(1)[0][0]
+        twice = next(name for name in found if found.count(name) > 1)
         raise ValueError(f"two classes are named {quoted(twice)}")
     return tuple(found)
 
@@ -54,29 +53,24 @@ def is_text(y: Any) -> bool:
 
 
 def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
-    """Return labels as integers 0..K−1 where they are names; without names they stay as they are.
+    """Return labels as integers 0..K−1 if they are names; without names of classes, return them unchanged.
 
-    Text is looked up among names that are text; integers are then positions. Among names that are integers,
+    If the names are text, labels that are text are looked up and integers are positions. If the names are integers,
     integers are looked up by value.
 
     >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
     (array([1, 0]), array([1, 0]), [1, 0])
     """
     labels = np.asarray(inputs.to_numpy(y, "y")[0])
-    # Numbers are checked with the scores.
+    # Floats are checked together with the scores.
     missing = np.zeros(1) if labels.ndim == 0 or labels.dtype.kind == "f" else missing_labels(labels, classes)
     if missing.any():
-        row, count = int(np.argwhere(missing)[0][0]), int(missing.sum())
-        raise ValueError(
-            f"y has no label in {count:,} of {len(labels):,} rows, first row {row}: "
-            "hcal.drop_unlabelled(scores, y) leaves them out"
-        )
+        counts = f"{int(missing.sum()):,} of {len(labels):,} rows, first row {int(np.argwhere(missing)[0][0])}"
+        raise ValueError(f"y has no label in {counts}: hcal.drop_unlabelled(scores, y) leaves them out")
     if classes is None:
         if is_text(y):
-            raise ValueError(
-                "y holds text: say which column is which class with classes=[…] (--classes cat,dog,…), in the order "
-                "of the columns; of one score a row, the second is its class"
-            )
+            advice = "say which column is which class, in the order of the columns, with classes=[…] (--classes a,b,…)"
+            raise ValueError(f"y holds text: {advice}; of one score a row, the second is its class")
         return y
     if isinstance(classes[0], str) and not is_text(y):
         return y
@@ -95,7 +89,7 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
 
 
 def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[ClassName, ...] | None:
-    """Return the names that a fit was given, or those of a frame's columns where the labels are text.
+    """Return the names that a fit was given, or those of a frame's columns if the labels are text.
 
     >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
     (('cat', 'dog'), None)
@@ -109,7 +103,7 @@ def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[Cl
 
 
 def class_title(k: int, names: Sequence[ClassName] | None) -> str:
-    """Return what sentences call a class: by its name, or by its number.
+    """Return how messages call a class: by its name, or by its number if it has none.
 
     >>> class_title(1, None), class_title(1, ["well", "sick"])
     ('class 1', 'class sick')
@@ -118,7 +112,7 @@ def class_title(k: int, names: Sequence[ClassName] | None) -> str:
 
 
 def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
-    """Return a sentence that speaks of classes by their numbers with the names of these classes.
+    """Return a sentence with the names of classes in place of their numbers.
 
     >>> with_names("every label is class 1", ["well", "sick"])
     'every label is class sick'
@@ -129,7 +123,7 @@ def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
 
 
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
-    """Return where each class stands among columns that have names; None where they stand in order.
+    """Return the position of each class among the named columns; None if they are in the same order.
 
     >>> reorder(["dog", "cat"], ["cat", "dog"])
     [1, 0]
@@ -148,10 +142,10 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
 
 
 def typed(cells: Any) -> NDArray[Any]:
-    """Return cells of labels, ids or groups as numbers where all are numbers, else as text.
+    """Return cells of labels, ids or groups as numbers if all are numbers, else as text.
 
-    An array is left as it is, and lists are the rows of a matrix. A missing cell is NaN among numbers and
-    empty among text.
+    An array stays as it is, and lists become the rows of a matrix. A missing cell becomes NaN among numbers and
+    an empty text among texts.
 
     >>> typed(["0017", "2"]), typed([1, None]), typed([True, False])
     (array(['0017', '2'], dtype='<U4'), array([ 1., nan]), array([1, 0]))
@@ -165,12 +159,13 @@ def typed(cells: Any) -> NDArray[Any]:
 
 
 def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
-    """Return cells of labels: text that names no class and reads as numbers becomes numbers.
+    """Return cells of labels; text that is no class name but can be read as numbers becomes numbers, (N, 1) is (N,).
 
     >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])
     (array([1, 0]), array(['3', '7'], dtype='<U1'))
     """
     y = typed(cells)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
         return y
     try:
@@ -181,17 +176,17 @@ def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]
     return numbers.astype(np.int64) if whole else y if np.isnan(numbers).all() else numbers
 
 
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number."""
+def is_number(cell: Any) -> bool:
+    """Whether a cell can be read as a number."""
     try:
         float(cell)
-    except ValueError:
+    except (ValueError, TypeError):
         return False
     return True
 
 
 def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.bool_]:
-    """Return which labels are missing (N,): None, NaN, or a text such as "" or "NA" that no class is named.
+    """Return which labels are missing (N,): None, NaN, or a text such as "" or "NA" that is no class name.
 
     >>> missing_labels(["cat", "", None, "NA"]).tolist()
     [False, True, True, True]
@@ -207,7 +202,7 @@ def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.b
 
 
 def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
-    """Return scores, labels and whatever else has a value a row, without the rows that have no label.
+    """Return scores, labels and other values of the rows, without the rows that have no label.
 
     Parameters
     ----------
@@ -220,7 +215,7 @@ def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
     Returns
     -------
     tuple
-        As many as were given, in their order.
+        The arguments in their order, without these rows.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Files by name: which ones a name stands for, opened safely, and written whole or not at all.
+"""Find, open and write files: a name may stand for many files, and an output appears complete or not at all.
 
-What is written stands under another name until it is complete and on the disk, and is then renamed.
+An output is written under a temporary name, and renamed when it is complete and on the disk.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import json
 import os
 import re
 import secrets
-import signal
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import glob, has_magic
@@ -24,7 +22,7 @@ from hcal.text import printable
 
 #: The types that can be read.
 TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
-#: Below a folder: a name that begins with a point or an underscore.
+#: A file or folder whose name begins with a point or an underscore.
 _HIDDEN: Final = re.compile(r"/[._]")
 
 
@@ -45,9 +43,9 @@ def files_of(source: Any) -> list[Path]:
 
 
 def _named(path: Path) -> list[Path]:
-    """Return the files that a name stands for: one, those below a folder, or those that match a pattern.
+    """Return the files that a name stands for: one file, the files below a folder, or those that match a pattern.
 
-    Of a folder, hidden files and those that engines keep for themselves are left out.
+    In a folder, hidden files and files like ``_SUCCESS`` are left out.
     """
     folder = path.is_dir()
     if not folder and (path.exists() or not has_magic(str(path))):
@@ -71,7 +69,7 @@ def open_regular(path: Path) -> BufferedReader:
     ...
     FileNotFoundError: no such file: none.npz
     """
-    # Not blocking: a pipe that nobody writes to would keep us waiting.
+    # Without blocking: opening a pipe that nobody writes to would wait for ever.
     more = getattr(os, "O_NONBLOCK", 0)
     try:
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
@@ -91,7 +89,7 @@ def size_of(file: BinaryIO) -> int:
 
 
 def checksum(path: str | Path) -> str:
-    """Return the SHA-256 of a file, to name the data behind a result.
+    """Return the SHA-256 of a file, which identifies the data behind a result.
 
     Examples
     --------
@@ -106,7 +104,7 @@ def checksum(path: str | Path) -> str:
 
 
 def check_memory(name: str, needed: float) -> None:
-    """Refuse, before anything is allocated, what needs more bytes than this process can still get.
+    """Raise ValueError if ``needed`` bytes are more than this process can still allocate.
 
     >>> check_memory("a.npy", 1000)
     >>> check_memory("a.npy", 1e18)
@@ -121,7 +119,7 @@ def check_memory(name: str, needed: float) -> None:
 
 
 def _available_memory() -> int:
-    """Return the bytes that this process can still get, as far as the system tells."""
+    """Return the bytes that this process can still allocate, as far as the system tells."""
     found = [2**62]
     with suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -133,7 +131,7 @@ def _available_memory() -> int:
 
 
 def one_line(text: object, length: int = 240) -> str:
-    """Return a message on one line and of bounded length, whatever a foreign parser made of it.
+    """Return a message on one line and of bounded length.
 
     >>> one_line("first\\n   second")
     'first second'
@@ -145,7 +143,7 @@ def one_line(text: object, length: int = 240) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return what a file or a caller holds as messages show it.
+    """Return a value from a file or a caller as messages quote it.
 
     >>> quoted("a\\n") + quoted("x" * 1000)[-2:]
     "'a\\\\n'x…"
@@ -154,7 +152,7 @@ def quoted(value: object) -> str:
 
 
 def parse_json(text: bytes | str, where: str) -> Any:
-    """Return the value of a JSON text, or say where there is none; an object must not name a key twice.
+    """Return the value of a JSON text; an error says ``where`` it is. An object must not name a key twice.
 
     >>> parse_json('{"a": 1}', "line 1")
     {'a': 1}
@@ -174,7 +172,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn what a parser of a foreign format raises into one sentence that names the file.
+    """Turn any error of a parser into a ValueError of one sentence that names the file.
 
     >>> with explained("a.npz"):
     ...     raise EOFError
@@ -202,9 +200,9 @@ def explained(name: str) -> Iterator[None]:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name beside ``path`` and rename it over ``path`` only when all went well.
 
-    A symbolic link is followed: what it points to is replaced, the link stays. Only a new name or a regular
-    file is written to. The new file has the permissions of the old one, or those that the umask leaves.
-    Content and rename reach the disk before this returns.
+    A symbolic link is followed: the file that it points to is replaced, and the link stays. Only a new name or a
+    regular file is written to. The new file gets the permissions of the old one, or those that the umask allows.
+    Content and name are on the disk when this returns.
 
     Examples
     --------
@@ -217,15 +215,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     old = _mode(target, path)
-    # Writers look at the suffix; a very long one would not fit beside the rest of the name.
+    # Writers look at the suffix; a very long one would make the name too long.
     temporary = target.with_name(f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{target.suffix[:32]}")
-    temporary.touch(exist_ok=False)  # the kernel applies the umask: to ask for it is to set it, for every thread
+    temporary.touch(exist_ok=False)  # the kernel applies the umask, which Python cannot read without changing it
     mode = temporary.stat().st_mode & 0o777 if old is None else old
     try:
-        # Before anything is in it: what replaces a private file must not be readable for a moment.
+        # Before anything is written: the replacement of a private file must never be readable by others.
         _set_mode(temporary, mode | stat.S_IWUSR)
         yield temporary
-        _set_mode(temporary, mode)  # a writer may have made a new file of it
+        _set_mode(temporary, mode)  # the writer may have created the file anew
         _sync(temporary)
         _mode(target, path)  # the target may have become something else in the meantime
         temporary.replace(target)
@@ -235,44 +233,17 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-class Terminated(SystemExit):
-    """The program was asked to end by SIGTERM."""
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program like an error: temporaries are removed, the exit status is 143.
-
-    For the main thread of a command; elsewhere, and where somebody has set a handler, nothing changes.
-    """
-
-    def end(_signal: int, _frame: Any) -> None:
-        raise Terminated(128 + signal.SIGTERM)
-
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def _mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
-    """Return the permissions of the regular file at ``target``, None for a new name; refuse all else."""
+    """Return the permissions of the regular file at ``target``, None for a new name; refuse anything else."""
     if not target.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {Path(asked).parent}")
-    try:
-        mode = target.lstat().st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
+    if target.is_dir():
         raise ValueError(f"{asked} is a directory: name a file to write to")
-    if not stat.S_ISREG(mode):
+    if not target.exists():
+        return None
+    if not target.is_file():
         raise ValueError(f"{asked} is not a regular file: nothing was written")
-    return mode & 0o777
+    return target.stat().st_mode & 0o777
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -1,10 +1,10 @@
-"""Answers of language models: scores of options, token log-probabilities, and confidences said in words.
+"""Answers of language models: scores of options, token log-probabilities, and confidences stated in words.
 
-Three kinds of ``.jsonl`` files are known by their first line: samples of lm-evaluation-harness
-(``filtered_resps``), responses of an OpenAI-style server with their ``top_logprobs``, and answers with a
-``confidence``. Of the harness a line is a document under one filter: ``filtered_resps`` holds one
-``[log-likelihood, is_greedy]`` a request, ``arguments`` the requests, ``target`` the right answer as an index
-or as its text. Tasks with mutual information ask for every option twice, the second time without a context.
+hcal recognises three kinds of ``.jsonl`` files by their first line: samples of lm-evaluation-harness
+(``filtered_resps``), responses of an OpenAI-style server with ``top_logprobs``, and answers with a ``confidence``.
+In the harness's files a line is one document under one filter: ``filtered_resps`` holds one
+``[log-likelihood, is_greedy]`` for each request, ``arguments`` the requests, ``target`` the right answer as an index
+or as its text. Tasks with mutual information request every option twice, the second time without a context.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from hcal.io.files import open_regular, parse_json, quoted
 from hcal.io.request import OptionScore, Request
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 
-#: How far below a row's lowest option one lies whose log-likelihood is −inf: it is there, and hopeless.
+#: An option whose log-likelihood is −inf gets a score this far below the lowest finite one of its question.
 _HOPELESS: Final = 1e3
-#: What a server wraps a response in: the batch format of OpenAI, and what people log.
+#: Keys under which files hold the response: the batch format of OpenAI, and what people log.
 _WRAPPERS: Final = ("response", "body", "completion", "output")
-#: Confidences in words, where no number is said; pass another table to :func:`read_stated`.
+#: The keys by which the kinds of files are recognised, tried in this order.
+_MARKS: Final = {"samples": {"filtered_resps"}, "responses": {"choices", "logprobs", "top_logprobs"},
+                 "stated": {"confidence"}}  # fmt: skip
+#: The confidence that words stand for if no number is stated; pass another table to :func:`read_stated`.
 WORDS: Final[Mapping[str, float]] = {
     "certain": 0.99, "almost certain": 0.95, "highly likely": 0.9, "very likely": 0.9, "likely": 0.7,
     "probable": 0.7, "better than even": 0.6, "about even": 0.5, "toss-up": 0.5, "possible": 0.4,
@@ -46,7 +49,7 @@ class Questions:
     y : array of shape (N,)
         The position of the right option.
     ids : list of N
-        What the file calls the questions (``doc_id``, ``custom_id``); empty where unknown.
+        The names of the questions in the file (``doc_id``, ``custom_id``); empty if it has none.
 
     Examples
     --------
@@ -64,11 +67,11 @@ class Questions:
         return len(self.scores)
 
     def log_probs(self) -> Float64:
-        """Return the logarithms of :meth:`probs`, −inf where there is no option; shape (N, most options)."""
+        """Return the logarithms of :meth:`probs`, −inf where a question has no such option."""
         return log_softmax_options(pad_options(self.scores, -np.inf))
 
     def probs(self) -> Float64:
-        """Return the softmax over each question's own options, 0 elsewhere; shape (N, most options)."""
+        """Return the softmax over the options of each question, 0 elsewhere; shape (N, most options)."""
         return np.exp(self.log_probs())
 
 
@@ -76,27 +79,22 @@ class Questions:
 
 
 def is_questions(paths: Sequence[Path]) -> bool:
-    """Whether files are samples, responses or stated confidences, and not a table with an object a line."""
+    """Whether files hold answers of language models, and not a table with one object a line."""
     return all(path.suffix.lower() == ".jsonl" for path in paths) and _kind_of(paths[0]) is not None
 
 
 def _kind_of(path: Path) -> str | None:
-    """Return what the first line of a file is: samples, responses, stated confidences, or None."""
+    """Return what the first line of a file shows it to be: samples, responses, stated confidences, or None."""
     first = next(json_lines(path), ("", None))[1]
-    if not isinstance(first, dict):
-        return None
-    if "filtered_resps" in first:
-        return "samples"
-    if {"choices", "logprobs", "top_logprobs"} & set(_unwrapped(first)):
-        return "responses"
-    return "stated" if "confidence" in first else None
+    keys = {*first, *_unwrapped(first)} if isinstance(first, dict) else set()
+    return next((kind for kind, marks in _MARKS.items() if marks & keys), None)
 
 
 def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
     """Read questions with their options, or answers with their stated confidence, as fields of a DataFile.
 
-    Questions come as log-probabilities of shape (N, most options), −inf where an option does not exist;
-    stated confidences as probabilities of shape (N,) that the answer is right.
+    Questions give log-probabilities of shape (N, most options), −inf where an option does not exist; stated
+    confidences give probabilities of shape (N,) that the answer is right.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "answers.jsonl"
@@ -127,9 +125,10 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
                 yield where, parse_json(line, where)
 
 
-def _questions(scores: list[Float64], answers: list[int], ids: list[Any]) -> Questions:
-    known = all(isinstance(i, str | int) for i in ids)
-    return Questions(scores, np.array(answers, dtype=np.int64), ids if known else [])
+def _questions(scores: Iterable[Float64], answers: Iterable[int], ids: Iterable[Any]) -> Questions:
+    named = [name for name in ids if isinstance(name, str | int)]
+    scores = list(scores)
+    return Questions(scores, np.array(list(answers), dtype=np.int64), named if len(named) == len(scores) else [])
 
 
 # -- lm-evaluation-harness ----------------------------------------------------------------------------
@@ -137,13 +136,12 @@ def _questions(scores: list[Float64], answers: list[int], ids: list[Any]) -> Que
 
 @dataclass(frozen=True)
 class _Sample:
-    """One document: log-likelihoods, scores and texts of its options; no texts where the file lacks them."""
+    """One document: the scores of its options, and which option its target means under each way to read it."""
 
     where: str
     row: dict[str, Any]
-    logs: Float64
     scores: Float64
-    options: list[str]
+    answers: list[int]
 
 
 def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum") -> Questions:
@@ -154,9 +152,9 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
     paths : path-like, or sequence of them
         Files of one or several tasks.
     score : {"sum", "length", "mutual-information"}
-        What an option's score is: its log-likelihood (the harness's ``acc`` and ``brier_score``), that
-        divided by its number of characters (``acc_norm``), or that less its log-likelihood without the
-        question (``acc_mutual_info``).
+        The score of an option: its log-likelihood (as in the harness's ``acc`` and ``brier_score``), the
+        log-likelihood divided by its number of characters (``acc_norm``), or minus its log-likelihood
+        without the question (``acc_mutual_info``).
 
     Examples
     --------
@@ -167,17 +165,17 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
     >>> read_lm_eval(path).probs().round(2)
     array([[0.73, 0.27]])
     """
-    Request(option_score=score)  # refuses what is none
+    Request(option_score=score)  # raises ValueError for an unknown one
     samples, answers = list[_Sample](), list[int]()
     for path in [paths] if isinstance(paths, str | Path) else paths:
         found = list(_samples(Path(path), score))
         answers += _answers(found)
         samples += found
-    return _questions([s.scores for s in samples], answers, [s.row.get("doc_id") for s in samples])
+    return _questions((s.scores for s in samples), answers, (s.row.get("doc_id") for s in samples))
 
 
 def _samples(path: Path, score: OptionScore) -> Iterator[_Sample]:
-    """Yield the documents of a file once each: under the first filter that the file names."""
+    """Yield each document of a file once: under the filter of the first line."""
     filters: list[Any] = []
     for where, row in json_lines(path):
         if not isinstance(row, dict) or "filtered_resps" not in row:
@@ -190,27 +188,26 @@ def _samples(path: Path, score: OptionScore) -> Iterator[_Sample]:
 
 
 def _sample(where: str, row: dict[str, Any], score: OptionScore) -> _Sample:
-    logs, alone = _log_likelihoods(where, row["filtered_resps"]), None
-    contexts, options = _requests(row.get("arguments"))
-    half = len(logs) // 2
-    twice = len(options) == len(logs) and options[:half] == options[half:]
-    if twice and any(contexts[:half]) and not any(contexts[half:]):  # the second time without the question
-        logs, alone, options = logs[:half], logs[half:], options[:half]
+    logs, requests = _log_likelihoods(where, row["filtered_resps"]), _requests(row.get("arguments"))
+    without, options, half = None, [text for _, text in requests], len(logs) // 2
+    asked = [bool(context) for context, _ in requests]  # mutual information: each option again, without the question
+    if len(options) == len(logs) and options[:half] == options[half:] and any(asked[:half]) and not any(asked[half:]):
+        logs, without, options = logs[:half], logs[half:], options[:half]
     if len(logs) < 2:
         raise ValueError(f"{where}: {len(logs)} option; this is no multiple-choice task")
     options = options if len(options) == len(logs) else []
     scores = logs
     if score == "mutual-information":
-        if alone is None:
+        if without is None:
             raise ValueError(f"{where}: no requests without a context, as mutual information needs")
-        scores = logs - alone
+        scores = logs - without
     elif score == "length":
-        spaced = all(text.startswith(" ") for text in options)  # the harness puts one space before each
+        spaced = all(text.startswith(" ") for text in options)  # the harness puts one space before each option
         lengths = np.array([len(text) - spaced for text in options], dtype=np.float64)
         if not options or not lengths.all():
             raise ValueError(f"{where}: 'arguments' lacks the text of an option, as its length needs")
         scores = logs / lengths
-    return _Sample(where, row, logs, scores, options)
+    return _Sample(where, row, scores, _possible_answers(row, logs, [text.strip() for text in options]))
 
 
 def _log_likelihoods(where: str, responses: Any) -> Float64:
@@ -225,48 +222,44 @@ def _log_likelihoods(where: str, responses: Any) -> Float64:
     return np.where(np.isneginf(values), lowest - _HOPELESS, values)
 
 
-def _requests(arguments: Any) -> tuple[list[str], list[str]]:
-    """Return the contexts and the continuations of the requests, as far as the file has them."""
+def _requests(arguments: Any) -> list[tuple[Any, str]]:
+    """Return the (context, continuation) pairs of the requests; none if a continuation is no text."""
     if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, ...}
         keys = sorted(arguments, key=lambda key: int("0" + "".join(filter(str.isdecimal, key))))
-        found = [arguments[key] for key in keys]
-        arguments = [list(each.values()) if isinstance(each, dict) else each for each in found]
-    pairs = [a[:2] for a in arguments if isinstance(a, list) and len(a) > 1] if isinstance(arguments, list) else []
-    if not all(isinstance(text, str) for _, text in pairs):
-        return [], []
-    return [str(context or "") for context, _ in pairs], [text for _, text in pairs]
+        arguments = [list(a.values()) if isinstance(a := arguments[key], dict) else a for key in keys]
+    held = arguments if isinstance(arguments, list) else []
+    pairs = [(a[0], a[1]) for a in held if isinstance(a, list) and len(a) > 1]
+    return pairs if all(isinstance(text, str) for _, text in pairs) else []
 
 
 def _answers(samples: list[_Sample]) -> list[int]:
-    """Return the right option of every document of a file, all read in the same way.
+    """Return the right option of every document of a file, reading all targets in the same way.
 
-    "2" may be an index or an option called 2: the way that fits every line, and the harness's own ``acc``
-    where the file has it, is the right one.
+    The target "2" may be an index or an option called 2. The right way to read it is the one that fits every
+    line, and the harness's own ``acc`` if the file has it.
     """
-    ways = list(zip(*map(_readings, samples), strict=True))
+    ways = list(zip(*(sample.answers for sample in samples), strict=True))
     for found in ways:
-        if None not in found:
-            return [int(answer) for answer in found if answer is not None]
-    best = max(ways, key=lambda found: sum(answer is not None for answer in found))
-    bad = samples[best.index(None)]
+        if -1 not in found:
+            return list(found)
+    bad = samples[min(ways, key=lambda found: found.count(-1)).index(-1)]
     raise ValueError(f"{bad.where}: {_no_target(bad.row.get('target', ''))}")
 
 
-def _readings(sample: _Sample) -> list[int | None]:
-    """Return the right option by the target as an index, as a text, and by the harness's own results."""
-    row, n, best = sample.row, len(sample.logs), int(np.argmax(sample.logs))
-    target, texts = str(row.get("target", "")).strip(), [text.strip() for text in sample.options]
+def _possible_answers(row: dict[str, Any], logs: Float64, options: list[str]) -> list[int]:
+    """Return the right option if the target is an index, if it is a text, and by the harness's results; −1 for none."""
+    n, best, target = len(logs), int(np.argmax(logs)), str(row.get("target", "")).strip()
     accuracy, brier = row.get("acc"), row.get("brier_score")
     recorded = isinstance(accuracy, int | float)
     by_index = int(target) if target.isdecimal() and len(target) < 8 else n
-    by_text = texts.index(target) if texts.count(target) == 1 else n
+    by_text = options.index(target) if options.count(target) == 1 else n
     by_record = n
     if isinstance(brier, list) and str(brier[:1]).strip("[]").isdecimal():
         by_record = int(brier[0])
     elif n == 2 and recorded:
         by_record = best if accuracy == 1 else 1 - best
     ways = (by_index, by_text, by_record)
-    return [a if a < n and (not recorded or (a == best) == (accuracy == 1)) else None for a in ways]
+    return [a if a < n and (not recorded or (a == best) == (accuracy == 1)) else -1 for a in ways]
 
 
 def _no_target(target: Any) -> str:
@@ -279,7 +272,7 @@ def _no_target(target: Any) -> str:
 def _read_responses(lines: Iterable[tuple[str, Any]]) -> Questions:
     """Read responses of an OpenAI-style server, one a line, with their ``top_logprobs``.
 
-    A line is a response, or has it under ``response``; beside it stand ``options`` (the labels, or the texts
+    A line is a response, or holds it under ``response``. The line also has ``options`` (the labels, or the texts
     that the labels A, B, C, … stand for) and ``target`` (a label, a text or an index).
     """
     scores, answers, ids = [], [], []
@@ -291,9 +284,8 @@ def _read_responses(lines: Iterable[tuple[str, Any]]) -> Questions:
             scores.append(option_scores(_unwrapped(row), labels))
             answers.append(_target(row["target"], labels, given))
         except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it ({quoted(error)})"
-            ) from None
+            needed = f"a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it ({quoted(error)})"
+            raise ValueError(f"{where}: {needed}") from None
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         ids.append(next((row[k] for k in ("custom_id", "doc_id", "id") if k in row), None))
@@ -319,7 +311,7 @@ def _target(target: Any, labels: Sequence[str], texts: Sequence[str]) -> int:
 
 
 def option_label(text: str) -> str:
-    """Return the label of an option without what tokenizers and answers put around it.
+    """Return the label of an option without the characters that tokenizers and answers put around it.
 
     >>> [option_label(text) for text in ("B)", "**B**", "ĠB", " b.", "(B")]
     ['b', 'b', 'b', 'b', 'b']
@@ -328,12 +320,12 @@ def option_label(text: str) -> str:
 
 
 def option_scores(response: Any, options: Sequence[str]) -> Float64:
-    """Return the log-probability of each answer option, from the top tokens that a server reports.
+    """Return the log-probability of each answer option, computed from the top tokens that a server reports.
 
-    Reads OpenAI's chat and completion formats, which vLLM's server shares. The first generated token whose
-    alternatives name an option counts; "A", " a" and "**A**" are the same option, and their probabilities are
-    added. An option that is not among the alternatives is at most as probable as the least of them, and as
-    what they leave: it gets the smaller of the two.
+    Reads OpenAI's chat and completion formats, which vLLM's server shares. The scores come from the first
+    generated token that has an option among its alternatives. "A", " a" and "**A**" are the same option, and
+    their probabilities are added. An option that is not among the alternatives can be at most as probable as the
+    least probable of them, and as the probability that they leave over; it gets the smaller of the two.
 
     Parameters
     ----------
@@ -388,16 +380,16 @@ def _positions(response: Any) -> Iterator[list[tuple[str, float]]]:
 
 @dataclass(frozen=True)
 class Stated:
-    """Stated confidences, and whether the answers were right: a binary problem for everything in hcal.
+    """Stated confidences, and whether the answers were right: for hcal a problem with two classes.
 
     Attributes
     ----------
     confidence : array of shape (N,)
-        P(right), as it was said.
+        The stated probability that the answer is right.
     correct : array of shape (N,)
         1 where the answer was right.
     unread : list of int
-        The records without a confidence, by number; they are not among the N.
+        The numbers of the records whose confidence could not be read; they are not among the N.
     """
 
     confidence: Float64
@@ -414,7 +406,7 @@ def read_stated(
     words: Mapping[str, float] = WORDS,
     places: Sequence[str] | None = None,
 ) -> Stated:
-    """Read what a model, or a judge, says about its own answers.
+    """Read the confidences that a model, or a judge, states about answers.
 
     Parameters
     ----------
@@ -423,15 +415,15 @@ def read_stated(
         "very likely") and either ``correct`` (true or false, yes or no) or ``answer`` and ``target``,
         which are compared by :func:`normal_answer`.
     unit : {"fraction", "percent"}
-        Whether a plain number goes up to 1 or to 100. A per cent sign needs neither.
+        Whether plain numbers go up to 1 or to 100. A number with a per cent sign is always a percentage.
     ranges : {"error", "middle"}
-        Whether "70-80 %" cannot be read or is 0.75.
+        Whether "70-80 %" counts as unreadable or as 0.75.
     unreadable : {"drop", "error"}
         What happens to records whose confidence cannot be read.
     words : mapping of str to float
-        What words mean where no number is said; :data:`WORDS` by default.
+        What words mean if no number is stated; :data:`WORDS` by default.
     places : sequence of str, optional
-        What messages call the records.
+        How error messages name the records.
 
     Examples
     --------
@@ -457,10 +449,9 @@ def read_stated(
             confidence.append(share)
             correct.append(right)
     if not confidence or (unread and unreadable != "drop"):
-        raise ValueError(
-            f"{len(unread)} of {len(unread) + len(confidence)} confidences cannot be read, such as "
-            f"{', '.join([*unread.values()][:3])}: unreadable='drop' (--unreadable drop) goes on without them"
-        )
+        counts, some = f"{len(unread)} of {len(unread) + len(confidence)}", ", ".join([*unread.values()][:3])
+        advice = "unreadable='drop' (--unreadable drop) goes on without them"
+        raise ValueError(f"{counts} confidences cannot be read, such as {some}: {advice}")
     return Stated(np.array(confidence), np.array(correct, dtype=np.int64), [*unread])
 
 
@@ -472,7 +463,7 @@ _NUMBER: Final = re.compile(rf"{_N}(?:{_PERCENT})?")
 
 
 def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping[str, float]) -> float | None:
-    """Return a stated confidence as a share; None where it cannot be read."""
+    """Return a stated confidence as a number from 0 to 1; None if it cannot be read."""
     if isinstance(said, bool) or not isinstance(said, str | int | float):
         return None
     value, plain = float("nan"), str(said).casefold().replace(",", ".")
@@ -502,7 +493,7 @@ def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping
 
 
 def normal_answer(text: Any) -> str:
-    """Return an answer as it is compared: lower case, single spaces, no punctuation around it.
+    """Return an answer in the form in which answers are compared: lower case, single spaces, no outer punctuation.
 
     >>> normal_answer(" Paris. ") == normal_answer("paris"), normal_answer("The  Hague!")
     (True, 'the hague')
@@ -515,11 +506,10 @@ _RIGHT: Final = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "correct": 1, "right": 1
 
 
 def _is_right(record: Mapping[str, Any], where: str) -> int:
-    if "correct" in record:
-        said = normal_answer(record["correct"])
-        if said not in _RIGHT:
-            raise ValueError(f"{where}: 'correct' must be true or false, got {quoted(said)}")
-        return _RIGHT[said]
-    if "answer" in record and "target" in record:
+    if "correct" not in record:
+        if not {"answer", "target"} <= record.keys():
+            raise ValueError(f"{where} has neither 'correct' nor 'answer' and 'target'")
         return int(normal_answer(record["answer"]) == normal_answer(record["target"]))
-    raise ValueError(f"{where} has neither 'correct' nor 'answer' and 'target'")
+    if (said := normal_answer(record["correct"])) not in _RIGHT:
+        raise ValueError(f"{where}: 'correct' must be true or false, got {quoted(said)}")
+    return _RIGHT[said]

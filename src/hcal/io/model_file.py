@@ -1,7 +1,6 @@
-"""The container of a model file: one inert, versioned, checked safetensors file. No pickle anywhere.
+"""Model files: one safetensors file with a JSON header, arrays and a checksum. Nothing in it can be executed.
 
-It knows a header (JSON) and arrays, and nothing of methods: those are built again in
-:mod:`hcal.calibrators.files`.
+This module reads and writes the header and the arrays. :mod:`hcal.calibrators.files` makes calibrators from them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +20,10 @@ from hcal.io.files import atomic_path, one_line, open_regular, parse_json
 from hcal.io.request import Request
 
 #: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.
-#: 3: the arrays are the fields of a map, the header has the map's options and how the rows were asked for.
+#: 3: the arrays are the fields of a map; the header has the map's options and the request of the fit.
 SCHEMA = 3
 Arrays = dict[str, NDArray[Any]]
-#: The most bytes of a file's header: names, parameters, scores and facts of the fit.
+#: The most bytes of a file's header: names, parameters, scores and facts about the fit.
 MOST_HEADER = 16_000_000
 #: The names of the header among the metadata, and of the checksum among the arrays.
 _HEADER, CHECKSUM = "hcal", "sha256"
@@ -56,7 +55,7 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays:
     if len(text) > MOST_HEADER // 2:
         raise ValueError(f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}")
     with atomic_path(path) as temporary:
-        # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
+        # save_file would write a temporary file of its own, which a killed process would leave behind.
         temporary.write_bytes(to_bytes(held | {CHECKSUM: digest(text, held)}, metadata={_HEADER: text}))
 
 
@@ -77,7 +76,7 @@ def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what JSON does not know into what it knows: numpy scalars and arrays, paths, devices."""
+    """Return numpy scalars and arrays, paths and devices as values that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Path) or type(value).__module__ == "torch":
@@ -86,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
-    """Return the header and the arrays of a model file of this schema or an earlier one, checksum verified.
+    """Return the header and the arrays of a model file; its checksum is verified.
 
     Returns
     -------
@@ -100,13 +99,21 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     ...
     FileNotFoundError: no such file: no such file
     """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    with open_regular(Path(path)) as file:  # refuses pipes and devices, which may never end
+        content = file.read()
+    end = 8 + int.from_bytes(content[:8], "little")
     try:
-        text, arrays = _read(path)
-        header = json.loads(text)
+        if end - 8 > min(len(content), MOST_HEADER):
+            raise ValueError("its header is huge, or longer than the file")
+        text = parse_json(content[8:end], "its header")["__metadata__"][_HEADER]
+        arrays, header = load(content), json.loads(text)
         schema = header["schema"]
         if type(schema) is not int or schema < 1:
             raise ValueError(f"'schema' is {schema!r}")
-    except (KeyError, ValueError, TypeError, MemoryError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, MemoryError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
         raise ValueError(f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade")
@@ -118,7 +125,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says in one line, however much of the file it repeats.
+    """Return the message of an error in one line of bounded length.
 
     Examples
     --------
@@ -128,65 +135,18 @@ def reason(error: BaseException) -> str:
     return one_line(error if isinstance(error, ValueError) else repr(error), 300)
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
-    """Return the header and the arrays of a safetensors file; memory is in proportion to what is there."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+# -- what a header says about the fit -----------------------------------------------------------------
 
-    with open_regular(Path(path)) as file:  # no pipe or device, which would never end
-        content = file.read()
-    end = 8 + int.from_bytes(content[:8], "little")
-    if end - 8 > min(len(content), MOST_HEADER):
-        raise ValueError("its header is huge, or longer than the file")
-    text = parse_json(content[8:end], "its header")["__metadata__"][_HEADER]
-    try:
-        return text, load(content)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
-
-
-# -- what a header tells of the fit -------------------------------------------------------------------
-
-#: The most levels and characters of what a fit tells of itself.
+#: The deepest nesting and the longest text of what a header says about the fit.
 MOST_LEVELS: Final = 8
 MOST_CHARACTERS: Final = 10_000
 
 
-def _are_shares(value: Any, n_classes: int) -> bool:
-    if not isinstance(value, list) or len(value) != n_classes or not {type(v) for v in value} <= {int, float}:
-        return False
-    return bool(min(value) >= 0 and abs(sum(value) - 1) < 1e-6)
-
-
-def _are_texts(value: Any, _n_classes: int) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) for v in value)
-
-
-def _are_classes(value: Any, n_classes: int) -> bool:
-    return isinstance(value, list) and all(type(v) is int and 0 <= v < n_classes for v in value)
-
-
-def _is_origin(value: Any, _n_classes: int) -> bool:
-    if not isinstance(value, dict) or not _are_texts([value.get(k, "") for k in ("rows_sha256", "file", "words")], 0):
-        return False
-    rows = value.get("rows", 0)
-    return type(rows) is int and 0 <= rows < 2**63
-
-
-#: The entries of ``info`` that hcal reads again, and what they are; all others are only shown.
-INFO: Final[Mapping[str, tuple[str, Callable[[Any, int], bool]]]] = {
-    "class_frequencies": ("K numbers that sum to 1", _are_shares),
-    "prior": ("K numbers that sum to 1", _are_shares),
-    "notes": ("a list of texts", _are_texts),
-    "warnings": ("a list of texts", _are_texts),
-    "absent_classes": ("numbers of classes", _are_classes),
-    "fitted_on": ("an object with the rows and the file", _is_origin),
-    "batches": ("an object with the rows and its words", _is_origin),
-}
-
-
 def check_info(info: Any, n_classes: int) -> dict[str, Any]:
-    """Return what a header tells of a fit, or refuse what is too long, too deep or not as declared.
+    """Return what a header says about the fit; refuse it if it is too long or too deep.
+
+    The entries that hcal itself uses (the frequencies of the classes, the notes, the file and the request) must have
+    the right types; all others are only shown.
 
     Parameters
     ----------
@@ -206,15 +166,20 @@ def check_info(info: Any, n_classes: int) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise ValueError("'info' must be an object")
     _check_values(info, MOST_LEVELS)
-    for name, (words, holds) in INFO.items():
-        if (name in info or name == "class_frequencies") and not holds(info.get(name), n_classes):
-            raise ValueError(f"'info.{name}' must be {words}")
+    shares, notes, origin = info.get("class_frequencies", []), info.get("notes", []), info.get("fitted_on", {})
+    numbers = isinstance(shares, list) and len(shares) == n_classes and {type(v) for v in shares} <= {int, float}
+    if not numbers or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
+        raise ValueError("'info.class_frequencies' must be K numbers that sum to 1")
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise ValueError("'info.notes' must be a list of texts")
+    if not isinstance(origin, dict) or type(origin.get("rows", 0)) is not int:
+        raise ValueError("'info.fitted_on' must be an object with the rows and the file")
     Request.from_json(info.get("request", {}))
     return info
 
 
 def _check_values(value: Any, levels: int) -> None:
-    """Refuse more levels, or longer texts, than a fit tells."""
+    """Refuse deeper nesting, or longer texts, than a fit writes."""
     if not levels:
         raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:

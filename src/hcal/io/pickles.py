@@ -1,15 +1,14 @@
-"""A reader for the paper's numpy pickles that can build arrays of numbers and nothing else.
+"""A reader for pickles of numpy arrays that can build arrays of numbers and nothing else.
 
-A pickle is a program. Before Python's own machine runs it, every instruction is looked at: only those that
-arrays, tuples, lists and dicts are made of may be there, no memory index is larger than the program, and no
-container and no long text is used twice (which would let a small file describe an endless structure). The names
-that it may ask for stand for functions of this file, not for numpy's code.
+A pickle is a program. Before Python runs it, every instruction is checked: only those that build arrays, tuples, lists
+and dicts are admitted, no memo index is larger than the program, and no container and no long text is used twice
+(a small file could otherwise describe an endless structure). The names that the program may ask for are mapped to
+functions of this file, not to numpy's code.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import pickle
 import pickletools
 import re
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from hcal.io.files import one_line
 from hcal.io.request import BARE
 
-#: Instructions of one pickle: no part of what it holds comes without one.
+#: The most instructions of one pickle; every part of what it holds takes at least one.
 MAX_INSTRUCTIONS: Final = 2_000_000
 _ALLOWED: Final = {
     "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG", "BININT",
@@ -37,7 +36,7 @@ _NUMERIC: Final = re.compile(r"([<>=|]?)(\?|[biuf]\d{1,2})")
 def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
     """Read the numeric numpy arrays of a pickle by name; refuse everything else.
 
-    It holds ``((logits_cal, y_cal), (logits_test, y_test))``, ``(logits, y)``, a dict of arrays, or one.
+    It holds ``((logits_cal, y_cal), (logits_test, y_test))``, ``(logits, y)``, a dict of arrays, or one array.
 
     >>> read_pickle(pickle.dumps((np.eye(2), np.arange(2))))["y"]
     array([0, 1])
@@ -54,23 +53,18 @@ def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _named(held: Any) -> dict[str, NDArray[Any]]:
-    """Return arrays by name."""
+    """Return the arrays of an unpickled object by name."""
     names = [BARE]
     if isinstance(held, tuple | list) and len(held) == 2:
         two = all(isinstance(part, tuple | list) and len(part) == 2 for part in held)
-        held = [*held[0], *held[1]] if two else held
         names = ["logits_cal", "y_cal", "logits_test", "y_test"] if two else ["logits", "y"]
-        held = dict(zip(names, held, strict=True))
+        held = dict(zip(names, [*held[0], *held[1]] if two else held, strict=True))
     given = held if isinstance(held, dict) else {BARE: held}
     arrays = {name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)}
     found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     if len(found) < len(names):
-        _refuse("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")
+        raise ValueError("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")
     return found
-
-
-def _refuse(words: str) -> None:
-    raise pickle.UnpicklingError(words)
 
 
 def _scan(data: bytes) -> None:
@@ -78,68 +72,53 @@ def _scan(data: bytes) -> None:
     simple, reusable, stored = False, set[int](), 0
     for count, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
         if code.name not in _ALLOWED:
-            _refuse(f"the instruction {code.name} is not one that arrays need")
+            raise ValueError(f"the instruction {code.name} is not one that arrays need")
         index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
         if index > len(data) or count > MAX_INSTRUCTIONS:
-            _refuse("more instructions, or a larger memory index, than arrays need")
+            raise ValueError("more instructions, or a larger memory index, than arrays need")
         if code.name.endswith("GET") and index not in reusable:
-            _refuse("a container or a long text that is used twice: the same parts again and again")
+            raise ValueError("a container or a long text that is used twice: the same parts again and again")
         if code.name.endswith(("PUT", "MEMOIZE")):
             stored += 1
             (reusable.add if simple else reusable.discard)(index)
-        # What is on the stack now: a short text, a name, or what a name made, none of which has parts.
+        # Whether the top of the stack is now a short text, a name, or the result of a call: none of them has parts.
         short = isinstance(argument, str | bytes) and len(argument) <= 1000
         simple = short or code.name in ("STACK_GLOBAL", "REDUCE")
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Python's unpickler with a vocabulary of six names."""
+    """Python's unpickler, which finds the names in ``_KNOWN`` and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name of numpy's, or refuse it before anything is imported."""
+        """Return the function that replaces one of numpy's, or refuse the name before anything is imported."""
         found = _KNOWN.get((module.replace("numpy._core.", "numpy.core."), name))
         if found is None:
-            _refuse(f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted")
+            raise ValueError(f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted")
         return found
 
 
 class _Dtype:
-    """Stands for numpy.dtype: a plain number type and its byte order."""
+    """Replaces numpy.dtype: the type of a number and its byte order."""
 
-    def __init__(self, code: Any, *_flags: Any) -> None:
-        found = _NUMERIC.fullmatch(_text(code))
+    def __init__(self, code: str, *_flags: Any) -> None:
+        found = _NUMERIC.fullmatch(code)
         if found is None:
-            _refuse(f"only arrays of numbers are admitted, not dtype {_text(code)[:20]!r}")
-        else:
-            self.order, self.code = found[1] or "=", found[2]
+            raise ValueError(f"only arrays of numbers are admitted, not dtype {code[:20]!r}")
+        self.order, self.code = found[1] or "=", found[2]
 
     def __setstate__(self, state: Any) -> None:
-        self.order = _text(state[1])
-        if self.order not in ("<", ">", "=", "|"):
-            _refuse("an unknown byte order")
+        self.order = state[1]
 
     def numpy(self) -> np.dtype[Any]:
+        if self.order not in ("<", ">", "=", "|"):
+            raise ValueError("an unknown byte order")
         return np.dtype(self.order.replace("|", "=") + self.code)
 
 
-def _text(told: Any) -> str:
-    if not isinstance(told, str | bytes):
-        _refuse("a number type that is none")
-    return told.decode("latin1") if isinstance(told, bytes) else str(told)
-
-
-def _encode(text: Any, _encoding: Any) -> bytes:
-    """Return the bytes that old protocols wrote as text."""
-    return _text(text).encode("latin1")
-
-
 class _Array:
-    """Stands for numpy.ndarray: waits for dtype, shape and bytes."""
+    """Replaces numpy.ndarray: is created empty, and gets type, shape and bytes later."""
 
     value: NDArray[Any] | None = None
-
-    def __init__(self, *_arguments: Any) -> None:
-        pass
 
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, fortran, data = state
@@ -147,17 +126,12 @@ class _Array:
 
 
 def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
-    """Return the array of a buffer, without a copy of it."""
-    data = _encode(data, "latin1") if isinstance(data, str) else data
-    if not isinstance(dtype, _Dtype) or not isinstance(data, bytes | bytearray):
-        _refuse("only arrays of numbers are admitted")
-    if not isinstance(shape, tuple) or len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
-        _refuse("an array with a shape that is none")
-    kind = dtype.numpy()
-    if math.prod(shape) * kind.itemsize != len(data):
-        _refuse("an array whose bytes do not fit its shape")
-    flat: NDArray[Any] = np.frombuffer(data, dtype=kind) if len(data) else np.empty(0, dtype=kind)
-    if kind.kind == "b":  # a byte other than 0 and 1 is no bool to numpy
+    """Return the array of a buffer without a copy; numpy refuses a shape that its bytes do not fill."""
+    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple) or not isinstance(data, bytes | bytearray | str):
+        raise ValueError("only arrays of numbers are admitted")
+    kind, raw = dtype.numpy(), data.encode("latin1") if isinstance(data, str) else data
+    flat: NDArray[Any] = np.frombuffer(raw, dtype=kind) if raw else np.empty(0, dtype=kind)
+    if kind.kind == "b":  # numpy's bool knows the bytes 0 and 1 only
         flat = flat.view(np.uint8) != 0
     return flat.reshape(shape, order="F" if order == "F" else "C")
 
@@ -165,8 +139,8 @@ def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[An
 _KNOWN: Final[dict[tuple[str, str], Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _encode,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("_codecs", "encode"): lambda text, _encoding: text.encode("latin1"),  # bytes, as old protocols write them
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_placeholders: _Array(),
     ("numpy.core.multiarray", "scalar"): lambda dtype, data: _assemble(data, dtype, ()),
     ("numpy.core.numeric", "_frombuffer"): _assemble,
 }

@@ -1,8 +1,8 @@
-"""Scores and labels from files, in the formats that people have: all rows at once, or piece by piece.
+"""Read scores and labels from files, all rows at once or piece by piece.
 
-A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); where it cannot (a bare
-``.npy`` matrix, a table with free column names) the caller must. Nothing is guessed from the numbers. One
-reader a format reads blocks of rows: a whole file is one block.
+A file *says* what it holds by the name ``logits``, ``probs`` or ``log_probs``. If it cannot (a bare ``.npy`` matrix, a
+table with free column names), the caller must say it. Nothing is guessed from the numbers. There is one reader per
+format, and it yields blocks of rows: a whole file is one block.
 """
 
 from __future__ import annotations
@@ -20,24 +20,19 @@ from numpy.typing import NDArray
 
 from hcal.inputs import InputKind
 from hcal.io import class_names
-from hcal.io.arrays import OPENERS, ArrayRows, Block, Cut, check_mask
 from hcal.io.class_names import ClassName, label_cells, typed
 from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular, quoted
+from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.language_models import is_questions, read_questions
-from hcal.io.request import CLASSES, Part, Plan, Request, plan_of
-from hcal.io.tables import ArrowRows, TextRows
+from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
 
-#: What has a value a row.
+#: The fields of a :class:`DataFile` with one value per row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
-#: Labels of a second file, among the columns of a block.
+#: The name of the labels of a second file among the columns of a block.
 _LABELS: Final = "\0labels"
-#: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
+#: A file is cut into about this many pieces at most, however many processes read them: results must not depend on it.
 _MOST_PIECES: Final = 256
-_READERS: Final[dict[str, Any]] = {
-    **dict.fromkeys((".csv", ".jsonl"), TextRows),
-    **dict.fromkeys((".parquet", ".feather"), ArrowRows),
-    **dict.fromkeys(OPENERS, ArrayRows),
-}
+Source = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -48,28 +43,28 @@ class DataFile:
     ----------
     path : Path
     kind : {"logits", "probs", "log_probs"}
-        What ``values`` holds, as the file or the caller said.
+        What ``values`` holds, as the file or the caller says.
     values : array of shape (N, K), or (N,) for a binary score
     y : array of shape (N,), or None
-        As the file has them: integers 0..K−1 or names.
+        The labels in the file: integers 0..K−1 or names.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
     classes : tuple of str, or None
-        Names of the classes in the order of the columns, where the file or the caller gives them.
+        Names of the classes in the order of the columns, if the file or the caller gives them.
     ids, groups, weight : array of shape (N,), or None
-        What :class:`Request` asked for.
+        The columns that :class:`Request` names.
     more : tuple of Path
         The files that were read together with ``path``.
     questions : bool
-        Whether rows are questions with their options, −inf where one does not exist.
+        Whether rows are questions with options; an option that does not exist has −inf.
     beside : dict of arrays
-        All columns but the scores, the id and the label, where they were to be kept.
+        All columns but the scores, the id and the label, if the caller asked to keep them.
     dropped : int
         Rows that were left out because they have no label, or a confidence that cannot be read.
     notes : tuple of str
-        What a person should be told about the reading.
+        Messages for the user about the reading.
     made_by : str
-        Names the calibrator that made the probabilities, where the file says so.
+        The calibrator that made the probabilities, if the file says so.
     """
 
     path: Path
@@ -95,28 +90,28 @@ class DataFile:
 
     @property
     def n_classes(self) -> int:
-        """How many classes the scores have; two where there is one score a row."""
+        """How many classes the scores have; two if there is one score per row."""
         return 2 if self.values.ndim == 1 else int(self.values.shape[1])
 
     def checksum(self) -> str:
-        """Return the SHA-256 of the file; of the checksums where there are several."""
+        """Return the SHA-256 of the file, or of the checksums of several files."""
         each = "".join(checksum(path) for path in (self.path, *self.more))
         return hashlib.sha256(each.encode()).hexdigest() if self.more else each
 
     def labels(self) -> NDArray[Any]:
-        """Return the labels, names as the numbers of their classes, or say that this file has none."""
+        """Return the labels, with names turned into the numbers of their classes; refuse a file without labels."""
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
             raise ValueError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}")
         return np.asarray(class_names.encode(self.y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
-        """Return the same rows with the columns in the order of a model's classes, found by their names.
+        """Return the same rows with the columns in the order of a model's classes, matched by name.
 
         Parameters
         ----------
         classes : sequence of K str or int, or None
-            Of the model; None where it has no names, and then nothing is changed.
+            Of the model; None if it has no names, and then nothing is changed.
         """
         if classes is None:
             return self
@@ -126,12 +121,10 @@ class DataFile:
         if order is None:
             return self
         if self.values.ndim == 1:
-            raise ValueError(
-                f"{self.path.name}: the one score a row is that of class {self.classes[1]!r} here and of "
-                f"class {classes[1]!r} in the model: name the classes as the model does, "
-                f"{classes[0]},{classes[1]}"
-            )
-        # Numbers count the columns of the file; names do not care.
+            both = f"class {self.classes[1]!r} here and of class {classes[1]!r} in the model"
+            advice = f"name the classes as the model does, {classes[0]},{classes[1]}"
+            raise ValueError(f"{self.path.name}: the one score a row is that of {both}: {advice}")
+        # Labels that are numbers count the columns of this file, so they become names.
         y = None if self.y is None else np.array(self.classes)[self.labels()]
         return replace(self, values=self.values[:, order], classes=tuple(map(str, classes)), y=y)
 
@@ -143,7 +136,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows are read, whichever file they are in; the last says what the first rows have."""
+    """How rows are read, whichever file they are in; ``n_classes`` is known after the first rows."""
 
     request: Request
     part: Part = "test"
@@ -152,14 +145,14 @@ class Reading:
     n_classes: int | None = None
 
     def after(self, first: DataFile) -> Reading:
-        """Return how the rows that follow are read: like the first."""
+        """Return how the following rows are read: with the kind and the classes of the first."""
         request = replace(self.request, input=first.kind)
         return replace(self, request=request, order=self.order or first.classes, n_classes=first.n_classes)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of one file that can be read alone: small, and the same in every process that sees the files.
+    """Some rows of one file that can be read alone, in any process that sees the file.
 
     Attributes
     ----------
@@ -171,9 +164,9 @@ class Piece:
     start : int
         The number of the first row in the whole source.
     count : int
-        How many rows are left after those without a label were dropped.
+        How many rows remain when those to be left out for their labels are dropped.
     labels : array with a value for each row, or None
-        Those of a second file.
+        Labels from a second file.
     reading : Reading
     size : int
         The most rows of a block.
@@ -194,8 +187,8 @@ class Piece:
 
 @contextmanager
 def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
-    """Open a file and yield its reader and what to read; errors until it is closed name the file."""
-    reader = _READERS.get(path.suffix.lower())
+    """Open a file and yield its reader and the plan of what to read; errors inside the block name the file."""
+    reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
     with open_regular(path) as file, explained(path.name):
@@ -207,9 +200,9 @@ def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
 
 
 def pieces_of(paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1) -> Iterator[Piece]:
-    """Yield the pieces of files; without a size a file is one piece, once memory is known to hold all.
+    """Yield the pieces of files; without a size a file is one piece, after a check that memory can hold all files.
 
-    ``peak`` is what the caller will need for each byte of the rows.
+    ``peak`` is the number of bytes that the caller will need for each byte of the rows.
     """
     labels = None if reading.request.labels is None else _read_labels(Path(reading.request.labels))
     start = origin = needed = 0
@@ -240,10 +233,10 @@ def pieces_of(paths: Sequence[Path], reading: Reading, size: int | None = None, 
 
 
 def _read_labels(path: Path) -> NDArray[Any]:
-    """Return the labels of a file that holds nothing else, or calls them ``y``."""
+    """Return the labels of a file that has one column only, or a column ``y``."""
     with open_rows(path) as (rows, _):
         if "y" not in rows.names and len(rows.names) != 1:
-            raise ValueError(f"it has no 'y'; it holds: {one_line(', '.join(sorted(rows.names)), 120)}")
+            raise ValueError(f"it has no 'y'; it holds: {listed(sorted(rows.names))}")
         name = "y" if "y" in rows.names else rows.names[0]
         n_rows = rows.count([name])
         blocks = rows.blocks([name], [name], rows.cuts([name], n_rows + 1)[0], n_rows, n_rows + 1)
@@ -252,27 +245,23 @@ def _read_labels(path: Path) -> NDArray[Any]:
 
 
 def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: Any) -> NDArray[np.bool_]:
-    """Return which rows have the label to be left out, or none; refuse the latter unless they may be dropped."""
+    """Return which rows are left out for their labels; raise ValueError for missing ones that may not be dropped."""
     request = reading.request
     if y.ndim != 1:
         return np.zeros(len(y), dtype=bool)
     missing = class_names.missing_labels(y, classes)
-    numbers = request.ignore_index is not None and y.dtype.kind in "iuf"
-    ignored = y == request.ignore_index if numbers else np.zeros_like(missing)
+    ignored: NDArray[np.bool_] = y == request.ignore_index
     if request.unlabelled == "drop":
-        return missing | ignored
-    if missing.any() and "label" not in request.optional:  # of a model applied to new rows they are carried along
-        name = quoted(plan.roles.get("label", "y"))
-        raise ValueError(
-            f"it has no label in {name} in {missing.sum():,} of the rows {row:,} to {row + len(y) - 1:,}, "
-            f"first in row {row + missing.argmax():,}: "
-            "unlabelled='drop' (--unlabelled drop) leaves them out"
-        )
+        return np.logical_or(missing, ignored)
+    if missing.any() and "label" not in request.optional:  # a model applied to new rows only carries labels along
+        name, last, bad = quoted(plan.roles.get("label", "y")), row + len(y) - 1, row + missing.argmax()
+        where = f"{name} in {missing.sum():,} of the rows {row:,} to {last:,}, first in row {bad:,}"
+        raise ValueError(f"it has no label in {where}: unlabelled='drop' (--unlabelled drop) leaves them out")
     return ignored
 
 
 def _count_left_out(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading) -> int:
-    """Return how many rows will be left out for their labels."""
+    """Return how many rows of a piece will be left out for their labels."""
     request, name = reading.request, plan.roles.get("label")
     if (request.unlabelled != "drop" and request.ignore_index is None) or (labels is None and name is None):
         return 0
@@ -282,7 +271,7 @@ def _count_left_out(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, rea
 
 
 def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
-    """Yield the number of the first row of each block in the source, and the block."""
+    """Yield the blocks of a piece, each with the number of its first row in the whole source."""
     reading, first, row = piece.reading, piece.start, piece.cut[0]
     n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
@@ -292,9 +281,8 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
         for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, piece.end, piece.size):
-            length = len(block[plan.scores[0]])
+            length, begin = len(block[plan.scores[0]]), row - piece.cut[0]
             if piece.labels is not None:
-                begin = row - piece.cut[0]
                 block[_LABELS] = piece.labels[begin : begin + length]
             data = replace(_data(plan, piece, block, keep, names), made_by=rows.made_by[:64])
             if n_classes not in (None, data.n_classes):
@@ -309,7 +297,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
 
 
 def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None) -> DataFile:
-    """Return the columns of a block by the parts they play."""
+    """Return the columns of a block as scores, labels, ids, groups and weights."""
     reading = piece.reading
     values = _scores(plan, reading.request, [np.asarray(block[name]) for name in plan.scores])
     parts = {role: typed(block[n]) for role, n in plan.roles.items() if role != "label"}
@@ -318,34 +306,29 @@ def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Se
             raise ValueError(f"the {role} must have one value a row, got shape {array.shape}")
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
     y = None if cells is None else label_cells(cells, names or reading.order)
-    y = y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
-    if reading.keep:  # the group and the weight go on too, under their own names
+    if reading.keep:  # the group and the weight are kept under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("group", "weight") if role in parts}
-    classes = None
-    if names is not None:
-        n_classes = 2 if values.ndim == 1 else values.shape[1]
-        classes = tuple(map(str, class_names.check_classes(names, n_classes)))
     ids, groups, weight = (parts.get(role) for role in ("id", "group", "weight"))
-    return DataFile(piece.path, plan.kind, values, y, plan.part, classes, ids, groups, weight, beside=beside)
+    found = DataFile(piece.path, plan.kind, values, y, plan.part, None, ids, groups, weight, beside=beside)
+    if names is None:
+        return found
+    return replace(found, classes=tuple(map(str, class_names.check_classes(names, found.n_classes))))
 
 
 def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:
-    one = len(columns) == 1
-    if not one and any(c.ndim > 1 for c in columns):
+    if len(columns) > 1 and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
-    values = columns[0] if one else np.stack(columns, axis=1)
+    values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
     if plan.kind == "probs" and request.unit == "percent":
         return values / 100
-    if plan.kind == "probs" and values.size and 1.5 < values.max() <= 100 and values.min() >= 0:
-        raise ValueError(
-            f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' (--unit percent)"
-        )
+    if plan.kind == "probs" and values.size and 1.5 < (top := values.max()) <= 100 and values.min() >= 0:
+        raise ValueError(f"its probs go up to {top:.4g}: if they are per cent, say unit='percent' (--unit percent)")
     return values
 
 
 def read(
-    path: str | Path | Sequence[str | Path],
+    path: Source,
     request: Request | None = None,
     *,
     part: Part = "test",
@@ -361,16 +344,16 @@ def read(
         ``.npz .npy .csv .parquet .feather .jsonl`` or a numpy pickle ``.p``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
-        What the file calls its columns, what its scores are, what happens to rows without a label.
+        The names of the columns, the kind of the scores, and what happens to rows without a label.
     part : {"cal", "test"}
         Which part of a task file (``logits_cal``, ``y_cal``, ``logits_test``, ``y_test``); a file without
         parts is read whole.
     keep : bool
-        Whether all other columns are carried along (``DataFile.beside``).
+        Whether to keep all other columns (``DataFile.beside``).
     order : sequence of K str or int, optional
-        Names of the classes in the order in which the columns are to come; by default that of the first file.
+        Names of the classes in the order that the columns shall have; by default that of the first file.
     peak : float
-        What you will need for each byte of the rows: more than there is of memory is refused at once.
+        The bytes that you will need for each byte of the rows: files that need more memory than there is are refused.
 
     Examples
     --------
@@ -381,8 +364,7 @@ def read(
     >>> data.kind, data.classes, data.ids, data.labels()
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
-    request = request or Request()
-    paths = files_of(path)
+    request, paths = request or Request(), files_of(path)
     if request.plain and is_questions(paths):
         return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
     reading, parts = Reading(request, part, keep, None if order is None else tuple(order)), list[DataFile]()
@@ -394,15 +376,14 @@ def read(
         arrays = {name: [getattr(part, name) for part in parts] for name in _BY_ROW}
         joined: Any = {n: None if any(a is None for a in held) else np.concatenate(held) for n, held in arrays.items()}
         both = [n for n in first.beside if all(n in part.beside for part in parts)]
-        joined["beside"] = {n: np.concatenate([part.beside[n] for part in parts]) for n in both}
-        first = replace(first, **joined)
+        first = replace(first, **joined, beside={n: np.concatenate([part.beside[n] for part in parts]) for n in both})
     words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     notes = (f"{words} dropped",) if dropped else ()
     return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
 
 
 def by_blocks(source: Any) -> bool:
-    """Whether names stand for several files whose rows are read by blocks: not answers of language models."""
+    """Whether a source is several files whose rows are read by blocks; answers of language models are read whole."""
     paths = files_of(source)
     named = [Path(name) for name in (source if isinstance(source, list | tuple) else [source])]
     return (len(paths) > 1 or paths != named) and not is_questions(paths)

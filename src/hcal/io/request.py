@@ -1,7 +1,7 @@
-"""How the rows of a file are asked for, and which of its columns or arrays play which part.
+"""What the caller says about a file (:class:`Request`), and which columns are read because of it (:class:`Plan`).
 
-A column is a score because its name says so (``logits_0``) or because the caller chose it; nothing is guessed
-from the numbers. A model remembers its request, so that the next file needs no options.
+A column is a score because its name says so (``logits_0``) or because the caller named it. Nothing is guessed from
+the values. A model file stores the request of its fit, so that later files need no options.
 """
 
 from __future__ import annotations
@@ -18,59 +18,61 @@ from hcal.io.files import one_line, quoted
 
 Part = Literal["cal", "test"]
 OptionScore = Literal["sum", "length", "mutual-information"]
-#: An array of a file that names its classes in the order of the columns.
+#: The array of a file that holds the names of the classes, in the order of the columns.
 CLASSES: Final = "classes"
-#: The name of the one array of a file that names none.
+#: The name that the single array of a file without names gets.
 BARE: Final = "_bare"
-#: Columns, or arrays, beside the scores.
+#: The roles of columns or arrays other than the scores.
 ROLES: Final = ("label", "id", "group", "weight")
 _CHOICES: Final = {
     "input": INPUT_KINDS,
     "unit": ("fraction", "percent"),
     "option_score": ("sum", "length", "mutual-information"),
-    "unlabelled": ("error", "drop"),
-    "unreadable": ("error", "drop"),
+    **dict.fromkeys(("unlabelled", "unreadable"), ("error", "drop")),
     "ranges": ("error", "middle"),
 }
-#: What a model keeps; a file of labels, and what to do with bad rows, belong to one call.
+#: The fields that a model file stores. The others (labels of a second file, treatment of bad rows) concern one file.
 _REMEMBERED: Final = ("scores", *ROLES, "input", "unit", "option_score", "classes", "ignore_index")
-#: What changes the meaning of the numbers, with what it is by default: it cannot differ between a model and a file.
+#: The fields that decide what the scores mean, with their defaults: a file must agree with the model.
 _MEANING: Final = {"input": None, "unit": "fraction", "option_score": "sum"}
 _LONGEST: Final = 10_000
-_PREFIX: Final = re.compile(r"(logits?|log[_ ]?probs?|probs?|p(?=[_ .\-\[]))[_ .\-]?", re.IGNORECASE)
+#: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
+_PREFIX: Final = re.compile(
+    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a file calls its parts and what its numbers are; None where the usual names are meant.
+    """The names of a file's columns and the meaning of its scores; None stands for the usual names.
 
     Attributes
     ----------
     scores : str, optional
-        A pattern (``"logit_*"``), names with commas between them, or the name of one array. By default
+        A pattern (``"logit_*"``), names separated by commas, or the name of one array. By default
         ``logits``, ``probs`` or ``log_probs``: an array, or columns ``logits_0``, ``logits_1``, ….
     label, id, group, weight : str, optional
         Names of columns or arrays; labels are in ``y`` by default.
     input : {"logits", "probs", "log_probs"}, optional
-        What the scores are, where their names do not say.
+        What the scores are; needed where their names do not say it.
     unit : {"fraction", "percent"}, optional
-        ``"percent"``: probabilities, or stated confidences, go up to 100.
+        ``"percent"`` if probabilities, or stated confidences, go up to 100.
     option_score : {"sum", "length", "mutual-information"}, optional
-        What the score of an option is in samples of lm-evaluation-harness.
+        How samples of lm-evaluation-harness score an option.
     classes : tuple of K str, optional
-        Names of the classes in the order of the columns, where the columns do not say.
+        Names of the classes in the order of the columns, if the names of the columns do not contain them.
     labels : Path, optional
         A second file with the labels.
     unlabelled : {"error", "drop"}
         What happens to rows without a label.
     ignore_index : int, optional
-        The label of rows to leave out, as of pixels that nobody labelled (often 255 or −100).
+        Rows with this label are left out, for example pixels that nobody labelled (often 255 or −100).
     unreadable : {"error", "drop"}
         What happens to answers whose stated confidence cannot be read.
     ranges : {"error", "middle"}
-        Whether a stated "70-80 %" is unreadable or 0.75.
+        Whether a stated "70-80 %" counts as unreadable or as 0.75.
     optional : frozenset of str
-        The parts of ``label, id, group, weight`` that a file may lack.
+        Which of ``label``, ``id``, ``group`` and ``weight`` may be missing in a file.
 
     Examples
     --------
@@ -109,13 +111,13 @@ class Request:
             raise ValueError(f"ignore_index must be an integer, got {quoted(self.ignore_index)}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a model remembers, as plain values."""
+        """Return what a model file stores of this request, as plain values."""
         found = {name: getattr(self, name) for name in _REMEMBERED}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None}
 
     @classmethod
     def from_json(cls, told: Any) -> Request:
-        """Return what a model's header remembers, or refuse what is no such thing."""
+        """Return the request that a model file stores; raise ValueError if it is not a valid one."""
         if not isinstance(told, Mapping) or not set(told) <= set(_REMEMBERED):
             raise ValueError(f"'request' must be an object with some of {', '.join(_REMEMBERED)}")
         names = told.get("classes")
@@ -124,10 +126,10 @@ class Request:
         return cls(**{**told, "classes": None if names is None else tuple(names)})
 
     def for_model(self, remembered: Any) -> Request:
-        """Return this request with what it leaves open as a model remembers it.
+        """Return this request, with whatever it leaves open filled in from the request of a model's fit.
 
-        A file may lack the label, id, group and weight that only the model names. What would change the
-        meaning of the numbers is refused.
+        A label, id, group or weight that only the model names may be missing in the file. A request that
+        contradicts the model about the meaning of the scores is refused.
         """
         model = Request.from_json(remembered or {})
         for name, default in _MEANING.items():
@@ -146,28 +148,28 @@ class Request:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing was said about columns."""
+        """Whether no columns were named."""
         return self.scores is None and self.labels is None and not self.roles
 
 
-# -- which columns are what ---------------------------------------------------------------------------
+# -- which columns are read ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to read of one file.
+    """What to read from one file.
 
     Attributes
     ----------
     kind : {"logits", "probs", "log_probs"}
     scores : list of str
-        The columns, in the order of the classes, or one array.
+        The columns in the order of the classes, or one array.
     roles : dict of str
-        Label, id, group and weight, by the names of their columns.
+        The columns of the label, id, group and weight.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
     classes : tuple of str, or None
-        Names that the columns give to their classes.
+        Names of the classes that the names of the columns contain.
     """
 
     kind: InputKind
@@ -183,7 +185,7 @@ class Plan:
 
 
 def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) -> Plan:
-    """Decide which columns of a table, or which arrays, are what; arrays may have parts.
+    """Decide which columns of a table, or which arrays, hold the scores, labels and so on; only arrays have parts.
 
     >>> plan_of(["y", "probs_1", "probs_0"], Request(), "test", table=True).scores
     ['probs_0', 'probs_1']
@@ -193,38 +195,36 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
     if len(set(names)) < len(names):
         twice = next(n for n in names if list(names).count(n) > 1)
         raise ValueError(f"two columns are named {quoted(twice)}")
-    roles = _roles(names, request, part)
-    free = [n for n in names if n not in roles.values() and n != CLASSES]
-    scores, kind, suffix = _find_scores(free, request, ("",) if table else (f"_{part}", ""))
-    label = f"y{suffix}"
-    if "label" not in roles and request.labels is None and label in free and label not in scores:
-        roles["label"] = label
-    return Plan(kind, scores, roles, suffix.lstrip("_"), named_classes(scores, request.scores))
-
-
-def _roles(names: Sequence[str], request: Request, part: Part) -> dict[str, str]:
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for role, name in request.roles.items():
         if role == "label" and request.labels is not None:
             continue
         held = next((n for n in (f"{name}_{part}", name) if n in names), None)
         if held is not None:
-            found[role] = held
+            roles[role] = held
         elif role not in request.optional:
             raise _lacks(name, names)
-    return found
+    free = [n for n in names if n not in roles.values() and n != CLASSES]
+    scores, kind, suffix = _find_scores(free, request, ("",) if table else (f"_{part}", ""))
+    label = f"y{suffix}"
+    if "label" not in roles and request.labels is None and label in free and label not in scores:
+        roles["label"] = label
+    parts = _class_parts(scores, request.scores)
+    named = len(parts) > 1 and all(parts) and len(set(parts)) == len(parts) and not _by_number(parts, parts)
+    return Plan(kind, scores, roles, suffix.lstrip("_"), tuple(parts) if named else None)
 
 
 def _lacks(name: str, names: Iterable[str]) -> ValueError:
-    return ValueError(f"it has no {quoted(name)}; it holds: {_listed(names)}")
+    return ValueError(f"it has no {quoted(name)}; it holds: {listed(names)}")
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return the names of columns as messages list them."""
     return one_line(", ".join(n for n in names if n != BARE), 120) or "nothing"
 
 
 def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]) -> tuple[list[str], InputKind, str]:
-    """Return the columns, or the array, of the scores, what they are, and the suffix of their part."""
+    """Return the columns, or the array, of the scores, their kind, and the suffix of their part."""
     if request.scores is not None:
         suffix = next((s for s in suffixes if request.scores + s in names), "")
         columns = match_scores(names, request.scores + suffix)
@@ -242,11 +242,11 @@ def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]
     what = request.input or "logits, probs or log_probs"
     parts = f", nor a part of that name with {suffixes[0]}" if suffixes[0] else ""
     advice = "name the columns with scores= and label= (--scores, --label)"
-    raise ValueError(f"it has no {what}{parts}; it holds: {_listed(names)}: {advice}")
+    raise ValueError(f"it has no {what}{parts}; it holds: {listed(names)}: {advice}")
 
 
 def _kind(request: Request, *names: str) -> InputKind:
-    """Return what the scores are, as the request or the first of some names says."""
+    """Return the kind of the scores: what the request says, or else the first of some names that says it."""
     for kind in (request.input, *map(kind_by_name, names)):
         if kind is not None:
             return kind  # type: ignore[no-any-return]
@@ -254,24 +254,24 @@ def _kind(request: Request, *names: str) -> InputKind:
 
 
 def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
-    """Return what is named by a kind: one array or column of lists, numbered columns, or one a class."""
+    """Return the array or column of lists that is named by a kind, or the columns whose names begin with it."""
     if kind in names:
         return [kind]
     found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
-    parts = [n[len(kind) :].strip("_ .[]") for n in found]
     if len(found) < 2:
         return []
+    parts = [n[len(kind) :].strip("_ .[]") for n in found]
     numbered = _by_number(found, parts)
     if all(map(str.isdecimal, parts)) and not numbered:
-        named = one_line(", ".join(found), 80)
-        raise ValueError(f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {named}")
+        held = one_line(", ".join(found), 80)
+        raise ValueError(f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {held}")
     return numbered or found
 
 
 def match_scores(names: Sequence[str], wanted: str) -> list[str]:
-    """Return the columns that the caller calls scores: a pattern, or names with commas between them.
+    """Return the columns that the caller calls scores: a pattern, or names separated by commas.
 
-    Numbered columns come by their number, others as the file or the caller has them.
+    Numbered columns are put into the order of their numbers. Others keep the order of the file, or of the caller.
 
     >>> match_scores(["id", "logit_1", "logit_0"], "logit_*"), match_scores(["dog", "cat", "id"], "cat,dog")
     (['logit_0', 'logit_1'], ['cat', 'dog'])
@@ -279,7 +279,7 @@ def match_scores(names: Sequence[str], wanted: str) -> list[str]:
     if any(c in wanted for c in "*?["):
         found = [n for n in names if fnmatchcase(n, wanted)]
         if not found:
-            raise ValueError(f"no column matches {quoted(wanted)}; it holds: {_listed(names)}")
+            raise ValueError(f"no column matches {quoted(wanted)}; it holds: {listed(names)}")
         return _by_number(found, _class_parts(found, wanted)) or found
     found = [name.strip() for name in wanted.split(",")]
     for name in found:
@@ -291,42 +291,27 @@ def match_scores(names: Sequence[str], wanted: str) -> list[str]:
 
 
 def _class_parts(columns: Sequence[str], wanted: str | None) -> list[str]:
-    """Return what columns' names do not share: what the star stands for, or all but the prefix."""
+    """Return the part of each column's name that names its class: what the star matches, or all but the prefix."""
     if wanted is not None and wanted.count("*") == 1 and not any(c in wanted for c in "?["):
         start, _, end = wanted.partition("*")
         return [c.removeprefix(start).removesuffix(end).strip("[] ") for c in columns]
     return [_PREFIX.sub("", c, count=1).strip("[] ") if _PREFIX.match(c) else c for c in columns]
 
 
-def named_classes(columns: Sequence[str], wanted: str | None = None) -> tuple[str, ...] | None:
-    """Return the names that score columns give to their classes; None where they only count them.
-
-    >>> named_classes(["probs_cat", "probs_dog"]), named_classes(["logits_0", "logits_1"])
-    (('cat', 'dog'), None)
-    """
-    parts = _class_parts(columns, wanted)
-    named = len(parts) > 1 and all(parts) and len(set(parts)) == len(parts)
-    return tuple(parts) if named and not _by_number(parts, parts) else None
-
-
 def _by_number(columns: list[str], parts: Sequence[str]) -> list[str]:
-    """Return columns in the order of their numbers 0..K−1 or 1..K; nothing where they have other parts."""
+    """Return columns in the order of their numbers 0..K−1 or 1..K; an empty list if they are not numbered so."""
     if not all(part.isdecimal() and len(part) < 8 for part in parts):
         return []
-    found = dict(zip(map(int, parts), columns, strict=True))
-    numbers = sorted(found)
-    gaps = numbers[0] > 1 or numbers[-1] - numbers[0] + 1 != len(columns) or len(numbers) < len(columns)
-    return [] if gaps else [found[number] for number in numbers]
+    found = dict(sorted(zip(map(int, parts), columns, strict=True)))
+    complete = any(list(found) == list(range(first, first + len(columns))) for first in (0, 1))
+    return list(found.values()) if complete else []
 
 
 def kind_by_name(column: str) -> InputKind | None:
-    """Return the kind of scores that a column's name states, if it states one.
+    """Return the kind of scores that the name of a column states, or None.
 
     >>> [kind_by_name(name) for name in ("logit_cat", "log_prob_3", "p_cat", "cat", "price")]
     ['logits', 'log_probs', 'probs', None, None]
     """
     match = _PREFIX.match(column)
-    if match is None:
-        return None
-    start = match[1].lower()
-    return "log_probs" if start.startswith(("log_", "log ", "logp")) else "logits" if start[0] == "l" else "probs"
+    return None if match is None else match.lastgroup  # type: ignore[return-value]

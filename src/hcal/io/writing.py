@@ -1,10 +1,9 @@
-"""Probabilities to files, all at once or block by block: whole or not at all, with memory for one block."""
+"""Write probabilities to files block by block, with memory for one block; a file appears complete or not at all."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,19 +15,21 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hcal.extras import load_extra
-from hcal.io.arrays import MODEL
 from hcal.io.class_names import typed
 from hcal.io.files import atomic_path
+from hcal.io.formats import MODEL
 from hcal.io.request import CLASSES
+from hcal.text import without_nan
 
 Arrays = dict[str, NDArray[Any]]
 Add = Callable[[Arrays], None]
+Called = Mapping[str, str]
 _PROBS: Final = "probs"
 
 
 @contextmanager
 def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
-    """Write rows as lines: of a CSV with the names first, or a JSON object each."""
+    """Write a line for each row: of a CSV with the names first, or a JSON object."""
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
 
@@ -36,7 +37,7 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
             rows = zip(*(c.tolist() for c in arrays.values()), strict=True)
             if path.suffix.lower() == ".jsonl":
                 for row in rows:
-                    plain = {n: v if _finite(v) else None for n, v in zip(arrays, row, strict=True)}
+                    plain = without_nan(dict(zip(arrays, row, strict=True)))
                     file.write(json.dumps(plain, ensure_ascii=False, default=str) + "\n")
                 return
             if not file.tell():
@@ -46,13 +47,9 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
         yield add
 
 
-def _finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 @contextmanager
 def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
-    """Write blocks as row groups of parquet or record batches of feather, all with the first one's types."""
+    """Write a row group of parquet or a record batch of feather for each block, with the types of the first."""
     suffix = path.suffix.lower()
     arrow = load_extra(f"writing {suffix}", "pyarrow", "frames")
     from pyarrow import ipc, parquet
@@ -73,71 +70,58 @@ def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
 
 @contextmanager
 def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
-    """Write probabilities as they come; what an ``.npz`` has beside them waits in memory."""
-    beside = {MODEL: [np.array([model])]} if model else {}
+    """Write probabilities as they come; the other arrays of an ``.npz`` are kept in memory until the end."""
+    others = {MODEL: [np.array([model])]} if model else {}
     with ExitStack() as stack:
         archive = None
-        file: Any
         if path.suffix.lower() == ".npz":
             archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
-            file = stack.enter_context(archive.open(f"{_PROBS}.npy", "w", force_zip64=True))
-        else:
-            file = stack.enter_context(path.open("wb"))
-        begun = False
+        opened = path.open("wb") if archive is None else archive.open(f"{_PROBS}.npy", "w", force_zip64=True)
+        file: Any = stack.enter_context(opened)
+        written = 0
 
         def add(arrays: Arrays) -> None:
-            nonlocal begun
+            nonlocal written
             probs = np.ascontiguousarray(arrays.pop(_PROBS))
-            if not begun:
+            if not written:
                 shape, kind = (n_rows, *probs.shape[1:]), npy.dtype_to_descr(probs.dtype)
                 npy.write_array_header_2_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
-                begun = True
-            file.write(probs.data)
+            written += file.write(probs.data)
             for name, array in arrays.items():
-                beside.setdefault(name, []).append(array)
+                others.setdefault(name, []).append(array)
 
         yield add
         file.close()
         if archive is None:
             return
-        for name, parts in beside.items():
+        for name, parts in others.items():
             array = np.concatenate(parts)
             plain = typed(array.tolist()) if array.dtype == object else np.ascontiguousarray(array)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 npy.write_array(entry, plain, allow_pickle=False)
 
 
-_WRITERS: Final = {
-    ".npz": _arrays,
-    ".npy": _arrays,
-    ".csv": _text,
-    ".jsonl": _text,
-    ".parquet": _arrow,
-    ".feather": _arrow,
+WRITERS: Final = {
+    **dict.fromkeys((".npz", ".npy"), _arrays),
+    **dict.fromkeys((".csv", ".jsonl"), _text),
+    **dict.fromkeys((".parquet", ".feather"), _arrow),
 }
 
 
 def can_write(path: str | Path) -> None:
-    """Raise now, rather than after minutes of work, when ``path`` is not a type that can be written.
+    """Raise an error now, and not after minutes of work, if ``path`` is not of a type that can be written.
 
     Examples
     --------
     >>> can_write("out.npz")
     """
-    if Path(path).suffix.lower() not in _WRITERS:
-        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(_WRITERS))}")
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {Path(path).parent}")
+    if Path(path).suffix.lower() not in WRITERS:
+        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(WRITERS))}")
 
 
 @contextmanager
 def write_blocks(
-    path: str | Path,
-    n_rows: int,
-    *,
-    classes: Sequence[Any] | None = None,
-    names: Mapping[str, str] | None = None,
-    model: str = "",
+    path: str | Path, n_rows: int, *, classes: Sequence[Any] | None = None, names: Called | None = None, model: str = ""
 ) -> Iterator[Callable[..., None]]:
     """Yield a function that takes blocks of probabilities; the file appears when the last was written.
 
@@ -148,9 +132,9 @@ def write_blocks(
     ----------
     path : path-like
     n_rows : int
-        Announced, because some formats say their length first.
+        How many rows there will be; some formats begin with this number.
     classes : sequence of K str, optional
-        Names of the classes: of the columns of a table, an array ``classes`` of an ``.npz``.
+        Names of the classes: part of the column names of a table, the array ``classes`` of an ``.npz``.
     names : mapping, optional
         What ``id`` and ``label`` are called; ``"id"`` and ``"y"`` by default.
     model : str
@@ -169,7 +153,7 @@ def write_blocks(
     """
     can_write(path)
     suffix, called, written = Path(path).suffix.lower(), {"id": "id", "label": "y", **(names or {})}, 0
-    with atomic_path(path) as temporary, _WRITERS[suffix](temporary, n_rows, model) as add:
+    with atomic_path(path) as temporary, WRITERS[suffix](temporary, n_rows, model) as add:
 
         def write(probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None) -> None:
             nonlocal written

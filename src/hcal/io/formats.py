@@ -1,0 +1,398 @@
+"""Readers of the file formats: named arrays (.npz, .npy, pickles), text (.csv, .jsonl) and Arrow (.parquet, .feather).
+
+A reader has the names of the columns or arrays, says where a file may be cut into pieces, and yields blocks of rows. A
+row of a text file is a line. Arrays are read from their place in the file and never memory-mapped: a mapped file that
+another program cuts short would kill the process. Dense scores (N, K, H, W) have one row per pixel.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from itertools import accumulate, islice
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hcal.extras import load_extra
+from hcal.io.class_names import is_number
+from hcal.io.files import check_memory, one_line, parse_json, quoted, size_of
+from hcal.io.pickles import read_pickle
+from hcal.io.request import BARE, CLASSES, Plan
+
+#: Where a file says which calibrator made its probabilities.
+MODEL: Final = "hcal_model"
+#: Where a piece may begin: the number of a row, and its place in the unit of the format.
+Cut = tuple[int, int]
+Block = dict[str, Any]
+#: By name, a function that returns an array, or an object with its shape, dtype, nbytes and rows.
+Openers = dict[str, Callable[[], Any]]
+_MARK_BYTES: Final = 2**22
+_LONGEST_LINE: Final = 2**24
+#: The most cells that are held as text at the same time: each takes some 60 bytes.
+_CELLS: Final = 2**20
+
+# -- arrays -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array in an open file, of which ``stored[10:20]`` reads some rows."""
+
+    file: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    offset: int
+    #: Whether it is compressed: then reading some rows reads everything before them too.
+    packed: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def _columns(self) -> NDArray[Any]:
+        """The whole of a compressed array that is stored column by column."""
+        check_memory("it", self.nbytes)
+        return self._read(0, math.prod(self.shape)).reshape(self.shape, order="F")
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        a, b, _ = rows.indices(self.shape[0])
+        width, shape = math.prod(self.shape[1:]), (b - a, *self.shape[1:])
+        if not self.fortran or width < 2:
+            return self._read(a * width, (b - a) * width).reshape(shape)
+        if self.packed:
+            return self._columns[rows]
+        columns = [self._read(c * self.shape[0] + a, b - a) for c in range(width)]
+        return np.stack(columns, axis=1).reshape(shape, order="F")
+
+    def _read(self, first: int, count: int) -> NDArray[Any]:
+        """Return some of the numbers in the order of the file."""
+        self.file.seek(self.offset + first * self.dtype.itemsize)
+        raw = bytearray(count * self.dtype.itemsize)
+        if self.file.readinto(raw) < len(raw):
+            raise ValueError("it ends early: the file was cut short")
+        flat = np.frombuffer(raw, dtype=self.dtype) if count else np.empty(0, dtype=self.dtype)
+        if self.dtype.kind == "U":
+            flat.tolist()  # raises ValueError for numbers that are no characters
+        # numpy's bool knows the bytes 0 and 1 only
+        return flat.view(np.uint8) != 0 if self.dtype.kind == "b" else flat
+
+
+def _header(file: Any, size: int, **options: Any) -> Stored:
+    """Read the header of an ``.npy`` of ``size`` bytes; only numbers and text are accepted."""
+    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # headers that Python 2 wrote are fine
+        shape, fortran, dtype = read(file)
+    found = Stored(file, shape, dtype, fortran, file.tell(), **options)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
+    if dtype.kind not in "biufU":
+        raise ValueError(f"it holds {dtype}, not numbers")
+    if any(n < 0 for n in shape) or found.nbytes > size - found.offset:
+        raise ValueError(f"the header of an array claims the shape {shape}, for which there are too few bytes")
+    return found
+
+
+def _open_npy(file: BinaryIO) -> Openers:
+    return {BARE: cache(partial(_header, file, size_of(file)))}
+
+
+def _open_npz(file: BinaryIO) -> Openers:
+    archive, found = zipfile.ZipFile(file), Openers()
+    for entry in archive.infolist():
+        key = entry.filename.removesuffix(".npy")
+        if key in found:
+            raise ValueError(f"it holds two arrays named {key!r}")
+        found[key] = cache(partial(_open_entry, file, archive, entry))
+    return found
+
+
+def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
+    """Return an array of an ``.npz``; one that is not compressed is read from its place in the file."""
+    stream = archive.open(entry)
+    begin = file.tell()  # zipfile has just read the entry's own header, so that the array begins here
+    packed = entry.compress_type != zipfile.ZIP_STORED or file.read(6) != npy.MAGIC_PREFIX
+    found = _header(stream, entry.file_size, packed=packed)
+    return found if packed else replace(found, file=file, offset=begin + found.offset)
+
+
+def _open_pickle(file: BinaryIO) -> Openers:
+    return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
+
+
+OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz, ".p": _open_pickle, ".pkl": _open_pickle}
+
+
+class ArrayRows:
+    """The rows of a file of arrays, which can be cut anywhere unless it is compressed."""
+
+    table = False
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._openers = OPENERS[name[name.rfind(".") :].lower()](file)
+        self.names = list(self._openers)
+        self.scores, self.spatial, self.pixels = "", tuple[int, ...](), 1
+
+    def array(self, name: str) -> Any:
+        """Return an array, or a :class:`Stored` one, without opening the others."""
+        return self._openers[name]()
+
+    @property
+    def made_by(self) -> str:
+        """The calibrator that made the probabilities, if the file says so."""
+        said = MODEL in self.names and self.array(MODEL).shape == (1,)
+        return str(self.array(MODEL)[:][0]) if said else ""
+
+    def follow(self, plan: Plan) -> None:
+        """Count rows as the scores of a plan have them: one per pixel if they are dense."""
+        self.scores = plan.scores[0]
+        self.spatial = self.array(self.scores).shape[2:]
+        self.pixels = math.prod(self.spatial)
+        if self.spatial and "label" in plan.roles:
+            check_mask(self.array(plan.roles["label"]).shape, self.spatial)
+
+    def count(self, columns: Sequence[str]) -> int:
+        """Return how many rows the arrays have; raise ValueError if two differ."""
+        lengths = {name: (*self.array(name).shape, 0)[0] for name in columns}
+        first = columns[0]
+        if odd := [name for name in columns if lengths[name] != lengths[first]]:
+            raise ValueError(f"{first!r} has {lengths[first]:,} rows, {odd[0]!r} has {lengths[odd[0]]:,}")
+        return int(lengths[first]) * self.pixels
+
+    def beside(self, columns: Sequence[str]) -> list[str]:
+        """Return the other arrays with one value per row."""
+        length = self.array(self.scores).shape[:1]
+        others = [n for n in self.names if n not in (*columns, CLASSES, MODEL)]
+        return [n for n in others if self.array(n).shape[:1] == length]
+
+    def n_bytes(self, columns: Sequence[str]) -> int:
+        """Return the memory that columns take."""
+        return sum(self.array(name).nbytes for name in columns)
+
+    def cuts(self, columns: Sequence[str], step: int) -> list[Cut]:
+        """Return where pieces of about ``step`` rows begin."""
+        if any(getattr(self.array(name), "packed", False) for name in columns):
+            return [(0, 0)]
+        return [(row, 0) for row in range(0, self.count(columns), -(-step // self.pixels) * self.pixels)]
+
+    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
+        """Yield the rows from ``cut`` to ``stop`` − 1, at most ``size`` at once, but whole images."""
+        for name in columns:
+            if name not in texts and self.array(name).dtype.kind == "U":
+                raise ValueError(f"{quoted(name)} holds {self.array(name).dtype}, not numbers")
+        items, end = max(size // self.pixels, 1), stop // self.pixels
+        for first in range(cut[0] // self.pixels, end, items):
+            rows = slice(first, min(first + items, end))
+            yield {name: self._flat(name, self.array(name)[rows]) for name in columns}
+
+    def _flat(self, name: str, items: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of some items: their pixels, if the scores are dense."""
+        if not self.spatial:
+            return items
+        if name == self.scores:
+            return np.moveaxis(items, 1, -1).reshape(-1, items.shape[1])
+        return np.repeat(items, self.pixels) if items.ndim == 1 else items.reshape(-1)
+
+
+def check_mask(mask: tuple[int, ...], spatial: tuple[int, ...]) -> None:
+    """Refuse labels whose shape does not fit dense scores (N, K, *spatial).
+
+    >>> check_mask((8, 1, 32, 32), (32, 32))
+    """
+    if mask[1:] not in (spatial, (1, *spatial)):
+        shape = ", ".join(map(str, ("N", *spatial)))
+        raise ValueError(f"it has dense scores, which need labels of shape ({shape}), got {mask}")
+
+
+# -- tables -------------------------------------------------------------------------------------------
+
+
+class TableRows:
+    """What all tables have in common: columns by name, each with a value in every row."""
+
+    table, spatial, made_by = True, (), ""
+    file: BinaryIO
+    names: list[str]
+    #: Rows that pieces may begin with, each with its place in the unit of the format; the last is the end.
+    marks: list[Cut]
+
+    def follow(self, plan: Plan) -> None:
+        """Do nothing: only arrays can have several rows in an item."""
+
+    def count(self, _columns: Sequence[str]) -> int:
+        """Return how many rows there are."""
+        return self.marks[-1][0]
+
+    def beside(self, columns: Sequence[str]) -> list[str]:
+        """Return the other columns."""
+        return [name for name in self.names if name not in columns]
+
+    def n_bytes(self, columns: Sequence[str]) -> int:
+        """Return about how much memory columns take."""
+        return max(8 * self.marks[-1][0] * len(columns), size_of(self.file))
+
+    def cuts(self, _columns: Sequence[str], step: int) -> list[Cut]:
+        """Return where pieces of about ``step`` rows begin."""
+        found = list[Cut]()
+        for mark in self.marks[:-1]:
+            if not found or mark[0] - found[-1][0] >= step:
+                found.append(mark)
+        return found
+
+
+class TextRows(TableRows):
+    """The rows of a text file, one per line: cells below a line of names, or JSON objects with the same keys."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file, self.csv = file, name.lower().endswith(".csv")
+        line = file.readline(_LONGEST_LINE)
+        if not line.strip():
+            raise ValueError("it is empty")
+        self.names = _csv_names(line) if self.csv else list(_objects([line], 0)[0])
+        self.begin = len(line) if self.csv else 0
+
+    @cached_property
+    def marks(self) -> list[Cut]:  # type: ignore[override]
+        """Rows, some megabytes apart, and the bytes at which they begin."""
+        self.file.seek(self.begin)
+        row, place = end = (0, self.begin)
+        found = [end]
+        while line := self.file.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"row {row} is longer than {_LONGEST_LINE // 2**20} MB")
+            row, place = row + 1, place + len(line)
+            if place - found[-1][1] > _MARK_BYTES:
+                found.append((row, place))
+            if not line.isspace():  # blank lines at the end are no rows
+                end = (row, place)
+        return [mark for mark in found if mark < end] + [end]
+
+    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
+        """Yield the rows from ``cut`` to ``stop`` − 1, at most ``size`` at once."""
+        self.file.seek(cut[1])
+        step = max(1, min(size, _CELLS // max(len(self.names), 1)))
+        for row in range(cut[0], stop, step):
+            if not (lines := list(islice(self.file, min(step, stop - row)))):
+                return
+            cells = (_csv_cells if self.csv else _json_cells)(lines, row, self.names)
+            yield {n: list(cells[n]) if n in texts else _numbers(n, cells[n], row) for n in columns}
+
+
+def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]:
+    """Return the cells of a column as numbers (N,), or lists as (N, K); raise ValueError for other cells."""
+    lists = isinstance(cells[0], list)
+    try:
+        return np.array([[*map(float, cell)] for cell in cells] if lists else [*map(float, cells)], dtype=np.float64)
+    except (ValueError, TypeError):
+        width = len(cells[0]) if lists else 1
+    rows = [cell if isinstance(cell, list) else [cell] for cell in cells]
+    bad = next(i for i, row in enumerate(rows) if len(row) != width or not all(map(is_number, row)))
+    what = f"{width} numbers" if lists else "a number"
+    raise ValueError(f"column {quoted(name)} holds {quoted(cells[bad])} in row {first + bad}, not {what}")
+
+
+def _csv_names(line: bytes) -> list[str]:
+    names = [cell.strip() for cell in _split([line.removeprefix(b"\xef\xbb\xbf")])[0]]
+    if any(";" in name for name in names):
+        raise ValueError("its cells are separated by semicolons: save it with commas, and decimal points")
+    if all(map(is_number, names)):
+        raise ValueError("its first line has numbers: write the names of the columns there")
+    return names
+
+
+def _csv_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    rows = _split(lines)
+    for number, row in enumerate(rows, first + 2):
+        if len(row) != len(names):
+            raise ValueError(f"line {number} has {len(row)} cells, the first line {len(names)}")
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def _split(lines: list[bytes]) -> list[list[str]]:
+    try:
+        rows = list(csv.reader(map(bytes.decode, lines), strict=True))
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    if len(rows) != len(lines):
+        raise ValueError("it has a line break inside a cell")
+    return rows
+
+
+def _json_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    rows = _objects(lines, first)
+    for number, row in enumerate(rows, first + 1):
+        if odd := row.keys() ^ set(names):
+            raise ValueError(f"line {number} has other keys than the first, such as {quoted(min(odd))}")
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _objects(lines: list[bytes], first: int) -> list[dict[str, Any]]:
+    rows = [parse_json(line, f"line {number}") for number, line in enumerate(lines, first + 1)]
+    for number, row in enumerate(rows, first + 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is no JSON object")
+    return rows
+
+
+class ArrowRows(TableRows):
+    """The rows of a parquet or feather file, which can be cut between row groups or record batches."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file, self.parquet = file, name.lower().endswith(".parquet")
+        if self.parquet:
+            module = load_extra("reading .parquet", "pyarrow.parquet", "frames")
+            # Pages are read as they are needed: one row group may be the whole file.
+            self.source = module.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
+            groups, schema = self.source.metadata, self.source.schema_arrow
+            sizes = [groups.row_group(g).num_rows for g in range(groups.num_row_groups)]
+        else:
+            self.source = load_extra("reading .feather", "pyarrow.ipc", "frames").open_file(file)
+            schema = self.source.schema
+            sizes = [self.source.get_batch(g).num_rows for g in range(self.source.num_record_batches)]
+        self.names, starts = list(schema.names), [0, *accumulate(sizes)]
+        self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size] + [(starts[-1], len(sizes))]
+        self.made_by = (schema.metadata or {}).get(MODEL.encode(), b"").decode(errors="replace")
+
+    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
+        """Yield the rows from the group of ``cut`` to ``stop`` − 1, at most ``size`` at once."""
+        groups = [g for start, g in self.marks[:-1] if cut[0] <= start < stop]
+        if self.parquet:
+            batches = self.source.iter_batches(size, row_groups=groups, columns=list(columns))
+        else:
+            batches = (self.source.get_batch(g).select(list(columns)) for g in groups)
+        for batch in batches:
+            for row in range(0, batch.num_rows, size):
+                held = {name: batch.column(name).slice(row, size) for name in columns}
+                yield {n: part.to_pylist() if n in texts else _arrow_numbers(part, n) for n, part in held.items()}
+
+
+def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:
+    """Return a column of numbers (N,), or of lists of equally many numbers (N, K)."""
+    lists = hasattr(column.type, "value_type")
+    values = column.flatten() if lists else column
+    if missing := column.null_count or values.null_count:
+        raise ValueError(f"column {name!r} has {missing} missing values")
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False))
+    if numbers.dtype.kind not in "biuf":
+        raise ValueError(f"column {quoted(name)} holds {one_line(column.type, 40)}, not numbers")
+    if lists and len(np.unique(column.value_lengths())) > 1:
+        raise ValueError(f"the lists of column {name!r} differ in length")
+    return numbers.reshape(len(column), -1) if lists else numbers
+
+
+READERS: Final[dict[str, Any]] = {
+    **dict.fromkeys(OPENERS, ArrayRows),
+    **dict.fromkeys((".csv", ".jsonl"), TextRows),
+    **dict.fromkeys((".parquet", ".feather"), ArrowRows),
+}
