@@ -90,19 +90,25 @@ def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_file_larger_than_memory(tmp_path: Path) -> None:
-    """240 MB of scores are applied by blocks under a limit on the address space."""
+    """240 MB of scores under a limit on the address space: evaluate names the way out, apply reads by blocks."""
     n, limit = 6_000_000, 1_300_000_000
     np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float32, (n, 10))  # zeros, and no disk for them
+    np.save(tmp_path / "y.npy", np.zeros(n, dtype=np.int8))
     x, y = synthetic(n=500, k=10, seed=1)
     hcal.save(hcal.make_calibrator("ts").fit(x, y), tmp_path / "m.hcal")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "hcal", "apply", "m.hcal", "big.npy", "-o", "p.npy"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )
+    def call(words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hcal", *words.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        )
+
+    refused = call("evaluate big.npy --input logits --labels y.npy")
+    assert (refused.returncode, "--batch-rows" in refused.stderr) == (1, True), refused.stderr
+    done = call("apply m.hcal big.npy -o p.npy")
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "p.npy", mmap_mode="r").shape == (n, 10)

@@ -156,6 +156,19 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     assert results.read_text().count("\n") == lines
     assert "tabular" in run(*asked, "--latex").stdout
     assert run(*asked, "--sort", "nll").stdout
+    rng = np.random.default_rng(0)
+    for i in range(2):  # files without a test part: predicted out of fold, not on the rows of the fit
+        scores = (
+            ",".join(["p_a", "p_b", "y"])
+            + "\n"
+            + "".join(f"{a},{-a},{i}\n" for a in rng.normal(size=80).round(3) for i in "01")
+        )
+        (tmp_path / f"{i}.csv").write_text(scores)
+    both = ("compare", tmp_path / "0.csv", tmp_path / "1.csv", "--scores", "p_*", "--label", "y", "--input", "logits")
+    done = run(*both, "--methods", "hb", "--metrics", "nll")
+    assert "coincide" not in done.stderr
+    assert "hb" in done.stdout
+    assert "one file" in run(*both, "--test", results, code=1).stderr
 
 
 def test_several_labels_a_row(tmp_path: Path) -> None:

@@ -279,6 +279,7 @@ def compare(
 ) -> None:
     """Fit several methods and show which does best on rows that they have not seen."""
     import hcal
+    from hcal.evaluation.comparison import FOLDS, Task
     from hcal.io.files import files_of
 
     options.check_output(out, *files.file, test, files.labels)
@@ -286,24 +287,32 @@ def compare(
         "methods": names_of(methods), "metrics": names_of(metrics), "results": out, "n_jobs": jobs,
         "scheduler": scheduler, "progress": False if shown.silent else None,
     }  # fmt: skip
-    if files.several:
-        table = hcal.compare(tasks=[str(path) for path in files_of(files.file)], **wanted)
-    else:
-        learn = files.read(part="cal")
-        rows: dict[str, Any] = {"folds": folds, "groups": learn.groups}
-        if test is not None or learn.part:
-            asked = replace(files, group=None, input=learn.kind)
-            unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
-            rows = {"test_logits": unseen.values, "test_y": unseen.labels()}
-        table = hcal.compare(learn.values, learn.labels(), **rows, input=learn.kind, **wanted)
+    if files.several and (test is not None or files.labels is not None):
+        raise ValueError("--test and --labels go with one file; several files are a task each")
+
+    def task(asked: Files, name: str) -> Task:
+        learn = asked.read(part="cal")
+        values, y = learn.values, learn.labels()
+        if test is None and not learn.part:
+            return Task.from_arrays(name, values, y, input=learn.kind, folds=folds, groups=learn.groups)
+        asked = replace(asked, group=None, input=learn.kind)
+        unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
+        return Task.from_arrays(name, values, y, unseen.values, unseen.labels(), learn.kind)
+
+    tasks: dict[str, Any] = {}
+    if not files.several:
+        tasks["task"] = task(files, "task")
+    for path in files_of(files.file) if files.several else []:
+        plain = not files.options() and folds == FOLDS  # then the file is read where it is needed
+        tasks[path.stem] = str(path) if plain else task(files.of(path), path.stem)
+    table = hcal.compare(tasks=tasks, **wanted)
     table = table if sort is None else table.sorted(sort)
 
     def show() -> None:
         if latex or markdown:
             echo(table.to_latex() if latex else table.to_markdown())
         else:
-            out = console.out()
-            out.print(table, width=None if out.is_terminal else max(out.width, 160))  # a pipe has no width
+            console.out().print(table)
 
     shown.show(table.to_dict, show)
 

@@ -89,15 +89,19 @@ class Task:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Task:
-        """Return the task of a file with a calibration and a test part."""
+        """Return the task of a file; without a test part its rows are predicted out of fold."""
         from hcal.io import Request, read
 
         cal = read(Path(path), part="cal")
+        if not cal.part:
+            return cls.from_arrays(Path(path).stem, cal.values, cal.labels(), input=cal.kind, folds=FOLDS)
         test = read(Path(path), Request(input=cal.kind), part="test")
         parts = cal.values, cal.labels(), test.values, test.labels()
         return cls.from_arrays(Path(path).stem, *parts, cal.kind)
 
 
+#: Folds of a file without a test part.
+FOLDS = 5
 Source = Task | str | os.PathLike[str]
 
 
@@ -130,7 +134,8 @@ def compare(
         Without a test part give ``folds``: every row is then predicted by a fit that did not see it.
     test_y : array-like of shape (M,), optional
     tasks : mapping of names to (cal_logits, cal_y, test_logits, test_y) or to files; or a list of files
-        Instead of arrays. A file has a calibration and a test part.
+        Instead of arrays. A file has a calibration and a test part; without a test part its rows are predicted out of
+        five folds.
     methods : names, calibrators, or mapping of labels to either, optional
         ``{"hb 30": ("hb", {"bins": 30})}`` names a variant. All registered methods unless given;
         ``"uncal"`` always comes first, so that every table shows the uncalibrated scores.

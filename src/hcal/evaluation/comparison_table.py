@@ -251,9 +251,10 @@ class Comparison(Printed):
         def cells(r: Cell) -> list[str]:
             texts = {m: number_text(r.scores.get(m)) or "–" for m in columns}
             marked = [bold(text) if r.label in columns[m] else text for m, text in texts.items()]
-            return [r.label, *marked, *("–" if s != s else f"{s:.2f}" for s in (r.fit_s, r.predict_s))]
+            return [r.label, *marked, "–" if r.fit_s != r.fit_s else f"{r.fit_s:.2f}"]
 
-        return ["method", *columns, "fit s", "predict s"], [cells(r) for r in self.results]
+        names = ("confidence" if m == "mean_confidence" else m for m in columns)
+        return ["method", *names, "fit s"], [cells(r) for r in self.results]
 
     @property
     def notes(self) -> list[str]:
@@ -272,9 +273,9 @@ class Comparison(Printed):
 
         head, rows = self._text(lambda cell: f"[bold]{cell}[/bold]")
         table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column(head[0])
-        for name in head[1:]:
-            table.add_column(name, justify="right", no_wrap=True)
+        for i, name in enumerate(head):  # no column is cut, also where the terminal is narrower than the table
+            width = max(len(name), *(len(Text.from_markup(row[i]).plain) for row in rows))
+            table.add_column(name, justify="right" if i else "left", no_wrap=True, min_width=width)
         for label, *cells in rows:
             table.add_row(Text(label), *cells)
         told = []
