@@ -86,7 +86,7 @@ def h_error(
     s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
     found: HError | None = s.data.h_errors.get((events, window))
     if found is None:
-        found = s.data.h_errors[events, window] = _combine(list(_members(s, events, window)), s.n)
+        found = s.data.h_errors[events, window] = _combine(_members(s, events, window), s.n)
     return found
 
 
@@ -183,18 +183,18 @@ class WindowSums:
     row_pairs: Vector
 
 
-def _combine(sums: list[WindowSums], n_rows: int) -> HError:
+def _combine(sums: Iterator[WindowSums], n_rows: int) -> HError:
     """Average the lists of events of a family (one for each class, or a single one)."""
-    members = [x for x in sums if x.pairs > 0]
-    nan = float("nan")
-    if not members:  # a single row has no pair, so there is no unbiased estimate
-        return HError(nan, nan, nan, nan)
-    squared = float(np.mean([x.products / x.pairs for x in members]))
-    null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
-    influence = np.zeros(n_rows)
-    for x in members:
-        influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs
-    variance = float(influence @ influence) / len(members) ** 2
+    values, nulls, influence = [], [], np.zeros(n_rows)
+    for x in sums:
+        if x.pairs > 0:
+            values.append(x.products / x.pairs)
+            nulls.append(x.null_variance / x.pairs**2)
+            influence += 2 * (x.row_products - values[-1] * x.row_pairs) / x.pairs
+    if not values:  # a single row has no pair, so there is no unbiased estimate
+        return HError(*[float("nan")] * 4)
+    squared, null = float(np.mean(values)), float(np.sqrt(sum(nulls))) / len(values)
+    variance = float(influence @ influence) / len(values) ** 2
     # The jackknife variance contains the noise of single pairs twice; subtract it once, but keep at least that noise.
     se = float(np.sqrt(max(variance - null**2, null**2)))
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null))
@@ -288,10 +288,8 @@ def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: i
     step = max(1, BLOCK // k)
     for first in range(0, len(table), step):
         block = table[first : first + step]
-        for lag in range(1, min(k, m)):
-            row, column = np.nonzero(block[:, lag:] - block[:, :-lag] < m)
-            if row.size == 0:
-                break  # events that are more ranks apart within a row are further apart in the list
+        lag, (row, column) = 1, np.nonzero(np.diff(block, axis=1) < m)
+        while row.size:
             a, b = (block[row, c].astype(np.int64) for c in (column, column + lag))
             shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0  # windows that hold both
             product = shared * d[a] * d[b]
@@ -299,3 +297,6 @@ def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: i
             found.pairs -= 2 * float(shared.sum())
             found.row_products -= 2 * np.bincount(first + row, product, len(table))
             found.row_pairs -= 2 * np.bincount(first + row, shared, len(table))
+            lag += 1  # an event without a partner at this lag has none at a larger one
+            near = (column + lag < k) & (block[row, np.minimum(column + lag, k - 1)] - a < m)
+            row, column = row[near], column[near]
