@@ -151,8 +151,8 @@ def test_bad_input_is_named() -> None:
 def test_bad_parameters_are_named() -> None:
     p, y = draw(20, 3, 10)
     for name, options, message in (
-        ("ece_ew", {"bins": 0}, "bins must be a positive integer"),
-        ("cwece_a", {"bins": 2.5}, "bins must be a positive integer"),
+        ("ece_ew", {"bins": 0}, "bins must be an integer of at least 1"),
+        ("cwece_a", {"bins": 2.5}, "bins must be an integer of at least 1"),
         ("mmce", {"bandwidth": 0}, "bandwidth must be positive"),
         ("skce", {"bandwidth": -1}, "bandwidth must be positive"),
         ("dkde_ce", {"bandwidth": 0}, "bandwidth must be positive"),

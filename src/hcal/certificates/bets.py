@@ -87,8 +87,7 @@ class Gamblers:
     def path(self, claims: Float64, marks: Float64) -> Float64:
         """Bet on the claims and marks (rows, C) of one block; return the log-capital after every row, (rows, C)."""
         logs = log_payoffs(claims, marks, self.bets, self.tolerance)
-        cash = np.zeros((*logs.shape[:2], 1))
-        run = self.gained + np.cumsum(np.concatenate([logs, cash], axis=2), axis=0)
+        run = self.gained + np.cumsum(np.pad(logs, ((0, 0), (0, 0), (0, 1))), axis=0)  # cash gains nothing
         self.gained = run[-1]
         return self.start + log_mean(run, self.weights)
 
@@ -114,13 +113,9 @@ class Gamblers:
         return event, self.bets[int(bets.argmax())].words
 
 
-def log_mean(logs: Float64, weights: Float64 | float) -> Float64:
-    """Return the logarithm of Σ weights·exp(logs) over the last axis."""
+def log_mean(logs: Float64, weights: Float64 | None = None) -> Float64:
+    """Return the logarithm of Σ weights·exp(logs) over the last axis; equal weights that sum to 1 by default."""
     top = logs.max(axis=-1, keepdims=True)
     with np.errstate(under="ignore"):
-        return np.asarray(top[..., 0] + np.log((weights * np.exp(logs - top)).sum(axis=-1)))
-
-
-def log_average(logs: Float64) -> Float64:
-    """Return the logarithm of the mean of exp(logs) over the last axis."""
-    return log_mean(logs, 1 / logs.shape[-1])
+        parts = np.exp(logs - top) * (1 / logs.shape[-1] if weights is None else weights)
+    return np.asarray(top[..., 0] + np.log(parts.sum(axis=-1)))

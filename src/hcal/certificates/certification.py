@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, cer
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
-from hcal.metrics.sample import Data, Sample, as_sample
+from hcal.metrics.sample import Data, Sample, as_sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64
 from hcal.text import printable
@@ -197,10 +196,9 @@ def _out_of_fold(
     folds = [certify_event(name, p[held], c[held], failure=failure / n_folds) for held in sides]
     pooled = certify_event(name, p, c, failure=failure)
     *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
-    wrong = sum(f.exact_refuted for f in folds)
     return OutOfFoldCertificate(
         1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
-        pooled.share_far, wrong, tuple(folds), pooled,
+        pooled.share_far, sum(f.exact_refuted for f in folds), tuple(folds), pooled,
     )  # fmt: skip
 
 
@@ -244,7 +242,7 @@ def _certificate(
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
     if assume not in (None, "monotone"):
         raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
-    basis = _first_line(overlap)
+    basis = _first_line(overlap)  # refuses rows of the fit
     share = failure / 2 / max((k > 2) + bool(events.groups) + (gain is not None), 1)
     groups = [EventCertificate(name, table, share / len(events.groups)) for name, table in events.groups.items()]
     # Worst first: by the proven gap of the mean, then of a window, then by the gap that is still possible.
@@ -344,9 +342,7 @@ class CertificateStream:
     """
 
     def __init__(self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None) -> None:
-        if not isinstance(n_classes, int | np.integer) or n_classes < 2:
-            raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
-        self.n_classes, self.n, self.fitted_on = int(n_classes), 0, fitted_on
+        self.n_classes, self.n, self.fitted_on = check_integer("n_classes", n_classes, 2), 0, fitted_on
         # Of each event (3, BINS): rows, the sum of their claims, and how often the event happened.
         main, *classes = np.zeros((self.n_classes + 1, 3, BINS))
         self._seen = _Events(self.n_classes, int(positive), main, classes, {})
@@ -373,8 +369,8 @@ class CertificateStream:
         return self
 
     def _add(self, more: _Events) -> None:
-        added = chain([more.main], more.classes)
-        for seen, cells in zip([self._seen.main, *self._seen.classes], added, strict=True):
+        self._seen.main[:] += more.main
+        for seen, cells in zip(self._seen.classes, more.classes, strict=True):
             seen += cells
         for name, cells in more.groups.items():
             self._seen.groups[name] = self._seen.groups.get(name, 0) + cells
@@ -403,9 +399,7 @@ class CertificateStream:
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
-        found = None
-        if self.fitted_on is not None and self._rows is not None:
-            found = leakage.overlap(self.fitted_on, self._rows)
+        found = leakage.overlap(self.fitted_on, self._rows) if self.fitted_on and self._rows else None
         names = None if classes is None else check_classes(classes, self.n_classes)
         events = self._seen.map(EventTable.of_bins)
         return _certificate(events, names, found, level, tolerance, assume, refused=(_GAIN,))

@@ -78,8 +78,7 @@ def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", ra
         raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")
     if min(len(old), len(new)) < 50:
         raise ValueError(f"at least 50 rows are needed on each side, got {len(old)} and {len(new)}")
-    a, b = (np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new))
-    psi = stability_index(a, b)
+    psi = stability_index(*(np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new)))
     accuracy, p_value = _two_sample_test(old, new, np.random.default_rng(random_state))
     return Drift(psi, accuracy, p_value, p_value < 0.01 or psi > PSI_CHANGED, (len(old), len(new)))
 

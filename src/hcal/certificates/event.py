@@ -15,17 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import (
-    Band,
-    EventTable,
-    MonotoneBand,
-    Windows,
-    deepest_level,
-    find_band,
-    find_windows,
-    monotone_band,
-    thinned,
-)
+from hcal.certificates.windows import Band, EventTable, MonotoneBand, Windows, deepest_level, find_band, find_windows
 from hcal.metrics.binned import folded_normal_mean
 from hcal.numerics import Float64
 
@@ -130,7 +120,7 @@ class EventCertificate:
     @cached_property
     def monotone(self) -> MonotoneBand:
         """The band of q(p) that follows from the windows if q never falls as p rises."""
-        return monotone_band(self.table, self.windows)
+        return MonotoneBand.of(self.table, self.windows)
 
     @property
     def n(self) -> int:
@@ -282,10 +272,9 @@ class EventCertificate:
 
     def group_row(self) -> dict[str, Any]:
         """Return the numbers of a group as one flat dictionary, for a table of groups."""
-        low, high = self.overall
-        plain = {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
-        told = {"group": self.name, "rows": self.n, "gap_low": low, "gap_high": high}
-        return told | plain | {"smooth_at_most": self.bound}
+        told = {"group": self.name, "rows": self.n, **dict(zip(("gap_low", "gap_high"), self.overall, strict=True))}
+        told |= {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
+        return told | {"smooth_at_most": self.bound}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
@@ -301,7 +290,7 @@ class EventCertificate:
             "refuted": None if self.refutation is None else vars(self.refutation),
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
-            "curve": thinned(self.band, "at", "estimate", "low", "high"),
+            "curve": self.band.to_dict(),
             "windows": {name: getattr(self.windows, name).tolist() for name in columns},
         }
 

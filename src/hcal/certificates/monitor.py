@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import FAMILIES, Gamblers, log_average
+from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.io.class_names import check_classes, class_title, encode
@@ -127,8 +127,7 @@ class Monitor:
 
     def __init__(self, level: float = 0.05, tolerance: float | str = 0.0, *, classes: Any = None) -> None:
         check_level(level)
-        number = isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
-        if not number and tolerance != "auto":
+        if tolerance != "auto" and not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1):
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
         self.level, self.tolerance = float(level), "auto" if tolerance == "auto" else float(tolerance)
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
@@ -208,8 +207,8 @@ class Monitor:
     def _block(self, p: Float64, y: IntArray) -> None:
         claims, marks = self._claims(p, y)
         each = [g.path(claims[:, _EVENTS[f]], marks[:, _EVENTS[f]]) for f, g in self._gamblers.items()]
-        paths = np.stack([log_average(capitals) for capitals in each], axis=1)
-        total = log_average(paths)
+        paths = np.stack([log_mean(capitals) for capitals in each], axis=1)
+        total = log_mean(paths)
         rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
         if self.n % BLOCK == 0:
             self._recent.append(np.zeros_like(self._total))
@@ -252,7 +251,7 @@ class Monitor:
     @property
     def log_evidence(self) -> float:
         """Logarithm of the capital since the first row, over all families and restarts."""
-        return self._past + float(log_average(self._capitals())) if self._gamblers else 0.0
+        return self._past + float(log_mean(self._capitals())) if self._gamblers else 0.0
 
     @property
     def evidence(self) -> float:
@@ -264,7 +263,7 @@ class Monitor:
         return self.alarm or self._describe(self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0))
 
     def _capitals(self) -> Float64:
-        return np.array([log_average(g.capital) for g in self._gamblers.values()])
+        return np.array([log_mean(g.capital) for g in self._gamblers.values()])
 
     def windows(self, since: str | None = None) -> dict[str, dict[str, float]]:
         """Compare what was stated and observed in the recent rows with the rows before them.

@@ -153,9 +153,8 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
-        plain = ("level", "n", "k", "sentences", "at_least")
         return {
-            **{name: getattr(self, name) for name in plain},
+            **{name: getattr(self, name) for name in ("level", "n", "k", "sentences", "at_least")},
             "tolerance": self.limit,
             "smooth_at_most": self.smooth,
             "exactly_calibrated_refuted": self.refuted,

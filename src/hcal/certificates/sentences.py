@@ -105,9 +105,8 @@ def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
 # -- certificates -----------------------------------------------------------------------------------
 
 
-def all_sentences(certificate: Certificate) -> list[str]:
+def all_sentences(c: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
-    c = certificate
     return [
         c.basis,
         _size(c.n, c.k, c.level),

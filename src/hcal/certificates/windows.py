@@ -224,6 +224,10 @@ class Band:
         """Whether exact calibration (G = 0 everywhere) is refuted."""
         return bool((self.low > 1e-12).any() or (self.high < -1e-12).any())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the curve and its band as plain lists."""
+        return thinned(self, "at", "estimate", "low", "high")
+
 
 def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     """Return the cumulative curve with its band, by Bennett's inequality along the sorted rows and Ville's for all t.
@@ -271,33 +275,32 @@ class MonotoneBand:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the band and the bound as plain lists and numbers."""
-        numbers = {"ece_at_most": self.error, "contradicted": self.contradicted}
-        return thinned(self, "at", "low", "high") | numbers
+        return thinned(self, "at", "low", "high") | {"ece_at_most": self.error, "contradicted": self.contradicted}
 
+    @classmethod
+    def of(cls, table: EventTable, windows: Windows) -> MonotoneBand:
+        """Return the band of q(p) under the assumption that q never falls as p rises.
 
-def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
-    """Return the band of q(p) under the assumption that q never falls as p rises.
+        It holds whenever the windows' intervals hold, so it costs no further failure probability.
 
-    It holds whenever the windows' intervals hold, so it costs no further failure probability.
-
-    >>> p = np.repeat([0.2, 0.8], 500)
-    >>> table = EventTable.of_rows(p, np.arange(1000) % 5 < np.where(p < 0.5, 1, 4))
-    >>> band = monotone_band(table, find_windows(table, 0.025))
-    >>> bool((band.low < [0.2, 0.8]).all() and (band.high > [0.2, 0.8]).all())
-    True
-    """
-    low, high = np.zeros(len(table.count)), np.ones(len(table.count))
-    np.maximum.at(low, windows.last - 1, windows.low)
-    np.minimum.at(high, windows.first, windows.high)
-    low, high = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
-    contradicted = bool((low > high + 1e-12).any())
-    # So far the band is for the mean of a bin. Inside a bin q may rise, so the ends of its neighbours hold.
-    single = table.low == table.high
-    low = np.where(single, low, np.append(0.0, low[:-1]))
-    high = np.where(single, high, np.append(high[1:], 1.0))
-    far = np.clip(np.maximum(high - table.low, table.high - low), 0.0, 1.0)
-    error = float(far @ table.count / table.n)
-    return MonotoneBand((table.low + table.high) / 2, low, high, error, contradicted)
+        >>> p = np.repeat([0.2, 0.8], 500)
+        >>> table = EventTable.of_rows(p, np.arange(1000) % 5 < np.where(p < 0.5, 1, 4))
+        >>> band = MonotoneBand.of(table, find_windows(table, 0.025))
+        >>> bool((band.low < [0.2, 0.8]).all() and (band.high > [0.2, 0.8]).all())
+        True
+        """
+        low, high = np.zeros(len(table.count)), np.ones(len(table.count))
+        np.maximum.at(low, windows.last - 1, windows.low)
+        np.minimum.at(high, windows.first, windows.high)
+        low, high = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
+        contradicted = bool((low > high + 1e-12).any())
+        # So far the band is for the mean of a bin. Inside a bin q may rise, so the ends of its neighbours hold.
+        single = table.low == table.high
+        low = np.where(single, low, np.append(0.0, low[:-1]))
+        high = np.where(single, high, np.append(high[1:], 1.0))
+        far = np.clip(np.maximum(high - table.low, table.high - low), 0.0, 1.0)
+        error = float(far @ table.count / table.n)
+        return cls((table.low + table.high) / 2, low, high, error, contradicted)
 
 
 def thinned(curve: Band | MonotoneBand, *names: str) -> dict[str, Any]:

@@ -7,13 +7,14 @@ linear interpolation of the prefix sums is exact there.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Ranked, Sample, Vector, as_sample
+from hcal.metrics.sample import Ranked, Sample, Vector, as_sample, check_integer
 from hcal.numerics import Float64, IntArray
 
 #: ``ace`` clips confidences to at least this distance from 0 and 1, as published.
@@ -58,11 +59,8 @@ def at_copies(r: Ranked, copies: Float64) -> Bins:
     return Bins(np.diff(copies), *(np.diff(np.interp(copies, weight, x)) for x in (conf, hit)))
 
 
-def check_bins(bins: int) -> int:
-    """Check a number of bins."""
-    if not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"bins must be a positive integer, got {bins!r}")
-    return int(bins)
+#: Return a number of bins, or refuse it.
+check_bins = partial(check_integer, "bins", least=1)
 
 
 def between_edges(r: Ranked, edges: Float64) -> Bins:

@@ -13,18 +13,14 @@ import numpy as np
 from scipy.special import gammaln
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import Float64, IntArray, row_blocks
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth
+from hcal.metrics.scores import brier_rows
+from hcal.numerics import Float64, IntArray, row_blocks, softmax
 
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
 # Subtracted from squared distances, which carry this rounding error: equal rows then have distance 0, not 1e-8.
 _ROUNDING = 1e-15
 _FLOOR = 1e-25  # dkde_ce clips probabilities to at least this before the logarithm, as published
-
-
-def _positive(bandwidth: float) -> None:
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
 
 
 # -- the squared kernel calibration error -----------------------------------------------------------
@@ -75,12 +71,11 @@ def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     >>> round(skce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.125
     """
-    _positive(bandwidth)
+    check_bandwidth(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("skce")
     pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
-    diagonal = s.data.squares - 2 * s.data.chosen + 1  # h_ii, the squared residual
-    pairs += float(np.dot(s.w * (s.w - 1), diagonal))
+    pairs += float(np.dot(s.w * (s.w - 1), brier_rows(s)))  # h_ii of copies of a row is its squared residual
     return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
 
 
@@ -121,14 +116,30 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 
 
 def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
-    """Yield blocks (rows, π − p, π, normalised kernel to all rows sorted by class, that order)."""
+    """Yield blocks (rows, π − p, π, normalised kernel to all rows sorted by class, that order).
+
+    log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product minus a vector.
+    """
     by_class = np.argsort(s.y, kind="stable")  # each class is a run of columns, which reduceat sums
     present, starts = np.unique(s.y[by_class], return_index=True)
-    for rows, p, kernel in _kernel_blocks(s, by_class, bandwidth):
-        kernel /= kernel.sum(axis=1, keepdims=True)
-        mass = np.zeros_like(p)
+    p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
+    shape = p[by_class] / bandwidth
+    with np.errstate(divide="ignore"):
+        offset = np.log(s.w[by_class]) - _log_gammas(shape)
+        # A row is left out of its own π: its weight is lowered by one copy (log 0 = −inf if none is left).
+        fewer = np.log(np.maximum(s.w - 1, 0)) - np.log(np.maximum(s.w, 1))
+    place = np.argsort(by_class, kind="stable")
+    # Blocks of few rows fit the cache, but each block reads all of P, so they must not be too small either.
+    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
+    for i in range(0, s.n, step):
+        rows = np.arange(i, min(i + step, s.n))
+        kernel = np.log(p[rows]) @ shape.T
+        kernel += offset
+        kernel[np.arange(len(rows)), place[rows]] += fewer[rows]
+        kernel = softmax(kernel)
+        mass = np.zeros_like(p[rows])
         mass[:, present] = np.add.reduceat(kernel, starts, axis=1)
-        yield rows, mass - p, mass, kernel, by_class
+        yield rows, mass - p[rows], mass, kernel, by_class
 
 
 def _dkde_shares(s: Sample) -> tuple[Vector, float]:
@@ -151,31 +162,6 @@ def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
     shares, noise = _dkde_shares(s)
     reach = z * float(shares.std(ddof=1) / np.sqrt(s.n))
     return max(value - noise - reach, 0.0), value + reach
-
-
-def _kernel_blocks(s: Sample, columns: IntArray, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64]]:
-    """Yield (rows, their probabilities, weighted kernel to all rows in the order of ``columns``).
-
-    log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product minus a vector. The maximum of each row is
-    subtracted before the exponential, so nothing overflows.
-    """
-    p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
-    shape = p[columns] / bandwidth
-    with np.errstate(divide="ignore"):
-        offset = np.log(s.w[columns]) - _log_gammas(shape)
-        # A row is left out of its own π: its weight is lowered by one copy (log 0 = −inf if none is left).
-        fewer = np.log(np.maximum(s.w - 1, 0)) - np.log(np.maximum(s.w, 1))
-    place = np.argsort(columns, kind="stable")
-    # Blocks of few rows fit the cache, but each block reads all of P, so they must not be too small either.
-    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
-    for i in range(0, s.n, step):
-        rows = np.arange(i, min(i + step, s.n))
-        kernel = np.log(p[rows]) @ shape.T
-        kernel += offset
-        kernel[np.arange(len(rows)), place[rows]] += fewer[rows]
-        kernel -= kernel.max(axis=1, keepdims=True)
-        np.exp(kernel, out=kernel)
-        yield rows, p[rows], kernel
 
 
 def _log_gammas(shape: Float64) -> Vector:
@@ -207,7 +193,7 @@ def dkde_ce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     >>> round(dkde_ce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.125
     """
-    _positive(bandwidth)
+    check_bandwidth(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("dkde_ce")
     if s.total < 2:

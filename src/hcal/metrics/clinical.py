@@ -156,7 +156,7 @@ class Clinical:
 
     def __str__(self) -> str:
         head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
-        lines = [f"{head}, {self.ci:.0%} intervals"]
+        lines = [f"{head}, {100 * self.ci:g}% intervals"]
         lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
         lines += ["", f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}"]
         b = self.net_benefit
@@ -360,6 +360,5 @@ def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -
     order = np.argsort(p, kind="stable")
     first = np.searchsorted(p[order], t, side="left")  # rows from this rank on are treated
     hits = np.concatenate([np.cumsum(event[order][::-1])[::-1], [0.0]])[first]
-    odds, n = t / (1 - t), len(p)
-    rate = event.mean()
+    odds, n, rate = t / (1 - t), len(p), event.mean()
     return DecisionCurve(t, hits / n - (n - first - hits) / n * odds, rate - (1 - rate) * odds)

@@ -228,9 +228,8 @@ class Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
-        for name in ("w", "total", "column_sums"):  # none of these depends on labels
-            if name in self.__dict__:
-                other.__dict__[name] = self.__dict__[name]
+        # None of these depends on labels.
+        other.__dict__.update((n, v) for n, v in self.__dict__.items() if n in ("w", "total", "column_sums"))
         return other
 
     def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
@@ -311,6 +310,25 @@ class Sample:
                 f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
                 f"most {MOST_COPIES:.0e}"
             )
+
+
+def check_integer(name: str, value: Any, least: int) -> int:
+    """Return an integer argument of a metric; anything else, or less than ``least``, is refused.
+
+    >>> check_integer("bins", 2.5, 1)
+    Traceback (most recent call last):
+    ...
+    ValueError: bins must be an integer of at least 1, got 2.5
+    """
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return int(value)
+
+
+def check_bandwidth(bandwidth: float) -> None:
+    """Refuse a bandwidth that is not positive."""
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
 
 
 def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:

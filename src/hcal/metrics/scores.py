@@ -35,11 +35,6 @@ def brier_rows(s: Sample) -> Vector:
     return s.data.squares - 2 * s.data.chosen + 1
 
 
-def hit_rows(s: Sample) -> Vector:
-    """Return [prediction = label] of every row, shape (N,)."""
-    return s.data.hit
-
-
 @metric("score", "NLL", "mean −log of the label's probability: rewards calibration and sharpness together",
         kind="score", rows=nll_rows)  # fmt: skip
 def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
@@ -69,7 +64,7 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 @metric("score", "accuracy", "share of rows whose most probable class is the label",
-        kind="score", lower_is_better=False, rows=hit_rows)  # fmt: skip
+        kind="score", lower_is_better=False, rows=lambda s: s.data.hit)  # fmt: skip
 def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
 

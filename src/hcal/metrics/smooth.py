@@ -13,7 +13,7 @@ import numpy as np
 from numpy.fft import irfft, rfft
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Vector, as_sample
+from hcal.metrics.sample import Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
 
 #: Grid of ``kde_ece``, with margins beyond [0, 1] for the mirror images of the widest kernel.
@@ -124,8 +124,7 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     >>> mmce([[0.25, 0.75]], [1])
     0.25
     """
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    check_bandwidth(bandwidth)
     r = as_sample(probs, y, sample_weight).ranked
     return float(np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0)) / r.total)
 

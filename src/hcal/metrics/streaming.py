@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hcal.metrics.binned import Bins, between_edges, clipped_equal_width, equal_width
 from hcal.metrics.class_wise import Cells, equal_width_cells, thresholded_cells
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
 
@@ -111,13 +111,11 @@ class StreamingMetrics:
     """
 
     def __init__(self, n_classes: int, metrics: Iterable[str] | None = None) -> None:
-        if not isinstance(n_classes, int | np.integer) or n_classes < 2:
-            raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
+        self.n_classes, self.n = check_integer("n_classes", n_classes, 2), 0
         self.metrics = tuple(NAMES if metrics is None else metrics)
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}")
-        self.n_classes, self.n = int(n_classes), 0
         one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
         read = {"scores", *(_VALUES[name][0] for name in self.metrics)}
         self._sums = {name: np.zeros_like(of(one_row)) for name, of in _SUMS.items() if name in read}

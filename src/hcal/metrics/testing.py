@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from hcal.metrics.canonical import skce_blocks
-from hcal.metrics.registry import Metric, get_metric
+from hcal.metrics.registry import get_metric
 from hcal.metrics.resampling import chance
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample, check_bandwidth, check_integer
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,9 @@ def calibration_test(
     """
     if method not in ("resampling", "skce"):
         raise ValueError(f"method must be 'resampling' or 'skce', got {method!r}")
-    if not isinstance(n_resamples, int | np.integer) or n_resamples < 19:
-        raise ValueError(f"n_resamples must be an integer of at least 19, got {n_resamples!r}")
+    check_integer("n_resamples", n_resamples, 19)
     s = as_sample(probs, y, None)
-    if bandwidth is not None and not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    check_bandwidth(1.0 if bandwidth is None else bandwidth)
     if s.weight is not None:
         raise ValueError("a calibration test takes rows as independent observations: it takes no sample_weight")
     if s.n < 2:
@@ -105,19 +103,14 @@ def calibration_test(
         if metric.level == "score":
             raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
         value = metric.function(s)
-        if metric.of_hits:
-            null = _null_of_hits(s, metric, n_resamples, rng)
+        if metric.of_hits:  # hits drawn with the confidences as probabilities
+            hits = (rng.random(s.n) < s.data.conf_sorted for _ in range(n_resamples))
+            null = np.array([metric.function(s.with_hits(hit)) for hit in hits])
         else:
             null = chance(s, [name], n_resamples, rng)[name]
     # With few rows many draws equal the real value up to rounding; they count as equal.
-    reached = int((null >= value - 1e-12 * max(abs(value), 1e-300)).sum())
+    reached = int((null >= value - 1e-12 * abs(value)).sum())
     return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
-
-
-def _null_of_hits(s: Sample, metric: Metric, draws: int, rng: np.random.Generator) -> Vector:
-    """Return the metric on hits that are drawn with the confidences as probabilities, shape (draws,)."""
-    conf = s.data.conf_sorted
-    return np.array([metric.function(s.with_hits(rng.random(s.n) < conf)) for _ in range(draws)])
 
 
 def quarter_median_distance(s: Sample) -> float:

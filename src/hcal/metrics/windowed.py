@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_integer
 from hcal.numerics import FloatArray, IntArray, prefix_sums
 
 EventFamily = Literal["class-wise", "pooled", "top-label"]
@@ -81,8 +81,7 @@ def h_error(
     """
     if events not in get_args(EventFamily):
         raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
-    if not isinstance(window, int | np.integer) or window < 2:
-        raise ValueError(f"window must be an integer of at least 2, got {window!r}")
+    check_integer("window", window, 2)
     s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
     found: HError | None = s.data.h_errors.get((events, window))
     if found is None:
