@@ -85,7 +85,7 @@ def _lines() -> Iterator[str]:
     drawn = bootstrap([s], ["skce", "dkde_ce", "brier"], 3, np.random.default_rng(0), first_order=True)[0]
     yield f"{ {name: found.round(8).tolist() for name, found in drawn.items()} }"
     for events in ("class-wise", "pooled", "top-label"):
-        yield f"{events} {[metrics.h_error(p, y, events=events, window=size) for size in (15, 70, 200)]}"
+        yield f"{events} {[metrics.h_error(p, y, events=events, window=size) for size in (15, 60, 200)]}"
     for name, width in (("kde_ece", 0.1), ("skce", 0.3), ("dkde_ce", 0.5)):
         yield f"{name} {getattr(metrics, name)(s, bandwidth=width):.8g}"
     for name in ("tcwece_k", "dece", "ace"):
