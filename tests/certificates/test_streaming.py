@@ -1,4 +1,4 @@
-"""Certificates from accumulators: the same whatever the parts, and as valid as from the rows."""
+"""Certificates from accumulators: independent of how rows are split, and as valid as from the rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every published value of the three golden files, and every number of small samples as it was before.
 
-Write ``expected.txt`` anew with ``python tests/metrics/test_metrics_golden.py`` after a change that is meant, and read
-its diff.
+After an intended change, write ``expected.txt`` again with ``python tests/metrics/test_metrics_golden.py`` and read its
+diff.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def certify(
     """
     if out_of_fold:
         if any(extra is not None for extra in (groups, baseline, assume)):
-            raise ValueError("with out_of_fold=True leave out groups, baseline and assume: it takes none")
+            raise ValueError("out_of_fold=True cannot be combined with groups, baseline or assume")
         return _out_of_fold(predictor, scores, y, check_level(level), n_folds, random_state, classes, positive)
     found = None
     if hasattr(predictor, "predict_proba"):
@@ -133,7 +133,7 @@ def certify(
         classes = getattr(predictor, "class_names_", None) if classes is None else classes
         probs, input = predictor.predict_proba(scores), "probs"
     elif y is not None:
-        raise TypeError("certify takes (probs, y) or (cal, scores, y); the first of three is no calibrator")
+        raise TypeError("certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator")
     else:
         probs, y = predictor, scores
     names = None if classes is None else check_classes(classes, len(classes))
@@ -154,7 +154,7 @@ def _sample(probs: Any, y: Any, names: Names, input: inputs.InputKind) -> Sample
     if not isinstance(probs, Sample):
         return as_sample(inputs.to_probs(probs, input), None if y is None else encode(y, names), None)
     if probs.weight is not None:
-        raise ValueError("a certificate counts rows as independent observations: it takes no sample_weight")
+        raise ValueError("a certificate treats rows as independent observations: it takes no sample_weight")
     return probs
 
 
@@ -206,7 +206,7 @@ def _out_of_fold(
 
 
 class _Events(NamedTuple):
-    """What is held of each event (its rows, counts or table): of the headline, of every class and every group."""
+    """The data of each event (claims and marks, counts, or a table): the headline, every class and every group."""
 
     k: int
     positive: int
@@ -222,7 +222,7 @@ class _Events(NamedTuple):
         return cls(data.k, positive, (p, c), classes, {g: (p[i], c[i]) for g, i in _each_group(groups, data.n)})
 
     def map(self, function: Callable[..., Any]) -> _Events:
-        """Apply a function to what is held of each event."""
+        """Apply a function to the data of each event."""
         groups = {name: function(*group) for name, group in self.groups.items()}
         classes = (function(*held) for held in self.classes)
         return self._replace(main=function(*self.main), classes=classes, groups=groups)
@@ -342,10 +342,11 @@ class CertificateStream:
     """
 
     def __init__(self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None) -> None:
-        self.n_classes, self.n, self.fitted_on = check_integer("n_classes", n_classes, 2), 0, fitted_on
+        self.n_classes, self.positive = check_integer("n_classes", n_classes, 2), int(positive)
+        self.n, self.fitted_on = 0, fitted_on
         # Of each event (3, BINS): rows, the sum of their claims, and how often the event happened.
         main, *classes = np.zeros((self.n_classes + 1, 3, BINS))
-        self._seen = _Events(self.n_classes, int(positive), main, classes, {})
+        self._seen = _Events(self.n_classes, self.positive, main, classes, {})
         self._rows: leakage.Fingerprint | None = None
 
     def update(self, probs: Any, y: Any, groups: Any = None, *, logits: Any = None) -> Self:
@@ -362,7 +363,7 @@ class CertificateStream:
         data = Data(probs, y)
         if data.k != self.n_classes:
             raise ValueError(f"probs has {data.k} classes, this certificate was made for {self.n_classes}")
-        self._add(_Events.of_rows(data, self._seen.positive, groups).map(_cells))
+        self._add(_Events.of_rows(data, self.positive, groups).map(_cells))
         if logits is not None and self.fitted_on is not None:
             self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
         self.n += data.n
@@ -385,9 +386,8 @@ class CertificateStream:
         return self
 
     def result(
-        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None,
-        assume: str | None = None,
-    ) -> Certificate:  # fmt: skip
+        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None, assume: str | None = None
+    ) -> Certificate:
         """Return the certificate of all rows added so far.
 
         Parameters

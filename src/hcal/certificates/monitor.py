@@ -186,14 +186,14 @@ class Monitor:
         if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
             self._allowed = class_tolerance(stated, TOLERANCE)
-        self._start_anew()
+        self._restart()
 
     @property
     def _column(self) -> int:
         """Column of the sums that ``windows`` shows: P(class 1) with two classes, else the top label."""
         return 1 if self.n_classes == 2 else 0
 
-    def _start_anew(self) -> None:
+    def _restart(self) -> None:
         """Start every event with a capital of 1."""
         self._gamblers = {f: Gamblers(bets, self._allowed[_EVENTS[f]]) for f, bets in FAMILIES.items()}
 
@@ -229,7 +229,7 @@ class Monitor:
         if self._raised:
             # The capital is spread as at the start, so a later drift of another kind is found as fast.
             self._past, self._raised = self.log_evidence, False
-            self._start_anew()
+            self._restart()
             return
         for gamblers in self._gamblers.values():
             gamblers.deal(1 / (self.n // BLOCK + 1))
@@ -370,7 +370,7 @@ class Monitor:
         made.alarm = None if found["alarm"] is None else Alarm(**found["alarm"])
         made._recent.extend(found["recent"])
         if made.n % BLOCK and not made._recent:
-            raise ValueError("recent must hold the block under way")
+            raise ValueError("recent must hold the current block")
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -406,7 +406,7 @@ def _checked(value: Any, form: Any, name: str) -> Any:
         low, high = (0, 2**53) if kind is int else (-1e308, 1e308)
         right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or low <= value < high)
     if not right:
-        raise ValueError(f"{name} is not as a monitor writes it")
+        raise ValueError(f"{name} has the wrong type, shape or value")
     return value
 
 

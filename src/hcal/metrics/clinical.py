@@ -41,7 +41,7 @@ HOSMER_LEMESHOW_NOTE: Final = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its confidence interval; NaN where there is none."""
+    """A number with its confidence interval; ends that do not exist are NaN."""
 
     value: float
     low: float
@@ -205,7 +205,7 @@ def clinical(
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
     if s.weight is not None:
-        raise ValueError("the clinical panel takes rows as independent observations: it takes no sample_weight")
+        raise ValueError("the clinical panel treats rows as independent observations: it takes no sample_weight")
     p, event = s.data.column(int(positive)), (s.y == positive).astype(np.float64)
     events = int(event.sum())
     if not 0 < events < s.n:

@@ -91,7 +91,7 @@ def calibration_test(
     s = as_sample(probs, y, None)
     check_bandwidth(1.0 if bandwidth is None else bandwidth)
     if s.weight is not None:
-        raise ValueError("a calibration test takes rows as independent observations: it takes no sample_weight")
+        raise ValueError("a calibration test treats rows as independent observations: it takes no sample_weight")
     if s.n < 2:
         raise ValueError("a calibration test needs at least 2 rows")
     rng = np.random.default_rng(random_state)
