@@ -328,7 +328,7 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
     for scale, told in ((3, "5 of 5 fits are proven to be off."), (1, "No fit is proven to be off.")):
         assert hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1] == told
     for extra in ({"groups": y}, {"assume": "monotone"}):
-        with pytest.raises(ValueError, match="leave out groups"):
+        with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)
     with pytest.raises(ValueError, match="n_folds must lie"):
         hcal.certify("hb", logits, y, out_of_fold=True, n_folds=1)
