@@ -23,7 +23,7 @@ class Bet(NamedTuple):
     """One alternative: the claims after a change of their log-odds."""
 
     words: str  # the kind of miscalibration it stands for, as an alarm names it
-    slope: float = 1.0  # factor on the log-odds
+    slope: float  # factor on the log-odds
     shift: float = 0.0  # added to the log-odds
     threshold: float = 0.0  # only claims at or above it are bet on
 

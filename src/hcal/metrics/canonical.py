@@ -15,7 +15,7 @@ from scipy.special import gammaln
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import Float64, IntArray, row_blocks, softmax
+from hcal.numerics import Float64, row_blocks
 
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
 # Subtracted from squared distances, which carry this rounding error: equal rows then have distance 0, not 1e-8.
@@ -115,7 +115,7 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 # -- the Dirichlet-kernel error ---------------------------------------------------------------------
 
 
-def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
+def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[slice, Float64, Float64, Float64, Any]]:
     """Yield blocks (rows, π − p, π, normalised kernel to all rows sorted by class, that order).
 
     log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product minus a vector.
@@ -132,11 +132,13 @@ def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Floa
     # Blocks of few rows fit the cache, but each block reads all of P, so they must not be too small either.
     step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
     for i in range(0, s.n, step):
-        rows = np.arange(i, min(i + step, s.n))
+        rows = slice(i, min(i + step, s.n))
         kernel = np.log(p[rows]) @ shape.T
         kernel += offset
-        kernel[np.arange(len(rows)), place[rows]] += fewer[rows]
-        kernel = softmax(kernel)
+        kernel[np.arange(len(kernel)), place[rows]] += fewer[rows]
+        kernel -= kernel.max(axis=1, keepdims=True)  # a softmax in place
+        np.exp(kernel, out=kernel)
+        kernel /= kernel.sum(axis=1, keepdims=True)
         mass = np.zeros_like(p[rows])
         mass[:, present] = np.add.reduceat(kernel, starts, axis=1)
         yield rows, mass - p[rows], mass, kernel, by_class
@@ -198,5 +200,4 @@ def dkde_ce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     s.need_repetitions("dkde_ce")
     if s.total < 2:
         return float("nan")
-    blocks = _dkde(s, bandwidth)
-    return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in blocks]))
+    return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in _dkde(s, bandwidth)]))

@@ -273,9 +273,8 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     terms = [np.ones_like(x), x] if len(knots) > 1 else [np.ones_like(x)]
     if len(knots) > 2:
         cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
-        last, before = knots[-1], knots[-2]
         for j, t in enumerate(knots[:-2]):
-            share = (last - t) / (last - before)
+            share = (knots[-1] - t) / (knots[-1] - knots[-2])
             terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
     return np.stack(terms, axis=1)
 
