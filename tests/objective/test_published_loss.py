@@ -115,8 +115,8 @@ def test_kmeans_draws_as_the_library_it_stands_for():
 def test_leave_one_out_with_an_absent_class():
     """Leaving out a class without rows changes nothing; leaving out the only class leaves no events."""
     probs = torch.softmax(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), 1)
-    options = ({"leave_one_out": False}, {}, {"epsilon": 1.0})
-    plain, passes, tolerant = (hcal.HCalibrationLoss.published(window=4, weighting="uniform", **o) for o in options)
+    options = ({"window": 4, "leave_one_out": False}, {"window": 4}, {"epsilon": 1.0})
+    plain, passes, tolerant = (hcal.HCalibrationLoss.published(weighting="uniform", **o) for o in options)
     y = torch.zeros(40, dtype=torch.int64)
     assert passes(probs, y).item() == pytest.approx(plain(probs, y).item() * 2 / 3)
     assert tolerant(probs, y).item() == 0  # no error exceeds 1
