@@ -22,7 +22,7 @@ from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize(("n", "k", "sets"), [(200, 2, 20), (2000, 6, 4)])
 def test_certificates_hold_where_the_truth_is_known(name: str, n: int, k: int, sets: int) -> None:
-    """At 5 % a set fails so rarely (measured: below 0.5 %) that one failure in few sets is a defect."""
+    """Certificates at 95 % fail in fewer than 0.5 % of sets (measured), so one failure in a few sets is a defect."""
     rng = np.random.default_rng([n, k])
     for _ in range(sets):
         f, q = WORLDS[name](n, k, rng)
@@ -138,7 +138,7 @@ def test_the_bounds_shrink_as_rows_grow_and_rows_needed_agrees() -> None:
     exact = certify_event("top label", rng.uniform(0.6, 1, needed), np.zeros(needed))
     p = exact.table.low
     typical = np.median([certify_event("top label", p, rng.random(needed) < p).bound for _ in range(15)])
-    assert typical == pytest.approx(0.02, rel=0.2)  # it is said to be about
+    assert typical == pytest.approx(0.02, rel=0.2)  # the recommendation is approximate
 
 
 def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
@@ -151,10 +151,10 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     assert exact is not None
     np.testing.assert_allclose(binned.low, exact.low, atol=1e-4)  # the variance bound has other windows
     np.testing.assert_allclose(binned.bound, exact.bound, rtol=0.1, atol=0.002)
-    for k in classes:  # the windows are others, and as true
+    for k in classes:  # different windows, but equally valid
         which = np.searchsorted(np.unique(bin_of(f[:, k])), bin_of(f[:, k]))
         sums = np.concatenate([[0], np.cumsum(np.bincount(which, q[:, k]))])
-        w = find_windows(EventTable.of_bins(*cells._classes[k]), 0.025)
+        w = find_windows(EventTable.of_bins(*list(cells._seen.classes)[k]), 0.025)
         mean = (sums[w.last] - sums[w.first]) / w.rows
         assert ((mean >= w.low - 1e-9) & (mean <= w.high + 1e-9)).all()
 
@@ -328,11 +328,11 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
     for scale, told in ((3, "5 of 5 fits are proven to be off."), (1, "No fit is proven to be off.")):
         assert hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1] == told
     for extra in ({"groups": y}, {"assume": "monotone"}):
-        with pytest.raises(ValueError, match="leave out groups"):
+        with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)
     with pytest.raises(ValueError, match="n_folds must lie"):
         hcal.certify("hb", logits, y, out_of_fold=True, n_folds=1)
-    with pytest.raises(TypeError, match="the first of three is no calibrator"):
+    with pytest.raises(TypeError, match="the first of three must be a calibrator"):
         hcal.certify(logits, logits, y)
     with pytest.raises(ValueError, match="after a calibrator come its scores"):
         hcal.certify(_fitted("ts", logits, y), logits)

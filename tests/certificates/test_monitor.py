@@ -1,4 +1,4 @@
-"""The monitor: quiet where all is well, an alarm after a drift, the same whatever the batches."""
+"""The monitor: no alarm on calibrated data, an alarm after a drift, and no influence of the batch size."""
 
 from __future__ import annotations
 

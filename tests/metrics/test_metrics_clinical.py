@@ -116,6 +116,7 @@ def test_cases_without_an_answer_say_so() -> None:
     flat = hcal.clinical(np.full(200, 0.25), y)
     assert flat.notes == ("all predictions are equal: there is no slope",)
     assert flat.ici.value == pytest.approx(abs(y.mean() - 0.25))
+    assert np.isnan(hcal.clinical([0.6, 0.3, 0.3], [0, 0, 1]).slope.value)  # separated, but for a tie
     edges = hcal.clinical(np.where(np.arange(200) < 5, [0.0, 1.0] * 100, p), y)
     assert np.isfinite(edges.slope.value)
     certain = hcal.clinical(np.round(p), y)  # 0 and 1: log-odds of ±18, where a full Newton step overflows

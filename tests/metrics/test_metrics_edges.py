@@ -151,8 +151,8 @@ def test_bad_input_is_named() -> None:
 def test_bad_parameters_are_named() -> None:
     p, y = draw(20, 3, 10)
     for name, options, message in (
-        ("ece_ew", {"bins": 0}, "bins must be a positive integer"),
-        ("cwece_a", {"bins": 2.5}, "bins must be a positive integer"),
+        ("ece_ew", {"bins": 0}, "bins must be an integer of at least 1"),
+        ("cwece_a", {"bins": 2.5}, "bins must be an integer of at least 1"),
         ("mmce", {"bandwidth": 0}, "bandwidth must be positive"),
         ("skce", {"bandwidth": -1}, "bandwidth must be positive"),
         ("dkde_ce", {"bandwidth": 0}, "bandwidth must be positive"),
@@ -177,7 +177,7 @@ def test_windows_of_other_kinds() -> None:
     # The degenerate case of the objective: windows of one event give Brier / K; two events bracket it.
     p, y = draw(100, 3, 12)
     assert metrics.hce(p, y, events="pooled") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
-    # Of two classes one counts: averaging it with its mirror image would halve the variance on paper alone.
+    # With two classes only one is counted: its mirror image adds no information, so it must not lower the noise.
     p, y = draw(300, 2, 5)
     one, mirror = metrics.h_error(p, y), metrics.h_error(1 - p, 1 - y)
     assert one.squared == pytest.approx(mirror.squared, rel=1e-9)
@@ -198,7 +198,7 @@ def test_frames_lists_and_tensors_are_accepted() -> None:
             assert getattr(metrics, name)(*tensors) == getattr(metrics, name)(p, y), name
 
 
-# -- what `make fuzz` found: each stays as a case ---------------------------------------------------
+# -- cases that `make fuzz` found -------------------------------------------------------------------
 
 
 def test_kde_ece_of_scores_that_are_all_alike_is_their_gap() -> None:
@@ -221,7 +221,7 @@ def test_counts_too_large_to_write_out_are_refused_in_one_line() -> None:
 
 
 def test_an_even_share_is_not_above_one_in_any_float_width() -> None:
-    """1/K rounds up in float32 for most K: that is how 1/K is written there, and not more than it."""
+    """For most K the float32 nearest to 1/K lies above 1/K; such an entry must not count as above 1/K."""
     for k in (3, 5, 10, 100):
         y = np.arange(200) % k
         for width in (np.float32, np.float64):

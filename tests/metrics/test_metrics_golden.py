@@ -1,7 +1,7 @@
 """Every published value of the three golden files, and every number of small samples as it was before.
 
-Write ``expected.txt`` anew with ``python tests/metrics/test_metrics_golden.py`` after a change that is meant, and read
-its diff.
+After an intended change, write ``expected.txt`` again with ``python tests/metrics/test_metrics_golden.py`` and read its
+diff.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def _lines() -> Iterator[str]:
     for name, i in intervals(s, values, 0.9, n_resamples=30).items():
         function = metrics.get_metric(name).function
         yield f"{name} {values[name]:.6g} {function(p, y, sample_weight=w):.6g} {vars(i)}"
+    yield f"{intervals(metrics.Sample(p, y, w), {'tcwece_k': 0.25}, 0.9, n_resamples=30)}"
     drawn = bootstrap([s], ["skce", "dkde_ce", "brier"], 3, np.random.default_rng(0), first_order=True)[0]
     yield f"{ {name: found.round(8).tolist() for name, found in drawn.items()} }"
     for events in ("class-wise", "pooled", "top-label"):
-        yield f"{events} {metrics.h_error(s, events=events, window=15)} {metrics.h_error(p, y, events=events)}"
+        yield f"{events} {[metrics.h_error(p, y, events=events, window=size) for size in (15, 60, 200)]}"
     for name, width in (("kde_ece", 0.1), ("skce", 0.3), ("dkde_ce", 0.5)):
         yield f"{name} {getattr(metrics, name)(s, bandwidth=width):.8g}"
     for name in ("tcwece_k", "dece", "ace"):
@@ -100,7 +101,7 @@ def _lines() -> Iterator[str]:
     found = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
     yield f"{found}"
     yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in found.to_dict()['curve'].items()} }"
-    few, third = clinical(p[:, 1] ** 3, y, ci=0.8), clinical(*small.draw(600, 3, 5), positive=2)
+    few, third = clinical(p[:, 1] ** 3, y, ci=0.999), clinical(*small.draw(600, 3, 5), positive=2)
     yield f"{few} {third}"
     yield f"{swapped(p, 1 - y)} {swapped(p, y)} {swapped(p[:12], 1 - y[:12], 'sick')}"
 

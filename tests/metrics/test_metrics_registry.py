@@ -1,4 +1,4 @@
-"""Metrics of others: registered by hand, or found by entry points."""
+"""Metrics of users and other packages: registered by a call, or found by entry points."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Certificates: how far can these probabilities be from the truth, and is that still so today?
+"""Certificates: how far can these probabilities be from the truth, and does that still hold today?
 
-``hcal.certify`` proves what n fresh rows prove; ``hcal.Monitor`` checks a stream. The theory is in
-``docs/certificates.md``.
+``hcal.certify`` computes confidence statements from n fresh rows; ``hcal.Monitor`` tests a stream of rows as they
+arrive. ``docs/certificates.md`` explains the theory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The inequalities behind every certificate, as functions of arrays.
 
-*Chernoff*: the mean of m independent marks with mean probability q is c with probability at most
-exp(−m·kl(c, q)) on either side. *Bennett with Ville*: the running sum of independent centred marks with total
-variance at most V passes x somewhere with probability at most exp(−V·η(x/V)). *Betting*: the capital
-Π (1 + λ_t (X_t − m)) of bets that the mean of X exceeds m is a martingale if the mean is m, whatever the
-distribution on [0, 1], as long as λ_t depends on the past alone; a capital above 1/α refutes m and all
-smaller means (Waudby-Smith and Ramdas, JRSS-B 2024).
+*Chernoff*: m independent Bernoulli marks with mean probability q have a mean of c or more (for c > q; or less, for
+c < q) with probability at most exp(−m·kl(c, q)). *Bennett with Ville*: the running sum of independent centred marks
+with total variance at most V ever reaches x with probability at most exp(−V·η(x/V)), η(u) = (1 + u)·log(1 + u) − u.
+*Betting* (Waudby-Smith and Ramdas, JRSS-B 2024): if draws X_t from [0, 1] have the mean m and λ_t depends on the past
+alone, the capital Π (1 + λ_t (X_t − m)) is a non-negative martingale; by Ville's inequality it ever reaches 1/α with
+probability at most α, so a capital above 1/α refutes m and all smaller means.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scipy.special import rel_entr, xlog1py, xlogy
 
 from hcal.numerics import Float64 as Vector
 
-_LARGEST = 0.75  # the most that is ever bet, as a share of the capital
-_STEPS = 30  # Newton converges in six to eight; the cap only guards against rounding
+_LARGEST = 0.75  # a bet never risks more than this share of the capital
+_STEPS = 30  # Newton's method converges in six to eight steps; the cap only guards against rounding
 
 
 def kl(c: ArrayLike, q: ArrayLike) -> Vector:
@@ -33,17 +33,17 @@ def kl(c: ArrayLike, q: ArrayLike) -> Vector:
 
 
 def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
-    """Return the largest q with kl(c, q) ≤ reach, by Newton's method from above.
+    """Return the largest q with kl(c, q) ≤ reach: Chernoff's upper confidence bound for a mean probability.
 
-    kl is convex in q, so that every step stays at or above the root: a stop too early is only wider.
-
-    ``c`` are observed frequencies, ``reach`` is log(1/failure)/m.
+    ``c`` are observed frequencies of m independent marks, ``reach`` is log(1/failure)/m. Newton's method starts above
+    the root and stays there, because kl is convex in q: stopping early makes the bound wider, never wrong.
 
     >>> kl_upper([0.0, 0.5, 1.0], np.log(20) / 100).round(4)
     array([0.0295, 0.6206, 1.    ])
     """
     c, reach = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(reach, np.float64))
-    # kl(c, q) ≥ 2(q − c)², and ≥ −(1 − c)·log(1 − q) − entropy(c), without which a start next to 1 would stay there.
+    # Two lower bounds of kl give the start: 2(q − c)² (Pinsker), and −(1 − c)·log(1 − q) − entropy(c). With the first
+    # alone the start could lie next to 1, where Newton's steps vanish.
     with np.errstate(divide="ignore", invalid="ignore"):
         q = -np.expm1((xlogy(c, c) + xlog1py(1 - c, -c) - reach) / (1 - c))
     q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
@@ -57,7 +57,9 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 
 
 def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
-    """Return the interval of all q with kl(c, q) ≤ reach.
+    """Return the ends of {q : kl(c, q) ≤ reach}: Chernoff's interval of a mean probability from m marks.
+
+    Each side fails with probability at most exp(−m·reach).
 
     >>> low, high = kl_interval([0.9], np.log(40) / 200)
     >>> low.round(4), high.round(4)
@@ -68,7 +70,7 @@ def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
 
 
 def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
-    """Return the largest q(1 − q) of an interval: at ½ if it is inside, else at the nearer end.
+    """Return the largest Bernoulli variance q(1 − q) for q in [low, high]: at ½ if inside, else at the nearer end.
 
     >>> largest_variance([0.1, 0.4], [0.2, 0.7])
     array([0.16, 0.25])
@@ -78,16 +80,17 @@ def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
 
 
 def bennett(variance: ArrayLike, log_failure: float) -> Vector:
-    """Return the least x with V·η(x/V) ≥ log_failure, η(u) = (1 + u)·log(1 + u) − u.
+    """Return the least x with V·η(x/V) ≥ log_failure, η(u) = (1 + u)·log(1 + u) − u: Bennett's inequality inverted.
 
-    ``variance`` V bounds the sum of the variances; ``log_failure`` is log(sides / failure).
+    Assumes independent centred variables of at most 1, with variances that sum to at most V (``variance``). With
+    ``log_failure`` = log(sides / failure), their running sum stays within x at all times but with that probability.
 
     >>> bennett([0.0, 100.0], np.log(40)).round(3)
     array([ 0.   , 28.366])
     """
     v = np.asarray(variance, dtype=np.float64)
     safe = np.maximum(v, 1e-12)
-    # Bernstein's inequality is weaker, so its x lies above; η is convex, so Newton comes down to the root.
+    # Start at Bernstein's bound, which is weaker and so lies above; η is convex, so Newton descends to the root.
     x = log_failure / 3 + np.sqrt((log_failure / 3) ** 2 + 2 * safe * log_failure)
     for _ in range(_STEPS):
         u = x / safe
@@ -99,7 +102,7 @@ def bennett(variance: ArrayLike, log_failure: float) -> Vector:
 
 
 def check_level(level: float) -> float:
-    """Return 1 − level, the probability that a certificate may fail."""
+    """Return 1 − level, the failure probability of a certificate, or refuse a level outside (0, 1)."""
     if not (isinstance(level, int | float | np.number) and 0 < level < 1):
         raise ValueError(f"level must lie between 0 and 1, got {level!r}")
     return 1 - float(level)
@@ -107,7 +110,7 @@ def check_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Gain:
-    """The certified gain over a baseline, in Brier score (mean over rows of the sum over classes)."""
+    """A confidence interval of the gain over a baseline, in Brier score (mean over rows, summed over classes)."""
 
     before: float  # Brier scores of the baseline and of the predictor on these rows
     after: float
@@ -116,10 +119,11 @@ class Gain:
 
 
 def certify_gain(before: Vector, after: Vector, failure: float, random_state: int = 0) -> Gain:
-    """Bound the mean improvement from two Brier scores a row.
+    """Return a confidence interval of the population's mean improvement, from the Brier scores (N,) of each row.
 
-    Scores (N,) lie in [0, 2]; each side has half of the failure. Rows are taken in a random order: a sorted
-    file would tell what comes.
+    The betting bound :func:`lower_mean` is applied to both sides, each with half of the failure probability. It
+    assumes independent rows; scores lie in [0, 2]. Rows are taken in a random order, because a file sorted by
+    result would make the bets foresee it.
 
     >>> rng = np.random.default_rng(0)
     >>> gain = certify_gain(rng.uniform(0, 1, 2000), rng.uniform(0, 0.5, 2000), 0.05)
@@ -134,14 +138,15 @@ def certify_gain(before: Vector, after: Vector, failure: float, random_state: in
 
 
 def lower_mean(x: Vector, failure: float) -> float:
-    """Return a lower confidence bound of the mean of independent draws from [0, 1].
+    """Return a lower confidence bound of the mean of independent draws x (n,) from [0, 1], by betting.
 
-    They stand in an order that does not depend on the values.
+    The largest mean m that the capital refutes (see the top of this module). The order of the draws must not depend
+    on their values. The bound exceeds the true mean with probability at most ``failure``.
 
     >>> round(lower_mean(np.tile([0.4, 0.6], 500), 0.05), 3)
     0.492
     """
-    # Predictable bets: sqrt(2·log(1/α)/(n·variance so far)), the variance from the rows before.
+    # Each bet sqrt(2·log(1/α)/(n·variance)) takes the variance of the rows before it, so it does not see its own row.
     n, target = len(x), np.log(1 / failure)
     seen = np.arange(1, n + 1)
     mean = (0.5 + np.cumsum(x)) / (seen + 1)

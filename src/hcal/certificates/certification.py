@@ -1,9 +1,9 @@
-"""``hcal.certify``: from predictions and labels to a certificate, or to the reason why there is none.
+"""``hcal.certify``: turn predictions and labels into a certificate, or refuse and say why.
 
-Rows come all at once, fold by fold, or in blocks. A :class:`CertificateStream` of blocks needs O(bins·K) memory,
-whatever N. Its windows and curve are taken at the edges of fine fixed bins (64 to a power of two, towards 0 and
-towards 1), which no label can move: what is certified is as valid as from the rows, and as tight to within the
-width of a bin.
+Rows come all at once, fold by fold, or in blocks. A :class:`CertificateStream` counts the rows of its blocks in fine
+fixed bins of the probability (64 per power of two, towards 0 and towards 1), so it needs O(bins·K) memory for any
+number of rows. The bin edges do not depend on the labels. Its certificate is therefore as valid as one from the
+rows, and as tight up to the width of a bin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, cer
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
-from hcal.metrics.sample import Data, Sample, as_sample
+from hcal.metrics.sample import Data, Sample, as_sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64
 from hcal.text import printable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Names = Sequence[ClassName] | None
 
-#: First line of a certificate of probabilities, which do not tell where they come from.
+#: First line of a certificate of bare probabilities: nothing is known about the rows they were fitted on.
 _ASSUMED = "Assumed: none of these rows was used to fit the predictor, and rows are independent of each other."
 _REFUSED = (
     "the ECE of a continuous predictor, the error at a single prediction and the error of the whole vector: "
@@ -63,11 +63,14 @@ def certify(
 ) -> Any:
     """Certify how far a predictor can be from the truth, from fresh independent rows.
 
-    The event that is certified first is the top label, or with two classes P(positive); then every class. Any
-    other event is a problem of two classes: ``certify(probs[:, [0, 3]].sum(axis=1), np.isin(y, [0, 3]))``.
-    Called as ``certify(probs, y)``, or as ``certify(calibrator, scores, y)``, which refuses the rows that the
-    calibrator was fitted on. Every statement of the result holds, all at once, with probability at least
-    ``level`` over the labels, for every number of rows and without assumptions on the model or the data.
+    Call ``certify(probs, y)``, or ``certify(calibrator, scores, y)``, which refuses rows that the calibrator was
+    fitted on. The headline is the top label, or P(positive) with two classes; every class follows. To certify
+    another event, pass it as a binary problem: ``certify(probs[:, [0, 3]].sum(axis=1), np.isin(y, [0, 3]))``.
+
+    With probability at least ``level`` over the labels, all statements of the result hold simultaneously. This is
+    true for every number of rows (it is not asymptotic), every model and every distribution; the only assumptions
+    are that rows are independent and were not used in the fit. The bounds are Chernoff's inequality for windows of
+    neighbouring predictions, Bennett's with Ville's for the cumulative curve, and a union bound over them.
 
     Parameters
     ----------
@@ -82,24 +85,24 @@ def certify(
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows: adds the certified gain in Brier score.
     groups : array-like of shape (N,), optional
-        A group of each row: every group is certified, the worst first. The event is the top label, or the
-        positive class where there are two classes.
+        The group of each row. Every group is certified, the worst first, for the same event as the headline.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns; a calibrator brings its own.
     assume : {"monotone"}, optional
-        Adds what follows for the first event if the truth does not fall as the claim rises.
+        Adds a bound on the headline's ECE that holds if the true rate never falls as the probability rises.
     input : {"probs", "logits", "log_probs"}
         What probabilities and ``baseline`` hold.
     tolerance : float
-        What counts as close enough for a class of one half; rarer classes have a smaller tolerance.
+        The error that counts as close enough for a class with a frequency of one half; rarer classes get a
+        smaller tolerance (:func:`hcal.certificates.event.class_tolerance`).
     positive : int or str
-        Of two classes, the one, by number or name, whose probability is certified.
+        With two classes, the number or name of the class whose probability is certified.
     out_of_fold : bool
-        For a method whose rows are all that there is: fit it ``n_folds`` times, each time without a fold, and
-        certify the predictions for the rows left out. The answer is an :class:`OutOfFoldCertificate`.
+        Use this if you have no rows beside those of the fit: the method is fitted ``n_folds`` times, each time
+        without one fold, and the predictions for that fold are certified.
     n_folds : int
     random_state : int
-        Of the order in which rows are taken for the gain, and of the folds.
+        Seed of the folds, and of the order of the rows in the bound on the gain.
 
     Returns
     -------
@@ -108,7 +111,7 @@ def certify(
     Raises
     ------
     RowsOfTheFitError
-        Where 5 % or more of the rows were used to fit the calibrator.
+        If 5 % or more of the rows were used to fit the calibrator.
 
     Examples
     --------
@@ -120,7 +123,7 @@ def certify(
     """
     if out_of_fold:
         if any(extra is not None for extra in (groups, baseline, assume)):
-            raise ValueError("with out_of_fold=True leave out groups, baseline and assume: it takes none")
+            raise ValueError("out_of_fold=True cannot be combined with groups, baseline or assume")
         return _out_of_fold(predictor, scores, y, check_level(level), n_folds, random_state, classes, positive)
     found = None
     if hasattr(predictor, "predict_proba"):
@@ -130,7 +133,7 @@ def certify(
         classes = getattr(predictor, "class_names_", None) if classes is None else classes
         probs, input = predictor.predict_proba(scores), "probs"
     elif y is not None:
-        raise TypeError("certify takes (probs, y) or (cal, scores, y); the first of three is no calibrator")
+        raise TypeError("certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator")
     else:
         probs, y = predictor, scores
     names = None if classes is None else check_classes(classes, len(classes))
@@ -143,11 +146,7 @@ def certify(
             raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
         return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
 
-    number = _positive(positive, sample.k, names)
-    p, c = _main_event(sample.data, number)
-    classes = (EventTable.of_rows(sample.data.column(k), sample.y == k) for k in range(sample.k))
-    of_groups = {name: EventTable.of_rows(p[rows], c[rows]) for name, rows in _each_group(groups, sample.n)}
-    events = _Events(sample.k, number, EventTable.of_rows(p, c), classes, of_groups)
+    events = _Events.of_rows(sample.data, _positive(positive, sample.k, names), groups).map(EventTable.of_rows)
     return _certificate(events, names, found, level, tolerance, assume, None if baseline is None else gain)
 
 
@@ -155,7 +154,7 @@ def _sample(probs: Any, y: Any, names: Names, input: inputs.InputKind) -> Sample
     if not isinstance(probs, Sample):
         return as_sample(inputs.to_probs(probs, input), None if y is None else encode(y, names), None)
     if probs.weight is not None:
-        raise ValueError("a certificate counts rows as independent observations: it takes no sample_weight")
+        raise ValueError("a certificate treats rows as independent observations: it takes no sample_weight")
     return probs
 
 
@@ -169,11 +168,11 @@ def _positive(positive: int | str, k: int, names: Names) -> int:
 def _out_of_fold(
     method: Any, scores: Any, y: Any, failure: float, n_folds: int, seed: int, classes: Any, positive: Any
 ) -> OutOfFoldCertificate:
-    """Certify each fold's predictions by itself, and average.
+    """Certify each fold's predictions on their own, and average the bounds.
 
-    Given the other folds, a fold's predictor is fixed and its labels are fresh: its certificate holds. Folds
-    depend on each other, so each gets its share of the failure and no window spans two of them. They are
-    drawn at random, without a look at the labels.
+    Given the other folds, the predictor of a fold is fixed and the fold's labels are fresh, so its certificate
+    holds. Certificates of different folds depend on each other: a union bound gives each of them failure/n_folds,
+    and no window spans two folds. The folds are drawn at random, without regard to the labels.
     """
     from hcal.calibrators.registry import make_calibrator
 
@@ -197,10 +196,9 @@ def _out_of_fold(
     folds = [certify_event(name, p[held], c[held], failure=failure / n_folds) for held in sides]
     pooled = certify_event(name, p, c, failure=failure)
     *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
-    wrong = sum(f.exact_refuted for f in folds)
     return OutOfFoldCertificate(
         1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
-        pooled.share_far, wrong, tuple(folds), pooled,
+        pooled.share_far, sum(f.exact_refuted for f in folds), tuple(folds), pooled,
     )  # fmt: skip
 
 
@@ -208,33 +206,46 @@ def _out_of_fold(
 
 
 class _Events(NamedTuple):
-    """The events of a predictor of k classes: of the headline, of every class (made one by one), of every group."""
+    """The data of each event (claims and marks, counts, or a table): the headline, every class and every group."""
 
     k: int
     positive: int
-    main: EventTable
-    classes: Iterable[EventTable]
-    groups: dict[str, EventTable]
+    main: Any
+    classes: Iterable[Any]  # may be made one by one, to save memory
+    groups: dict[str, Any]
+
+    @classmethod
+    def of_rows(cls, data: Data, positive: int, groups: Any) -> _Events:
+        """Return the claims and marks of every event."""
+        p, c = _main_event(data, positive)
+        classes = ((data.column(k), data.y == k) for k in range(data.k))
+        return cls(data.k, positive, (p, c), classes, {g: (p[i], c[i]) for g, i in _each_group(groups, data.n)})
+
+    def map(self, function: Callable[..., Any]) -> _Events:
+        """Apply a function to the data of each event."""
+        groups = {name: function(*group) for name, group in self.groups.items()}
+        classes = (function(*held) for held in self.classes)
+        return self._replace(main=function(*self.main), classes=classes, groups=groups)
 
 
 def _certificate(
     events: _Events, names: Names, overlap: leakage.Overlap | None, level: float, tolerance: float,
     assume: str | None, gain: Callable[[float], Gain] | None = None, refused: tuple[str, ...] = (),
 ) -> Certificate:  # fmt: skip
-    """Certify the headline, the classes, the groups and a gain, or refuse the rows of the fit.
+    """Certify the headline, the classes, the groups and the gain, or refuse rows of the fit.
 
-    The event of the headline has half of the failure whatever else is asked for, so that its numbers are the
-    same everywhere. The others share the rest equally.
+    All statements hold together by a union bound: the headline always gets half of the failure probability, so
+    its numbers do not depend on what else is asked for; classes, groups and gain share the other half equally.
     """
     failure, k = check_level(level), events.k
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
     if assume not in (None, "monotone"):
         raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
-    basis = _first_line(overlap)
+    basis = _first_line(overlap)  # refuses rows of the fit
     share = failure / 2 / max((k > 2) + bool(events.groups) + (gain is not None), 1)
     groups = [EventCertificate(name, table, share / len(events.groups)) for name, table in events.groups.items()]
-    # Worst first: proven gaps before possible ones.
+    # Worst first: by the proven gap of the mean, then of a window, then by the gap that is still possible.
     groups.sort(key=lambda g: (g.proven_gap, g.at_least, max(map(abs, g.overall))), reverse=True)
     headline = EventCertificate(_event_name(k, events.positive, names), events.main, failure / 2)
     return Certificate(
@@ -245,14 +256,14 @@ def _certificate(
 
 
 def _event_name(k: int, positive: int, names: Names) -> str:
-    """Return what the headline speaks of: P(positive) of two classes, else the top label."""
+    """Return the name of the headline's event: P(positive) with two classes, else the top label."""
     if k > 2:
         return "top label"
     return f"P({printable(class_title(positive, None) if names is None else names[positive])})"
 
 
 def _first_line(overlap: leakage.Overlap | None) -> str:
-    """Return what is known of the rows of the fit, and what is assumed."""
+    """Return the first sentence: which rows were used to fit, as far as known, and what is assumed."""
     if overlap is None:
         return _ASSUMED
     if overlap.refused:
@@ -265,7 +276,7 @@ def _first_line(overlap: leakage.Overlap | None) -> str:
 
 
 def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCertificates:
-    """Certify every class; ``failure`` is for all of them together."""
+    """Certify every class with failure/K each (union bound), so that all hold together but for ``failure``."""
     rows: list[tuple[float, ...]] = []
     refutations: dict[int, Refutation] = {}
     for k, table in enumerate(events.classes):
@@ -278,7 +289,7 @@ def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCert
 
 
 def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:
-    """Return the name of every group, of any kind that can be told apart, and which rows are its own (N,).
+    """Return the name of every group, and a mask (N,) of its rows; groups may be text or numbers.
 
     >>> [(name, rows.tolist()) for name, rows in _each_group(["b", "a", "b"], 3)]
     [('a', [False, True, False]), ('b', [True, False, True])]
@@ -296,12 +307,12 @@ def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:
 
 
 def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:
-    """Return claims and marks of the event of the headline: P(positive) of two classes, else the top label."""
+    """Return claims and marks of the headline's event: P(positive) with two classes, else the top label."""
     return (data.column(positive), data.y == positive) if data.k == 2 else (data.conf, data.hit)
 
 
 def _cells(p: Any, c: Any) -> Float64:
-    """Rows, claims and marks in the fine bins, shape (3, BINS)."""
+    """Return the number of rows, the sum of claims and the sum of marks in every fine bin, shape (3, BINS)."""
     which = bin_of(p)
     return np.stack([np.bincount(which, weights=w, minlength=BINS) for w in (np.ones(len(p)), p, c)])
 
@@ -310,16 +321,16 @@ def _cells(p: Any, c: Any) -> Float64:
 
 
 class CertificateStream:
-    """Accumulate what a certificate needs, block by block; parts of several machines merge.
+    """Accumulate the counts that a certificate needs, block by block; accumulators of several machines merge.
 
     Parameters
     ----------
     n_classes : int
     positive : int
-        The class that is certified where there are two.
+        With two classes, the class whose probability is certified.
     fitted_on : dict of arrays, optional
-        Fingerprint of the rows that the predictor was fitted on, which are refused; the logits of every block
-        are then passed to :meth:`update`.
+        Fingerprint of the rows that the predictor was fitted on. Pass the logits of every block to
+        :meth:`update` too, and :meth:`result` refuses rows of the fit.
 
     Examples
     --------
@@ -331,14 +342,11 @@ class CertificateStream:
     """
 
     def __init__(self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None) -> None:
-        if not isinstance(n_classes, int | np.integer) or n_classes < 2:
-            raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
-        self.n_classes, self.positive, self.n = int(n_classes), int(positive), 0
-        self.fitted_on = fitted_on
-        # Each (…, 3, BINS): rows, sums of their claims, and how often the event happened.
-        self._main = np.zeros((3, BINS))
-        self._classes = np.zeros((self.n_classes, 3, BINS))
-        self._groups: dict[str, Float64] = {}
+        self.n_classes, self.positive = check_integer("n_classes", n_classes, 2), int(positive)
+        self.n, self.fitted_on = 0, fitted_on
+        # Of each event (3, BINS): rows, the sum of their claims, and how often the event happened.
+        main, *classes = np.zeros((self.n_classes + 1, 3, BINS))
+        self._seen = _Events(self.n_classes, self.positive, main, classes, {})
         self._rows: leakage.Fingerprint | None = None
 
     def update(self, probs: Any, y: Any, groups: Any = None, *, logits: Any = None) -> Self:
@@ -350,58 +358,50 @@ class CertificateStream:
         y : array-like of shape (N,)
         groups : array-like of shape (N,), optional
         logits : array of shape (N, K), optional
-            What the predictor was given, to be compared with ``fitted_on``.
+            The predictor's input, to be compared with ``fitted_on``.
         """
         data = Data(probs, y)
         if data.k != self.n_classes:
             raise ValueError(f"probs has {data.k} classes, this certificate was made for {self.n_classes}")
-        p, c = _main_event(data, self.positive)
-        self._main += _cells(p, c)
-        for k, cells in enumerate(self._classes):
-            cells += _cells(data.column(k), data.y == k)
-        self._add_groups({name: _cells(p[g], c[g]) for name, g in _each_group(groups, data.n)})
+        self._add(_Events.of_rows(data, self.positive, groups).map(_cells))
         if logits is not None and self.fitted_on is not None:
             self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
         self.n += data.n
         return self
 
-    def _add_groups(self, groups: dict[str, Float64]) -> None:
-        for name, cells in groups.items():
-            self._groups[name] = self._groups.get(name, 0) + cells
+    def _add(self, more: _Events) -> None:
+        self._seen.main[:] += more.main
+        for seen, cells in zip(self._seen.classes, more.classes, strict=True):
+            seen += cells
+        for name, cells in more.groups.items():
+            self._seen.groups[name] = self._seen.groups.get(name, 0) + cells
 
     def merge(self, other: CertificateStream) -> Self:
-        """Add what another accumulator has seen; in any order, the sum is the same."""
-        if (self.n_classes, self.positive) != (other.n_classes, other.positive):
+        """Add the counts of another accumulator; the order of merging does not matter."""
+        if self._seen[:2] != other._seen[:2]:
             raise ValueError("only accumulators of the same classes can be merged")
-        self._main += other._main
-        self._classes += other._classes
-        self._add_groups(other._groups)
+        self._add(other._seen)
         self._rows = leakage.merge_fingerprints(self._rows, other._rows)
         self.n += other.n
         return self
 
     def result(
-        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None,
-        assume: str | None = None,
-    ) -> Certificate:  # fmt: skip
-        """Return the certificate of everything seen so far.
+        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None, assume: str | None = None
+    ) -> Certificate:
+        """Return the certificate of all rows added so far.
 
         Parameters
         ----------
         level, tolerance : float
         classes : sequence of K str or int, optional
-            Names of the classes: sentences and tables use them.
+            Names of the classes for sentences and tables.
         assume : {"monotone"}, optional
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
-        found = None
-        if self.fitted_on is not None and self._rows is not None:
-            found = leakage.overlap(self.fitted_on, self._rows)
+        found = leakage.overlap(self.fitted_on, self._rows) if self.fitted_on and self._rows else None
         names = None if classes is None else check_classes(classes, self.n_classes)
-        of_classes = (EventTable.of_bins(*cells) for cells in self._classes)
-        groups = {name: EventTable.of_bins(*cells) for name, cells in self._groups.items()}
-        events = _Events(self.n_classes, self.positive, EventTable.of_bins(*self._main), of_classes, groups)
+        events = self._seen.map(EventTable.of_bins)
         return _certificate(events, names, found, level, tolerance, assume, refused=(_GAIN,))
 
 
@@ -415,18 +415,18 @@ def certify_batches(
     runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Certificate:
-    """Certify a source's probabilities, or what a calibrator makes of them, in one pass over its rows.
+    """Certify the probabilities in files, or a calibrator's output for them, in one pass over the rows.
 
     Parameters
     ----------
     source : Batches
-        Of files, with labels.
+        Files with labels.
     calibrator : Calibrator, optional
-        Its own rows are refused.
+        Rows that it was fitted on are refused.
     level, assume, positive
         As for :func:`hcal.certify`.
     runner, advance
-        Who works on the pieces (this process by default), and who is told how many rows were done.
+        Where the pieces are computed (this process by default), and a callback for the number of rows done.
 
     Examples
     --------

@@ -12,9 +12,9 @@ from hcal import inputs
 from hcal.numerics import Float64, log_softmax
 
 _BINS = 10
-_ROWS = 5000  # of each side, for the classifier
+_ROWS = 5000  # the classifier sees at most so many reference rows and as many new ones
 _FEATURES = 20
-#: Customary in the field: below 0.1 stable, above 0.25 changed.
+#: The usual rule of thumb: an index below 0.1 means stable, above 0.25 changed.
 PSI_CHANGED = 0.25
 
 
@@ -25,15 +25,16 @@ class Drift:
     Attributes
     ----------
     psi : float
-        Population stability index of P(class 1) where there are two classes, else of the confidence.
+        Population stability index of P(class 1) with two classes, else of the confidence.
     accuracy : float
-        How often a classifier tells, on held-out rows, which of the samples a row is from; 0.5 is chance.
+        Accuracy, on held-out rows, of a classifier that tells reference rows from new rows; 0.5 is chance.
     p_value : float
-        Probability of such an accuracy or more if nothing has changed (Lopez-Paz and Oquab, ICLR 2017).
+        Probability of this accuracy or a higher one if nothing has changed: the classifier two-sample test
+        (Lopez-Paz and Oquab, ICLR 2017) with an exact binomial tail. It assumes independent rows.
     changed : bool
         Whether the p-value is below 0.01 or the index above 0.25.
     rows : (int, int)
-        Of the reference and of the new scores.
+        Number of reference and of new rows.
     """
 
     psi: float
@@ -54,8 +55,8 @@ class Drift:
 def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", random_state: int = 0) -> Drift:
     """Compare new scores with reference scores, without labels.
 
-    A change of scores does not prove that probabilities are wrong, and probabilities can go wrong while
-    scores stay as they are: with labels, use :class:`hcal.Monitor`.
+    Changed scores do not prove that the probabilities are wrong, and probabilities can become wrong while the
+    scores stay the same. If you have labels, use :class:`hcal.Monitor`.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", ra
         At least 50 rows each.
     input : {"logits", "probs", "log_probs"}
     random_state : int
-        Of the rows that the classifier sees.
+        Seed for drawing the rows that the classifier sees.
 
     Examples
     --------
@@ -77,8 +78,7 @@ def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", ra
         raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")
     if min(len(old), len(new)) < 50:
         raise ValueError(f"at least 50 rows are needed on each side, got {len(old)} and {len(new)}")
-    a, b = (np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new))
-    psi = stability_index(a, b)
+    psi = stability_index(*(np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new)))
     accuracy, p_value = _two_sample_test(old, new, np.random.default_rng(random_state))
     return Drift(psi, accuracy, p_value, p_value < 0.01 or psi > PSI_CHANGED, (len(old), len(new)))
 
@@ -97,12 +97,12 @@ def stability_index(reference: Float64, new: Float64) -> float:
 
 
 def _two_sample_test(old: Float64, new: Float64, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the held-out accuracy of a classifier of old against new rows, and its exact p-value."""
+    """Return the held-out accuracy of a classifier of old against new rows, and its exact binomial p-value."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     n = min(len(old), len(new), _ROWS) // 2 * 2
     x = np.concatenate([s[rng.permutation(len(s))[:n]] for s in (old, new)])
-    if x.shape[1] > _FEATURES:  # many classes: the largest in order
+    if x.shape[1] > _FEATURES:  # with many classes, the largest scores of each row in descending order
         x = -np.sort(-x, axis=1)[:, :_FEATURES]
     y, half = np.repeat([0, 1], n), np.tile(np.arange(n) % 2 == 0, 2)
     model = HistGradientBoostingClassifier(max_iter=40, max_leaf_nodes=8, random_state=0)

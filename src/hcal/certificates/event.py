@@ -1,4 +1,9 @@
-"""The certificate of one event: the top label, one class, one group."""
+"""The certificate of one event: the top label, one class, or one group.
+
+An event has a *claim* p (the stated probability) and a *mark* c (1 if it happened, else 0). Given the predictions, the
+marks are independent Bernoulli variables whose true probabilities q are unknown; the *gap* of some rows is the mean of
+p − q. Every function here is about these gaps.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +15,20 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import (
-    Band,
-    EventTable,
-    MonotoneBand,
-    Windows,
-    deepest_level,
-    find_band,
-    find_windows,
-    monotone_band,
-    thinned,
-)
+from hcal.certificates.windows import Band, EventTable, MonotoneBand, Windows, deepest_level, find_band, find_windows
 from hcal.metrics.binned import folded_normal_mean
 from hcal.numerics import Float64
 
-#: Nobody is told to collect more rows than this.
+#: ``rows_needed`` never recommends more rows than this.
 PRACTICAL_ROWS = 1_000_000
-#: What counts as close enough, and beyond it as far off: five points of probability.
+#: An error of at most this counts as close enough, a larger one as far off: five points of probability.
 TOLERANCE = 0.05
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 
 
 def part_name(level: int) -> str:
-    """Return the name of a window of a resolution: half, quarter, …
+    """Return the share of the rows in a window of a level, in words: half, quarter, …
 
     >>> part_name(0), part_name(5), part_name(6)
     ('all', 'thirty-second', '64th')
@@ -42,24 +37,24 @@ def part_name(level: int) -> str:
 
 
 def class_tolerance(frequency: Float64, tolerance: float) -> Float64:
-    """Return the tolerance of a class in proportion to the spread of its own label: 2·√(π(1 − π))·tolerance.
+    """Return the tolerance of a class of frequency π: 2·√(π(1 − π))·tolerance.
 
-    At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
-    small for a common class may be all there is to say about a rare one.
+    It is proportional to the standard deviation of the class's label: the tolerance itself at π = 1/2, a fifth of
+    it at 1 %. An error of 1 point is small for a common class and as large as the probability of a rare one.
 
     Examples
     --------
     >>> class_tolerance(np.array([0.5, 0.01]), 0.05).round(3)
     array([0.05, 0.01])
     """
-    # No row of a class tells no more than that it is rarer than about one in so many rows.
+    # A class without any row may still be as frequent as about one in a million.
     spread = np.sqrt(np.maximum(frequency * (1 - frequency), 1e-6))
     return np.asarray(2 * spread * tolerance)
 
 
 @dataclass(frozen=True)
 class Refutation:
-    """A window that is proven to be off.
+    """A window of neighbouring claims that is proven to be miscalibrated.
 
     Attributes
     ----------
@@ -67,11 +62,11 @@ class Refutation:
     claims : (float, float)
         Smallest and largest claim of the window.
     stated, observed : float
-        Mean claim and frequency.
+        Mean claim, and frequency of the event.
     low, high : float
-        Interval of the true mean probability; ``stated`` lies outside it.
+        Confidence interval of the true mean probability; ``stated`` lies outside it.
     at_least : float
-        How far off, at least.
+        Distance of ``stated`` from that interval: a lower bound on the window's error.
     direction : {"over", "under"}
         Whether the claims are too high or too low.
     """
@@ -88,7 +83,7 @@ class Refutation:
 
 @dataclass(frozen=True)
 class EventCertificate:
-    """What is proven about one event.
+    """What is proven about one event, for independent rows that were not used in the fit.
 
     Attributes
     ----------
@@ -96,7 +91,8 @@ class EventCertificate:
     table : EventTable
         Claims and marks.
     failure : float
-        The probability with which any of it may be wrong: half of it for the windows, half for the curve.
+        Probability that any of the statements is wrong. Half of it is spent on the windows (Chernoff), half on
+        the cumulative curve (Bennett and Ville).
 
     Examples
     --------
@@ -113,22 +109,22 @@ class EventCertificate:
 
     @cached_property
     def windows(self) -> Windows:
-        """Windows of neighbours at every resolution, each with an interval of its truth."""
+        """Windows of neighbouring claims at every resolution, each with an interval of its true mean."""
         return find_windows(self.table, self.failure / 2)
 
     @cached_property
     def band(self) -> Band:
-        """The cumulative curve with its band."""
+        """The cumulative curve of the gap with its confidence band."""
         return find_band(self.table, self.windows, self.failure / 2)
 
     @cached_property
     def monotone(self) -> MonotoneBand:
-        """What follows from the windows if the truth does not fall as the claim rises."""
-        return monotone_band(self.table, self.windows)
+        """The band of q(p) that follows from the windows if q never falls as p rises."""
+        return MonotoneBand.of(self.table, self.windows)
 
     @property
     def n(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return int(self.table.n)
 
     @property
@@ -143,31 +139,32 @@ class EventCertificate:
 
     @property
     def bound(self) -> float:
-        """Proven: the smooth calibration error is at most this.
+        """Proven upper bound on the smooth calibration error.
 
-        The error averaged over rows, where errors of opposite sign cancel only between nearly equal claims.
+        That is the error averaged over rows, where errors of opposite sign cancel only between nearly equal claims:
+        the supremum of |mean w(p)·(q − p)| over 1-Lipschitz weights |w| ≤ 1 (Błasiok et al., STOC 2023).
         """
         return self.band.smooth
 
     @property
     def estimate(self) -> float:
-        """Estimated, not proven: mean absolute difference of claim and truth, less what noise adds.
+        """Estimate, not a bound: the mean of |p − q|, with the noise of the labels removed.
 
-        The gaps of up to sixteen windows of equal mass (or of single values) are taken as normal, with a mean
-        and a variance that are estimated from them (empirical Bayes).
+        Empirical Bayes: the gaps of up to sixteen windows of equal mass (or of single values) are modelled as draws
+        from a normal distribution whose mean and variance are estimated from them; this is the posterior mean.
         """
         share, mean, spread = self._posterior
         return float(share @ folded_normal_mean(mean, spread))
 
     @property
     def share_far(self) -> float:
-        """Estimated share of rows whose claim is off by more than 5 points."""
+        """Estimate, not a bound: the share of rows with |p − q| above 5 points (see :attr:`estimate`)."""
         share, mean, spread = self._posterior
         return float(share @ (ndtr((mean - TOLERANCE) / spread) + ndtr((-mean - TOLERANCE) / spread)))
 
     @cached_property
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
-        """Share of the rows, mean and standard deviation of the gap of each window."""
+        """Share of rows of each window, and the posterior mean and standard deviation of its gap."""
         w = self.windows
         level = -1 if self.table.discrete else min(int(w.level.max()), 4)
         here = (w.level == level) & (w.aligned > 0)
@@ -182,29 +179,29 @@ class EventCertificate:
 
     @property
     def overall(self) -> tuple[float, float]:
-        """Interval of mean claim − mean truth over all rows."""
+        """Confidence interval of the mean of p − q over all rows."""
         return float(self.band.low[-1]), float(self.band.high[-1])
 
     @property
     def proven_gap(self) -> float:
-        """How far off the mean of all rows is, at least."""
+        """Proven lower bound on |mean of p − q| over all rows; 0 if the interval contains 0."""
         low, high = self.overall
         return max(low, -high, 0.0)
 
     @property
     def proven(self) -> str:
-        """Over, under, or empty: the direction in which all rows together are proven to be off."""
+        """Direction of :attr:`proven_gap`: "over" (claims too high), "under", or "" if nothing is proven."""
         return "" if not self.proven_gap else ("over" if self.overall[0] > 0 else "under")
 
     @cached_property
     def at_most(self) -> dict[int, float]:
-        """For each resolution, how far off any of its windows can be."""
+        """For each level, a bound on the absolute gap of every window of that level."""
         w = self.windows
         return {level: float(w.at_most[w.level == level].max()) for level in range(int(w.level.max()) + 1)}
 
     @cached_property
     def refutation(self) -> Refutation | None:
-        """The window that is furthest off beyond doubt, or None."""
+        """The window with the largest proven gap, or None if no window's interval excludes its mean claim."""
         w, t = self.windows, self.table
         i = int(w.at_least.argmax())
         if w.at_least[i] <= 0:
@@ -216,31 +213,31 @@ class EventCertificate:
 
     @property
     def at_least(self) -> float:
-        """h below this is refuted; 0 where nothing is."""
+        """Calibration to within h is refuted for every h below this; 0 if nothing is refuted."""
         return 0.0 if self.refutation is None else self.refutation.at_least
 
     @property
     def exact_refuted(self) -> bool:
-        """Whether exact calibration of this event is refuted, by a window or by the curve."""
+        """Whether exact calibration (q = p) is refuted, by a window or by the curve."""
         return self.refutation is not None or self.band.refutes
 
     @property
     def discrete_error(self) -> float | None:
-        """Upper bound on the ECE of a predictor with few values, else None: it cannot be bounded."""
+        """Upper bound on the ECE if the claims take few values; None otherwise, because no bound exists then."""
         if not self.table.discrete:
             return None
         single = self.windows.level == -1
         return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
 
     def rows_needed(self, bound: float) -> int | None:
-        """Return about how many rows would prove a smooth error of at most ``bound``.
+        """Return about how many rows would prove a smooth calibration error of at most ``bound``.
 
-        It takes the predictor to be exactly calibrated and its claims to be spread as they are here; a
-        predictor that is really off needs more, and one that is off by more than ``bound`` never gets there.
+        It assumes that the predictor is exactly calibrated and that its claims stay distributed as they are here. A
+        miscalibrated predictor needs more rows; one with an error above ``bound`` can never be certified.
 
         Returns
         -------
-        int, or None where it takes more than a million rows
+        int, or None if it takes more than a million rows
 
         Examples
         --------
@@ -259,12 +256,12 @@ class EventCertificate:
         return int(np.ceil(high / 10**digits) * 10**digits)
 
     def _typical(self, n: float) -> float:
-        """The smooth bound that a calibrated predictor with these claims would typically get from n rows."""
+        """Return the smooth bound that a calibrated predictor with these claims typically gets from n rows."""
         t = self.table
         share = t.ends[1:] / t.n
         mean = t.claimed / t.count
         variance = max(float((t.count / t.n) @ (mean * (1 - mean))), 1e-9)
-        # Widths of the variance's own intervals shrink too; at 200 rows they add about half.
+        # The bound on the variance is itself too large by about half at 200 rows, and by less with more rows.
         inflation = 1 + 0.5 * np.sqrt(400 / max(n, 400)) * (1 + 0.1 * deepest_level(n))
         reach = float(bennett(n * variance * inflation, np.log(4 / self.failure))) / n
         chance = np.sqrt(2 * variance / (np.pi * n))
@@ -274,11 +271,10 @@ class EventCertificate:
         return float(reach + chance + np.diff(middle) @ capped)
 
     def group_row(self) -> dict[str, Any]:
-        """Return the numbers of a group of rows that JSON lists beside other groups."""
-        low, high = self.overall
-        plain = {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
-        told = {"group": self.name, "rows": self.n, "gap_low": low, "gap_high": high}
-        return told | plain | {"smooth_at_most": self.bound}
+        """Return the numbers of a group as one flat dictionary, for a table of groups."""
+        told = {"group": self.name, "rows": self.n, **dict(zip(("gap_low", "gap_high"), self.overall, strict=True))}
+        told |= {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
+        return told | {"smooth_at_most": self.bound}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
@@ -294,11 +290,11 @@ class EventCertificate:
             "refuted": None if self.refutation is None else vars(self.refutation),
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
-            "curve": thinned(self.band, "at", "estimate", "low", "high"),
+            "curve": self.band.to_dict(),
             "windows": {name: getattr(self.windows, name).tolist() for name in columns},
         }
 
 
 def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
-    """Certify one event from claimed probabilities (N,) and marks (N,), but for a probability of failure."""
+    """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``."""
     return EventCertificate(name, EventTable.of_rows(np.asarray(p), np.asarray(c)), failure)

@@ -1,10 +1,11 @@
-"""A monitor for a predictor in production: evidence against calibration that may be read after every row.
+"""A monitor for a predictor in production: evidence against calibration that you may read after every row.
 
-Evidence is the capital of bets against calibration (:mod:`hcal.certificates.bets`). If the predictor is
-calibrated given the past, the capital is a non-negative martingale that starts at 1, so it ever reaches 1/α
-with probability at most α (Ville): looking often costs nothing. Capital is spread over all bets and over
-cash, and after every block of rows a small, shrinking share is dealt anew: a mixture over all sequences of
-bets, which is a martingale too, and finds a drift that starts late. After an alarm it starts anew at 1.
+The evidence is an e-process: the capital of bets against calibration (:mod:`hcal.certificates.bets`). If the predictor
+is calibrated given the past, the capital is a non-negative martingale that starts at 1. By Ville's inequality it ever
+reaches 1/α with probability at most α, however often one looks. The capital is spread over all bets and over cash, and
+after every block of rows a small, shrinking share of it is spread again as at the start. This is a mixture over all
+sequences of bets (still a martingale), and it detects a drift that starts late. After an alarm the capital restarts
+at 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import FAMILIES, Gamblers, log_average
+from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.io.class_names import check_classes, class_title, encode
@@ -27,13 +28,13 @@ from hcal.io.files import atomic_path, open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
 
-#: Rows after which shares are dealt anew; fixed, so that batches of any size give the same evidence.
+#: Rows in a block, after which the capital is redistributed. Fixed, so that the size of batches has no influence.
 BLOCK = 128
-#: Blocks of the recent window. An alarm that is not raised again in so many blocks is over.
+#: Blocks in the recent window. An alarm that is not raised again within so many blocks is over.
 RECENT = 20
-#: Where sums of the top label and of every checked class stand, (1 + C,).
+#: Columns of the top label and of every checked class in arrays of shape (…, 1 + C).
 _EVENTS = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
-_KEPT = 1000  # files and alarms that are remembered
+_KEPT = 1000  # the last so many files and alarms are kept
 _LARGEST_FILE = 1 << 28
 _MOST_CLASSES = 1 << 20
 _SCHEMA = 4
@@ -41,28 +42,28 @@ _SCHEMA = 4
 
 @dataclass(frozen=True)
 class Alarm:
-    """When calibration was refuted, what spoke against it, and by how much.
+    """When calibration was refuted, for which event, and how large the error was.
 
     Attributes
     ----------
     row : int
-        How many rows had been seen.
+        Number of rows seen when the alarm was first raised.
     family : {"top-label", "class-wise"}
-        Which family held most of the evidence.
+        The family of events with the most evidence.
     event : str
-        The top label, or a class.
+        The event with the most evidence: the top label, or a class.
     direction : str
         Such as ``"over-confident"`` or ``"stated too low at or above 0.5"``.
     evidence : float
         The capital; calibration is refuted at level 1/evidence.
     rows : int
-        Recent rows that ``stated`` and ``observed`` are averages of: the last ones up to ``last``.
+        Number of recent rows, up to row ``last``, over which ``stated`` and ``observed`` are averages.
     stated, observed : float
-        Mean probability of the event, and how often it happened.
+        Mean probability of the event, and its frequency.
     last : int
-        How many rows had been seen when it was raised last.
+        Number of rows seen when the alarm was last raised.
     until : int or None
-        Rows seen when the alarm was over; None while it lasts.
+        Number of rows seen when the alarm ended; None while it lasts.
     """
 
     row: int
@@ -84,18 +85,20 @@ class Alarm:
 
 
 class Monitor:
-    """Check a stream of predictions and labels; an alarm is false with probability at most ``level``, ever.
+    """Test a stream of predictions and labels; the probability of ever raising a false alarm is at most ``level``.
 
-    The top label is checked, and every class's probability (of two classes that of class 1). After an alarm the
-    evidence starts anew, with the same promise. The alarm is over when it has not been raised again for 2,560 rows.
+    The monitor checks the top label and the probability of every class (with two classes, that of class 1). The null
+    hypothesis is that, given the past, each event happens with its stated probability, to within the tolerance; an
+    alarm rejects it by Ville's inequality. After an alarm the evidence restarts, with the same guarantee. The alarm is
+    over when it has not been raised again for 2,560 rows.
 
     Parameters
     ----------
     level : float
         Probability of a false alarm over all time, however often one looks.
     tolerance : float or "auto"
-        Events that are off by at most this are no reason for an alarm; 0 for any miscalibration. ``"auto"``
-        takes 5 points for an event of one half and less for rarer ones, from the first probabilities.
+        Errors of at most this raise no alarm; 0 tests exact calibration. ``"auto"`` allows 5 points for an event of
+        frequency one half and less for rarer ones; the frequencies are the means of the first probabilities.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns: alarms use them, and labels may be given by them.
 
@@ -104,11 +107,11 @@ class Monitor:
     n : int
         Rows seen.
     alarm : Alarm or None
-        The alarm that lasts.
+        The present alarm.
     alarms : list of Alarm
-        Those that are over.
+        Alarms that are over.
     files : list of dict
-        Name, digest, date and sums of every named update, the last 1,000.
+        Name, digest, date and sums of the last 1,000 updates that had a name.
 
     Examples
     --------
@@ -124,8 +127,7 @@ class Monitor:
 
     def __init__(self, level: float = 0.05, tolerance: float | str = 0.0, *, classes: Any = None) -> None:
         check_level(level)
-        number = isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
-        if not number and tolerance != "auto":
+        if tolerance != "auto" and not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1):
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
         self.level, self.tolerance = float(level), "auto" if tolerance == "auto" else float(tolerance)
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
@@ -138,11 +140,11 @@ class Monitor:
         self.alarms: list[Alarm] = []
         self.files: list[dict[str, Any]] = []
         self._gamblers: dict[str, Gamblers] = {}
-        self._past = 0.0  # log-evidence of all rows until it last started anew
-        self._raised = False  # in the block under way
-        #: Of the top label and every checked class: how far off is tolerated, (1 + C,).
+        self._past = 0.0  # log-evidence of all rows before the last restart
+        self._raised = False  # whether an alarm was raised in the current block
+        #: Tolerance of the top label and of every checked class, (1 + C,).
         self._allowed = np.zeros(2)
-        #: Of the whole stream and of each recent block: rows, claims, marks and variances, (4, 1 + C).
+        #: Sums of rows, claims, marks and variances over the whole stream, and over each recent block, (4, 1 + C).
         self._total = np.zeros((4, 2))
         self._recent: deque[Float64] = deque(maxlen=RECENT)
         return self
@@ -157,7 +159,7 @@ class Monitor:
         probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         y : array-like of shape (N,)
         name, digest, date : str, optional
-            Of the file that the rows come from: it is remembered, and refused a second time.
+            The file that the rows come from. It is kept in ``files``, and the same digest is refused a second time.
         """
         if digest and (seen := next((f for f in self.files if f["digest"] == digest), None)):
             raise ValueError(f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})")
@@ -184,15 +186,15 @@ class Monitor:
         if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
             self._allowed = class_tolerance(stated, TOLERANCE)
-        self._start_anew()
+        self._restart()
 
     @property
     def _column(self) -> int:
-        """Of all sums, those that windows show: of P(class 1) where there are two classes, else of the top label."""
+        """Column of the sums that ``windows`` shows: P(class 1) with two classes, else the top label."""
         return 1 if self.n_classes == 2 else 0
 
-    def _start_anew(self) -> None:
-        """Deal a capital of 1."""
+    def _restart(self) -> None:
+        """Start every event with a capital of 1."""
         self._gamblers = {f: Gamblers(bets, self._allowed[_EVENTS[f]]) for f, bets in FAMILIES.items()}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
@@ -205,8 +207,8 @@ class Monitor:
     def _block(self, p: Float64, y: IntArray) -> None:
         claims, marks = self._claims(p, y)
         each = [g.path(claims[:, _EVENTS[f]], marks[:, _EVENTS[f]]) for f, g in self._gamblers.items()]
-        paths = np.stack([log_average(capitals) for capitals in each], axis=1)
-        total = log_average(paths)
+        paths = np.stack([log_mean(capitals) for capitals in each], axis=1)
+        total = log_mean(paths)
         rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
         if self.n % BLOCK == 0:
             self._recent.append(np.zeros_like(self._total))
@@ -214,7 +216,7 @@ class Monitor:
             first = int((total >= -np.log(self.level)).argmax())
             sums = sum(self._recent) + rows[:, : first + 1].sum(axis=1)
             raised = self._describe(self.n + first + 1, paths[first], float(total[first]), sums)
-            # While an alarm lasts, its first row stays; its size is that of the latest rows.
+            # While an alarm lasts it keeps its first row, but its numbers are those of the latest rows.
             self.alarm = raised if self.alarm is None else replace(raised, row=self.alarm.row)
             self._raised = True
         self.n += len(p)
@@ -225,9 +227,9 @@ class Monitor:
 
     def _end_block(self) -> None:
         if self._raised:
-            # All capital is dealt as at the start: later drifts of other kinds are found as fast.
+            # The capital is spread as at the start, so a later drift of another kind is found as fast.
             self._past, self._raised = self.log_evidence, False
-            self._start_anew()
+            self._restart()
             return
         for gamblers in self._gamblers.values():
             gamblers.deal(1 / (self.n // BLOCK + 1))
@@ -244,39 +246,39 @@ class Monitor:
         many, claimed, happened = (float(v) for v in sums[:3, _EVENTS[family].start + event])
         return Alarm(row, family, name, words, evidence, int(many), claimed / many, happened / many, row)
 
-    # -- what was seen ----------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     @property
     def log_evidence(self) -> float:
-        """Logarithm of the capital since the first row, over all families."""
-        return self._past + float(log_average(self._capitals())) if self._gamblers else 0.0
+        """Logarithm of the capital since the first row, over all families and restarts."""
+        return self._past + float(log_mean(self._capitals())) if self._gamblers else 0.0
 
     @property
     def evidence(self) -> float:
-        """The capital since it last started anew. Calibration is refuted at level α once it reaches 1/α."""
+        """The capital since its last restart. Calibration is refuted at level α once it reaches 1/α."""
         return float(np.exp(min(self.log_evidence - self._past, 700.0)))
 
     def strongest(self) -> Alarm:
-        """Return the alarm that lasts, or what holds most of the evidence as one would name it; not before a row."""
+        """Return the present alarm, or one that describes the event with the most evidence; needs at least one row."""
         return self.alarm or self._describe(self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0))
 
     def _capitals(self) -> Float64:
-        return np.array([log_average(g.capital) for g in self._gamblers.values()])
+        return np.array([log_mean(g.capital) for g in self._gamblers.values()])
 
     def windows(self, since: str | None = None) -> dict[str, dict[str, float]]:
-        """Return two windows beside each other: what was stated and observed before, and recently.
+        """Compare what was stated and observed in the recent rows with the rows before them.
 
         Parameters
         ----------
         since : str, optional
-            A date: recent are the files of that date or later (as text, so ISO dates). By default recent are
-            the last 2,560 rows, or fewer.
+            An ISO date: the recent rows are those of files of that date or later. By default they are the last
+            2,560 rows, or fewer.
 
         Returns
         -------
         dict
             ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
-            gap's standard error, of P(class 1) where there are two classes, else of the top label.
+            gap's standard error if calibrated; of P(class 1) with two classes, else of the top label.
         """
         files = [f["sums"] for f in self.files if since is not None and f["date"] >= since]
         blocks = [block[:, self._column] for block in self._recent if since is None]
@@ -313,7 +315,7 @@ class Monitor:
     # -- saving -----------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, Float64]:
-        """Return every array that evidence depends on, by name."""
+        """Return every array that the evidence depends on, by name."""
         found = {"total": self._total, "allowed": self._allowed}
         for family, g in self._gamblers.items():
             found |= {f"{family} {name}": getattr(g, name) for name in ("weights", "start", "gained")}
@@ -321,7 +323,7 @@ class Monitor:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on later, as plain values."""
+        """Everything that is needed to continue later, as plain values."""
         return {
             "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance,
             "classes": None if self.classes is None else list(self.classes), "n": self.n,
@@ -334,7 +336,7 @@ class Monitor:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Monitor:
-        """Return the monitor whose :attr:`state` this is, or raise ValueError with what is wrong.
+        """Restore a monitor from its :attr:`state`; a malformed state raises ValueError with the reason.
 
         Examples
         --------
@@ -351,7 +353,7 @@ class Monitor:
         if state["n_classes"]:
             made._begin(state["n_classes"])
             made.classes = None if made.classes is None else check_classes(made.classes, made.n_classes)
-        # What a state of these settings looks like, and the least that its numbers may be.
+        # A template of a valid state with these settings: its types and shapes, and the least values of its arrays.
         least = {name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
                  for name, array in made._arrays().items()}  # fmt: skip
         alarm = asdict(Alarm(0, "", "", "", 0.0, 0, 0.0, 0.0, 0))
@@ -368,7 +370,7 @@ class Monitor:
         made.alarm = None if found["alarm"] is None else Alarm(**found["alarm"])
         made._recent.extend(found["recent"])
         if made.n % BLOCK and not made._recent:
-            raise ValueError("recent must hold the block under way")
+            raise ValueError("recent must hold the current block")
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -378,9 +380,9 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Monitor:
-        """Return the monitor that :meth:`save` wrote; anything else is refused in one line."""
+        """Return the monitor that :meth:`save` wrote; any other file raises ValueError."""
         with open_regular(Path(path)) as file:
-            text = file.read(_LARGEST_FILE)  # a longer file ends too early to be JSON
+            text = file.read(_LARGEST_FILE)  # a longer file is cut off, so it is no valid JSON
         try:
             return cls.from_state(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -389,11 +391,11 @@ class Monitor:
 
 
 def _checked(value: Any, form: Any, name: str) -> Any:
-    """Return a value of the same keys, types and shapes as another, its numbers finite and not less."""
+    """Return ``value`` if it has the keys, types and shapes of ``form`` and finite numbers that are not below it."""
     kind = type(form)
     if kind is dict and isinstance(value, dict) and set(value) == set(form):
         return {key: _checked(value[key], form[key], key) for key in form}
-    if kind is list and isinstance(value, list):  # the form of each of any number
+    if kind is list and isinstance(value, list):  # any number of values, each of the form of the first
         return [_checked(each, form[0], name) for each in value]
     if kind is np.ndarray:
         value = np.asarray(value, dtype=np.float64)
@@ -404,7 +406,7 @@ def _checked(value: Any, form: Any, name: str) -> Any:
         low, high = (0, 2**53) if kind is int else (-1e308, 1e308)
         right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or low <= value < high)
     if not right:
-        raise ValueError(f"{name} is not as a monitor writes it")
+        raise ValueError(f"{name} has the wrong type, shape or value")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The answer of ``hcal.certify``: sentences first, then the table, then everything for machines."""
+"""The results of ``hcal.certify``: printed as sentences and a table, or exported as a dictionary."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from hcal.text import printable
 
 @dataclass(frozen=True)
 class ClassCertificates:
-    """What is proven about every class's own probability, all classes at once; of more than two classes.
+    """What is proven about the probability of every class, simultaneously; for more than two classes.
 
     Attributes
     ----------
     frequency, stated : array of shape (K,)
-        How often the class occurs, and what is stated on average.
+        Frequency and mean probability of the class.
     low, high : array of shape (K,)
-        Interval of stated − true mean probability.
+        Confidence interval of the mean of stated − true probability.
     bound : array of shape (K,)
         Upper bounds on the smooth calibration errors.
     at_least : array of shape (K,)
-        How far off some window is proven to be.
+        The largest proven gap of a window of neighbouring predictions; 0 if none is proven.
     exact_refuted : array of shape (K,)
+        1 if exact calibration of the class is refuted, else 0.
     refutations : dict of Refutation
-        By class, for those with one.
+        By class number, for the classes with a window that is proven to be off.
     names : sequence of K str or int, or None
     """
 
@@ -47,7 +48,7 @@ class ClassCertificates:
     names: Sequence[str | int] | None = None
 
     def title(self, k: int) -> str:
-        """Return what sentences call a class: by its name, or by its number."""
+        """Return the class's name as sentences write it, or its number if it has no name."""
         return printable(class_title(k, self.names))
 
     @property
@@ -56,7 +57,7 @@ class ClassCertificates:
         return int(self.bound.argmax())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one plain dictionary of lists, classes in their order."""
+        """Return a dictionary of plain lists, one entry for each class."""
         columns = ("frequency", "stated", "low", "high", "bound", "at_least")
         return {
             **{name: getattr(self, name).tolist() for name in columns},
@@ -71,30 +72,30 @@ class ClassCertificates:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What n fresh rows prove about a fixed predictor. ``print`` it, or take ``to_dict()``.
+    """What n fresh independent rows prove about a fixed predictor. ``print`` it, or take ``to_dict()``.
 
     Attributes
     ----------
     level : float
-        All statements hold together with at least this probability over the labels.
+        All statements hold simultaneously with at least this probability over the labels.
     n, k : int
         Rows and classes.
     headline : EventCertificate
-        The event that is spoken of first: P(positive) of two classes, else the top label.
+        The main event: P(positive) with two classes, else the top label.
     classes : ClassCertificates or None
-        Every class's own probability, of more than two classes.
+        The probability of every class; None with two classes.
     gain : Gain or None
-        Over the baseline.
+        The gain over the baseline, if one was given.
     groups : tuple of EventCertificate
-        Worst first.
+        The groups, the worst first.
     tolerance : float
-        What counts as close enough; see :attr:`limit`.
+        The error that counts as close enough; see :attr:`limit`.
     basis : str
-        Where the rows come from, as far as it is known, and what is assumed: the first sentence.
+        The first sentence: whether rows were used to fit, as far as it is known, and what is assumed.
     refused : tuple of str
         What cannot be certified, and why.
     assume : {"monotone"} or None
-        Adds what follows for the headline if the truth does not fall as the claim rises.
+        "monotone" adds a bound on the headline's ECE that holds if the true rate never falls as the probability rises.
 
     Examples
     --------
@@ -121,7 +122,7 @@ class Certificate:
 
     @property
     def limit(self) -> float:
-        """Tolerance of the headline: of two classes that of the positive one, 1.9 points at 4 % positives."""
+        """Tolerance of the headline; with two classes that of the positive class (2.0 points at 4 % positives)."""
         if self.k > 2:
             return self.tolerance
         return float(class_tolerance(np.array(self.headline.observed), self.tolerance))
@@ -137,7 +138,7 @@ class Certificate:
 
     @property
     def at_least(self) -> float:
-        """h-calibration to within any h below this is refuted, for some event; 0 where nothing is."""
+        """For some event, calibration to within h is refuted for every h below this; 0 if nothing is refuted."""
         return max(float(np.max(family.at_least)) for family in self._families)
 
     @property
@@ -152,9 +153,8 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
-        plain = ("level", "n", "k", "sentences", "at_least")
         return {
-            **{name: getattr(self, name) for name in plain},
+            **{name: getattr(self, name) for name in ("level", "n", "k", "sentences", "at_least")},
             "tolerance": self.limit,
             "smooth_at_most": self.smooth,
             "exactly_calibrated_refuted": self.refuted,
@@ -176,8 +176,8 @@ class Certificate:
 class OutOfFoldCertificate:
     """What is proven about the out-of-fold predictions of a method.
 
-    Every row's probability comes from a fit without the row's fold. The statements are averages over folds of
-    what is proven about each fold's fit; they are about fits on a part of the rows, not on all of them.
+    The probability of every row comes from a fit without the row's fold. Each fold's fit is certified on its own and
+    the bounds are averaged over folds. They are about these fits on a part of the rows, not about a fit on all rows.
 
     Attributes
     ----------
@@ -185,19 +185,19 @@ class OutOfFoldCertificate:
     n, k : int
         Rows and classes.
     overall : (float, float)
-        Interval of mean probability − true rate.
+        Confidence interval of mean probability − true rate.
     bound : float
-        Proven: the smooth calibration error of the out-of-fold predictions is at most this.
+        Proven upper bound on the smooth calibration error of the out-of-fold predictions.
     estimate, share_far : float
-        Mean absolute difference of probability and truth, and the share of rows that are off by more than 5
-        points. They are estimated from all folds together, and no proof.
+        Estimates from all folds together, not bounds: the mean absolute difference of stated and true
+        probability, and the share of rows where it exceeds 5 points.
     refuted : int
-        Folds whose fit is proven not to be exactly calibrated.
+        Number of folds whose fit is proven not to be exactly calibrated.
     folds : tuple of EventCertificate
-        Of every fold's predictions, each with its share of the failure.
+        One certificate for every fold, each with an equal share of the failure probability.
     pooled : EventCertificate
-        Of all out-of-fold predictions as if they came from one predictor; it is no proof, because
-        predictions of one fold depend on the labels of the others.
+        The certificate of all out-of-fold predictions as if they came from one predictor. It is not valid as a
+        proof, because predictions of one fold depend on the labels of the others; it serves the estimates.
     """
 
     level: float

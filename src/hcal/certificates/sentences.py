@@ -1,4 +1,4 @@
-"""A certificate in plain words: what is proven, what is refuted, what is refused."""
+"""The sentences of a certificate: what is proven, what is refuted, and what cannot be certified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 8
 _HIGH_OR_LOW = {"over": "high", "under": "low"}
 
 
-# -- words that reports and evaluations use too -----------------------------------------------------
+# -- wording shared with reports and evaluations ---------------------------------------------------
 
 
 def points(value: float) -> str:
@@ -37,7 +37,7 @@ def share(value: float) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text as a sentence begins: its first letter large, names inside it untouched.
+    """Return a text with its first letter in upper case and the rest unchanged (names keep their case).
 
     >>> capital("class McIntosh")
     'Class McIntosh'
@@ -46,7 +46,7 @@ def capital(text: str) -> str:
 
 
 def estimate_words(value: float) -> str:
-    """Write an estimated error; below 0.1 points it says no more than that.
+    """Write an estimated error in points; anything below 0.1 points is "less than 0.1 points".
 
     >>> estimate_words(0.001), estimate_words(0.0009)
     ('0.1 points', 'less than 0.1 points')
@@ -55,7 +55,7 @@ def estimate_words(value: float) -> str:
 
 
 def error_words(found: Any, limit: float | None = None) -> str:
-    """Say how far off an event or all of it is, as estimated and as proven, beside its tolerance."""
+    """Write the estimated and the proven error of an event or an out-of-fold certificate, with its tolerance."""
     far = share(found.share_far) if found.share_far >= 0.001 else "less than 0.1 %"
     tolerance = "" if limit is None else f" (tolerance {points(limit)})"
     return (
@@ -65,7 +65,7 @@ def error_words(found: Any, limit: float | None = None) -> str:
 
 
 def rows_words(event: EventCertificate, limit: float) -> str:
-    """Say how many rows would tell whether an event is within a tolerance.
+    """Write how many rows would be needed to prove that an event is within a tolerance.
 
     Examples
     --------
@@ -77,19 +77,19 @@ def rows_words(event: EventCertificate, limit: float) -> str:
     """
     needed = event.rows_needed(limit)
     many = "More rows than is practical" if needed is None else f"About {needed:,} rows"
-    if needed is not None and needed <= event.n:  # what a typical calibrated predictor needs is there
+    if needed is not None and needed <= event.n:  # a typical sample of this size would have been enough
         many = "A few more rows"
     return f"{many} would tell, if it is calibrated."
 
 
 def window_words(found: Refutation) -> str:
-    """Say what the rows of a window that is proven to be off state, and what is true of them."""
+    """Write the mean stated probability of a refuted window, and the bound on its true rate."""
     side, end = ("at most", found.high) if found.direction == "over" else ("at least", found.low)
     return f"state {share(found.stated)} on average, and the true rate is {side} {share(end)}"
 
 
 def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
-    """Return the groups that are proven off, or that none is."""
+    """Return a sentence for each group that is proven to be off, or one that says that none is."""
     wrong = [g for g in groups if g.proven]
     if not wrong:
         return [f"Groups: none of the {len(groups)} is proven to be off as a whole."]
@@ -105,9 +105,8 @@ def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
 # -- certificates -----------------------------------------------------------------------------------
 
 
-def all_sentences(certificate: Certificate) -> list[str]:
+def all_sentences(c: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
-    c = certificate
     return [
         c.basis,
         _size(c.n, c.k, c.level),
@@ -139,7 +138,7 @@ def _size(n: int, k: int, level: float) -> str:
 
 
 def event_sentences(event: EventCertificate, limit: float) -> list[str]:
-    """Return what is estimated and proven about one event; ``limit`` is its tolerance."""
+    """Return sentences on what is estimated and proven about one event; ``limit`` is its tolerance."""
     title = capital(event.name)
     lines = [
         _rate_sentence(event, event.overall),
@@ -168,7 +167,7 @@ def _rate_sentence(event: EventCertificate, overall: tuple[float, float]) -> str
 
 
 def _part_sentence(event: EventCertificate, tolerance: float) -> str:
-    """Return the bound at the finest resolution within the tolerance, or at the coarsest one."""
+    """Write the bound of the finest level that lies within the tolerance, or of the halves if none does."""
     within = [level for level, bound in event.at_most.items() if level and bound <= tolerance]
     level = max(within) if within else min(1, max(event.at_most))
     bound = points(event.at_most[level])
@@ -178,7 +177,7 @@ def _part_sentence(event: EventCertificate, tolerance: float) -> str:
 
 
 def _refutation_sentence(event: EventCertificate) -> str:
-    """Return what is proven to be off, or that nothing is."""
+    """Write the window that is proven to be off, or that there is none."""
     if event.refutation is not None:
         return f"Proven to be off: {_window(event.refutation, event.name == 'top label')}."
     if event.band.refutes:
@@ -187,7 +186,7 @@ def _refutation_sentence(event: EventCertificate) -> str:
 
 
 def _assumed_sentence(event: EventCertificate) -> str:
-    """Return what follows from the assumption of a rising curve, the assumption in the sentence."""
+    """Write the bound on the ECE under the monotone assumption, and name the assumption."""
     title, rises = capital(event.name), "the true rate never falls as the probability rises"
     if event.monotone.contradicted:
         return f"{title}: the assumption that {rises} is refuted by these rows."
@@ -208,7 +207,7 @@ def _direction(found: Refutation, top: bool = False) -> str:
 
 
 def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
-    """Return how many classes are within their tolerance, the largest bound, and those proven wrong."""
+    """Write how many classes are within their tolerance, the largest bound, and the classes proven wrong."""
     within = int((classes.bound <= class_tolerance(classes.frequency, tolerance)).sum())
     many = len(classes.bound)
     if within:
@@ -231,7 +230,7 @@ def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
 
 
 def gain_sentence(gain: Gain) -> str:
-    """Return the certified gain over the baseline; about the population, not these rows."""
+    """Write the certified gain over the baseline, which is about the population and not only these rows."""
     here = f"in the population (here {gain.before:.4f} → {gain.after:.4f})"
     if gain.at_least > 0:
         return f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} {here}."
@@ -242,7 +241,7 @@ def gain_sentence(gain: Gain) -> str:
 
 
 def table_lines(certificate: Certificate) -> list[str]:
-    """Return every resolution of the headline and every group, as aligned lines, the first the heads."""
+    """Return a table as aligned lines: a header, every level of the headline's windows, and every group."""
     event, w = certificate.headline, certificate.headline.windows
     rows = [["event", "rows", "off by at least", "off by at most", "smooth error at most"]]
     for level, most in event.at_most.items():

@@ -1,7 +1,7 @@
 """Metrics: pure functions ``(probs, y, *, sample_weight=None, ...) -> float`` on numpy, torch and frames.
 
 All take ``probs`` of shape (N, K), integer labels ``y`` of shape (N,) and, optionally, a ``sample_weight`` of
-shape (N,): any weights, or whole repetition counts where the metric counts rows.
+shape (N,). Metrics that count rows need whole weights, which stand for repeated rows; the others take any weights.
 
 >>> import hcal
 >>> hcal.metrics.brier([[0.5, 0.5]], [0])
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# The order of these modules is that of the metrics in tables.
+# Tables list the metrics in the order in which these modules are imported.
 # isort: off
 from hcal.metrics.binned import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, mce
 from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter
@@ -38,6 +38,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in METRICS:  # a registered metric is here too
+    if name in METRICS:  # metrics that users registered
         return METRICS[name].function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

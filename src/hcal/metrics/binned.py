@@ -1,22 +1,23 @@
-"""Top-label errors over bins: does a confidence of 0.8 mean right in 8 of 10 cases?
+"""Top-label errors over bins: are 8 of 10 predictions with a confidence of 0.8 right?
 
-All bins are differences of the prefix sums over the one stable sort of the sample. Positions are counts of
-*copies* where rows are counted: an integer weight equals repetition, so a boundary may fall inside a row of
-weight 3. Copies of a row are identical, hence linear interpolation of the prefix sums is exact there.
+Sums over a bin are differences of prefix sums over the sorted confidences. Some metrics count rows; for them an integer
+weight stands for that many *copies* of a row, and a bin boundary may fall between two copies. Copies are identical, so
+linear interpolation of the prefix sums is exact there.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Ranked, Sample, Vector, as_sample
+from hcal.metrics.sample import Ranked, Sample, Vector, as_sample, check_integer
 from hcal.numerics import Float64, IntArray
 
-#: ``ace`` keeps confidences this far from 0 and 1, as published.
+#: ``ace`` clips confidences to at least this distance from 0 and 1, as published.
 _CLIP = float(np.finfo(np.float32).eps)
 
 
@@ -29,17 +30,17 @@ class Bins(NamedTuple):
 
     @property
     def full(self) -> Any:
-        """Whether a bin holds anything."""
+        """Whether a bin holds any weight."""
         return self.weight > 0
 
     @property
     def gap(self) -> Float64:
-        """|mean confidence − accuracy| of each bin; 0 where it is empty."""
+        """|mean confidence − accuracy| of each bin; 0 for an empty bin."""
         return np.abs(self.conf - self.hit) / np.where(self.full, self.weight, 1.0)
 
     @property
     def mean_gap(self) -> float:
-        """The mean gap of the bins that hold anything, each counted the same."""
+        """The unweighted mean gap of the bins that are not empty."""
         return float(self.gap[self.full].mean())
 
     def error(self, total: float, order: float = 1) -> float:
@@ -53,16 +54,13 @@ def at_rows(r: Ranked, positions: IntArray) -> Bins:
 
 
 def at_copies(r: Ranked, copies: Float64) -> Bins:
-    """Return the bins between consecutive numbers of copies, counted from the least confident."""
+    """Return the bins between consecutive ranks of copies, counted from the least confident."""
     weight, conf, hit = r.prefix
     return Bins(np.diff(copies), *(np.diff(np.interp(copies, weight, x)) for x in (conf, hit)))
 
 
-def check_bins(bins: int) -> int:
-    """Check a number of bins."""
-    if not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"bins must be a positive integer, got {bins!r}")
-    return int(bins)
+#: Return a number of bins, or refuse it.
+check_bins = partial(check_integer, "bins", least=1)
 
 
 def between_edges(r: Ranked, edges: Float64) -> Bins:
@@ -71,12 +69,12 @@ def between_edges(r: Ranked, edges: Float64) -> Bins:
 
 
 def equal_width(s: Sample, bins: int) -> Bins:
-    """Return bins (lo, hi] of equal width on [0, 1]. A confidence is never 0, so none is lost."""
+    """Return bins (lo, hi] of equal width on [0, 1]; they hold every row, because a confidence is never 0."""
     return between_edges(s.ranked, np.linspace(0, 1, check_bins(bins) + 1))
 
 
 def clipped_equal_width(s: Sample, bins: int) -> Bins:
-    """Return bins [lo, hi) of equal width, the last one closed, of confidences clipped as published."""
+    """Return bins [lo, hi) of equal width, the last one closed, of clipped confidences (for ``ace``)."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
     r = s.ranked
     clipped = Ranked(np.clip(r.conf, _CLIP, 1 - _CLIP), r.hit, r.weight)
@@ -220,11 +218,11 @@ def _sweep_error(s: Sample, order: int) -> float:
 
 
 def _sweep(r: Ranked) -> Bins:
-    """Return the most equal-mass bins, counting up from 2, that keep accuracy monotone."""
+    """Return the equal-mass bins of the largest number, counting up from 2, for which accuracy is still monotone."""
     n = int(np.rint(r.total))
     weight, _, hits = r.prefix
     if n > 2 and (np.diff(r.hit[r.weight > 0]) >= 0).all():
-        # Every number of bins passes; at n − 1 bins there are two copies in the first and one in each other.
+        # Every number of bins is monotone; n − 1 bins have two copies in the first and one in each other bin.
         return at_copies(r, np.concatenate([[0.0, 2.0], weight[weight > 2]]))
     most = 1
     for b in range(2, n):
@@ -236,7 +234,7 @@ def _sweep(r: Ranked) -> Bins:
 
 
 def _sweep_bounds(n: int, b: int) -> Float64:
-    """Return the first ranks of the bins of rank i -> floor(i·b/n), and n itself."""
+    """Return the first rank of each of b bins, where rank i is in bin floor(i·b/n), and n itself."""
     return np.asarray(-(-np.arange(b + 1) * n // b), dtype=np.float64)
 
 

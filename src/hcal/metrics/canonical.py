@@ -1,7 +1,7 @@
-"""Canonical errors: is the whole vector right? Sums over all pairs of rows, in blocks of matrix products.
+"""Canonical calibration errors, of the whole probability vector: sums over all pairs of rows.
 
-They cost O(N²K): ``hcal.evaluate`` computes them on a systematic subset of large samples and says so; the
-functions here take every row.
+They cost O(N²K), in blocks of matrix products. For large samples ``hcal.evaluate`` computes them on a systematic subset
+and says so; the functions here use every row.
 """
 
 from __future__ import annotations
@@ -13,27 +13,23 @@ import numpy as np
 from scipy.special import gammaln
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import Float64, IntArray, row_blocks
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth
+from hcal.metrics.scores import brier_rows
+from hcal.numerics import Float64, row_blocks
 
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
-# Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
+# Subtracted from squared distances, which carry this rounding error: equal rows then have distance 0, not 1e-8.
 _ROUNDING = 1e-15
-_FLOOR = 1e-25  # of the probabilities whose logarithm dkde_ce takes, as published
-
-
-def _positive(bandwidth: float) -> None:
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+_FLOOR = 1e-25  # dkde_ce clips probabilities to at least this before the logarithm, as published
 
 
 # -- the squared kernel calibration error -----------------------------------------------------------
 
 
 def skce_shares(s: Sample) -> Vector:
-    """Return values whose mean is skce and whose spread is its first-order sampling error, shape (N,)."""
+    """Return values (N,) whose mean is skce and whose standard error is, to first order, that of skce."""
     rows = pair_sums(s, 1.0)[0] / (s.n - 1)
-    # A U-statistic of order 2 varies twice as much as the mean of its row sums.
+    # The deviation of a U-statistic of order 2 is, to first order, twice that of the mean of its projections.
     return np.asarray(2 * rows - rows.mean())
 
 
@@ -41,7 +37,7 @@ def skce_jackknife(s: Sample) -> tuple[float, float]:
     """Return skce and its standard error."""
     sums, squares = pair_sums(s, 1.0)
     share = sums / (s.n - 1)  # mean of h_ij over j: the projection of the U-statistic
-    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+    # The jackknife variance contains the noise of single pairs twice; subtract it once, but keep at least that noise.
     pairs = 2 * squares / (s.n * (s.n - 1)) ** 2
     variance = max(4 * share.var(ddof=1) / s.n - pairs, pairs)
     return float(share.mean()), float(np.sqrt(variance))
@@ -75,17 +71,16 @@ def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     >>> round(skce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.125
     """
-    _positive(bandwidth)
+    check_bandwidth(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("skce")
     pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
-    diagonal = s.data.squares - 2 * s.data.chosen + 1  # h_ii, the squared residual
-    pairs += float(np.dot(s.w * (s.w - 1), diagonal))
+    pairs += float(np.dot(s.w * (s.w - 1), brier_rows(s)))  # h_ii of copies of a row is its squared residual
     return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
 
 
 def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
-    """Return Σ_{j ≠ i} w_j·h_ij of every row, shape (N,), and Σ_{i ≠ j} h_ij²; remembered without weights."""
+    """Return Σ_{j ≠ i} w_j·h_ij of every row, shape (N,), and Σ_{i ≠ j} h_ij²; cached for samples without weights."""
     if s.weight is None and bandwidth in s.data.pair_sums:
         return s.data.pair_sums[bandwidth]
     out, squares = np.zeros(s.n), 0.0
@@ -120,22 +115,40 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 # -- the Dirichlet-kernel error ---------------------------------------------------------------------
 
 
-def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
-    """Yield (rows, π − p, π, the normalised kernel to all rows by class, the order of these) in blocks."""
-    by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
+def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[slice, Float64, Float64, Float64, Any]]:
+    """Yield blocks (rows, π − p, π, normalised kernel to all rows sorted by class, that order).
+
+    log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product minus a vector.
+    """
+    by_class = np.argsort(s.y, kind="stable")  # each class is a run of columns, which reduceat sums
     present, starts = np.unique(s.y[by_class], return_index=True)
-    for rows, p, kernel in _kernel_blocks(s, by_class, bandwidth):
+    p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
+    shape = p[by_class] / bandwidth
+    with np.errstate(divide="ignore"):
+        offset = np.log(s.w[by_class]) - _log_gammas(shape)
+        # A row is left out of its own π: its weight is lowered by one copy (log 0 = −inf if none is left).
+        fewer = np.log(np.maximum(s.w - 1, 0)) - np.log(np.maximum(s.w, 1))
+    place = np.argsort(by_class, kind="stable")
+    # Blocks of few rows fit the cache, but each block reads all of P, so they must not be too small either.
+    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
+    for i in range(0, s.n, step):
+        rows = slice(i, min(i + step, s.n))
+        kernel = np.log(p[rows]) @ shape.T
+        kernel += offset
+        kernel[np.arange(len(kernel)), place[rows]] += fewer[rows]
+        kernel -= kernel.max(axis=1, keepdims=True)  # a softmax in place
+        np.exp(kernel, out=kernel)
         kernel /= kernel.sum(axis=1, keepdims=True)
-        mass = np.zeros_like(p)
+        mass = np.zeros_like(p[rows])
         mass[:, present] = np.add.reduceat(kernel, starts, axis=1)
-        yield rows, mass - p, mass, kernel, by_class
+        yield rows, mass - p[rows], mass, kernel, by_class
 
 
 def _dkde_shares(s: Sample) -> tuple[Vector, float]:
-    """Return values whose mean is dkde_ce and whose spread is its first-order sampling error, and the label noise.
+    """Return values (N,) whose mean is dkde_ce, with its first-order standard error, and the bias of label noise.
 
-    A row counts by its own distance and by what it adds to π of the others; the sample has no weights. The noise of
-    labels in π adds mean_i Σ_j κ_ij²·(1 − ‖p_j‖²).
+    The value of a row is its own distance plus its influence on π of the other rows; the sample has no weights. The
+    noise of the labels in π adds mean_i Σ_j κ_ij²·(1 − ‖p_j‖²) to dkde_ce if predictions are calibrated.
     """
     own, added, noise = np.empty(s.n), np.zeros(s.n), 0.0
     for rows, gap, mass, kernel, columns in _dkde(s, 1.0):
@@ -147,39 +160,14 @@ def _dkde_shares(s: Sample) -> tuple[Vector, float]:
 
 
 def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
-    """Return the ends of the interval of dkde_ce; the noise of the labels may be all there is."""
+    """Return the interval of dkde_ce; its lower end allows for the bias of label noise."""
     shares, noise = _dkde_shares(s)
     reach = z * float(shares.std(ddof=1) / np.sqrt(s.n))
     return max(value - noise - reach, 0.0), value + reach
 
 
-def _kernel_blocks(s: Sample, columns: IntArray, bandwidth: float) -> Iterator[tuple[IntArray, Float64, Float64]]:
-    """Yield (rows, their probabilities, weighted kernel to all rows in the order of ``columns``).
-
-    log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product less a vector; a block of rows is normalised
-    by its maximum, so nothing overflows.
-    """
-    p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
-    shape = p[columns] / bandwidth
-    with np.errstate(divide="ignore"):
-        offset = np.log(s.w[columns]) - _log_gammas(shape)
-        # Each row itself is left out: one copy less of its weight (none left: −inf).
-        fewer = np.log(np.maximum(s.w - 1, 0)) - np.log(np.maximum(s.w, 1))
-    place = np.argsort(columns, kind="stable")
-    # As few rows as fit the cache, but no fewer than make the matrix product worth its reading of P.
-    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
-    for i in range(0, s.n, step):
-        rows = np.arange(i, min(i + step, s.n))
-        kernel = np.log(p[rows]) @ shape.T
-        kernel += offset
-        kernel[np.arange(len(rows)), place[rows]] += fewer[rows]
-        kernel -= kernel.max(axis=1, keepdims=True)
-        np.exp(kernel, out=kernel)
-        yield rows, p[rows], kernel
-
-
 def _log_gammas(shape: Float64) -> Vector:
-    """Return Σ_k lnΓ(a_k + 1) of every row, (N,). lnΓ(Σ_k (a_k + 1)) is the same in all rows, and cancels."""
+    """Return Σ_k lnΓ(a_k + 1) of every row, (N,); lnΓ(Σ_k (a_k + 1)) is the same for all rows and cancels."""
     parts = [gammaln(shape[rows] + 1).sum(axis=1) for rows in row_blocks(shape.shape, BLOCK)]
     return np.asarray(np.concatenate(parts))
 
@@ -207,10 +195,9 @@ def dkde_ce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     >>> round(dkde_ce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.125
     """
-    _positive(bandwidth)
+    check_bandwidth(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("dkde_ce")
     if s.total < 2:
         return float("nan")
-    blocks = _dkde(s, bandwidth)
-    return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in blocks]))
+    return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in _dkde(s, bandwidth)]))

@@ -1,7 +1,7 @@
-"""Class-wise errors: is every column of the probabilities calibrated on its own?
+"""Class-wise errors: is the probability of every class calibrated on its own?
 
-Only the entries above the first bin edge (or above 1/K) are ever listed; the first bin follows from the
-column totals by difference. So 1000 classes cost little more than reading the array once.
+Only entries above the first bin edge (or above 1/K) are listed one by one; the sums of the first bin are the column
+totals minus those of the other bins. So 1000 classes cost little more than reading the array once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hcal.metrics.registry import metric
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
-#: Published: k-means stops when the mean distance to the nearest centre changes by no more.
+#: k-means stops when the mean distance to the nearest centre changes by no more than this, as published.
 _STOP = 1e-5
 _RESTARTS = 20
 
@@ -34,7 +34,7 @@ class Cells(NamedTuple):
         return np.asarray(((self.weight * mean**order).sum(axis=1) / total) ** (1 / order))
 
     def kept_errors(self) -> Vector:
-        """Return the error of every class over its listed entries alone, 0 for a class with none."""
+        """Return the error of every class over its listed entries only; 0 for a class without any."""
         kept = self.weight.sum(axis=1)
         return np.asarray(np.abs(self.gap).sum(axis=1) / np.where(kept == 0, 1.0, kept))
 
@@ -54,12 +54,12 @@ def _listed_cells(s: Sample, threshold: float, edges: Float64, *, closed: bool =
             which += e.value > edge[e.column]
     flat, w = e.column * bins + which, s.w[e.row]
     sums = (np.bincount(flat, weights=x, minlength=s.k * bins) for x in (w, w * (e.value - e.mark)))
-    # Of no entries at all, bincount gives integers.
+    # Without any entry, bincount returns integers.
     return Cells(*(x.astype(np.float64).reshape(s.k, bins) for x in sums))
 
 
 def equal_width_cells(s: Sample, bins: int) -> Cells:
-    """Return the equal-width cells (lo, hi]; an entry p = 0 lies in no bin, nor does a label there."""
+    """Return the equal-width cells (lo, hi]; entries p = 0 lie in no bin, and their labels are not counted."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
     cells = _listed_cells(s, float(edges[1]), edges[1:-1])
     happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
@@ -77,7 +77,7 @@ def thresholded_cells(s: Sample, bins: int) -> Cells:
 
 
 def _threshold(s: Sample) -> float:
-    """Return 1/K as the probabilities write it: the 0.1 of float32 is above that of float64, not above itself."""
+    """Return 1/K rounded to the dtype of the probabilities, so that an entry of exactly 1/K is not above it."""
     return float(s.data.probs.dtype.type(1 / s.k))
 
 
@@ -164,9 +164,9 @@ def tcwece_k(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
 
 
 def _cluster_edges(s: Sample, clusters: int, random_state: int) -> Float64:
-    """Return the boundaries between the clusters of every class, shape (K, clusters − 1); inf where fewer.
+    """Return the boundaries between the clusters of every class, shape (K, clusters − 1); inf for missing clusters.
 
-    Those without weights are remembered by the data: all replicates of a bootstrap share them.
+    Boundaries without weights are cached in the data, and all replicates of a bootstrap share them.
     """
     key, weight = (clusters, random_state), None if s.keep_clusters else s.weight
     if weight is None and key in s.data.cluster_edges:
@@ -185,11 +185,11 @@ def _cluster_edges(s: Sample, clusters: int, random_state: int) -> Float64:
 
 
 def _kmeans(x: FloatArray, weight: Vector | None, starts: IntArray, clusters: int) -> Vector:
-    """Return the ascending centres of the best restart, inf for clusters that died.
+    """Return the ascending centres of the best restart; inf for clusters that became empty.
 
-    On sorted values a cluster is a contiguous range, so a Lloyd iteration of all restarts together costs a
-    few binary searches and prefix-sum differences, whatever N. ``starts`` (restarts, size) are the copies, in
-    ascending order of the values, whose values are the first centres.
+    On sorted values a cluster is a contiguous range, so a Lloyd iteration of all restarts together costs a few
+    binary searches and differences of prefix sums for any N. The first centres of each restart are the values of
+    the rows (copies) with the ranks ``starts`` (restarts, size).
     """
     if weight is None:
         values, counts = np.sort(x).astype(np.float64), np.arange(len(x) + 1, dtype=np.float64)
@@ -209,7 +209,7 @@ def _kmeans(x: FloatArray, weight: Vector | None, starts: IntArray, clusters: in
 
 
 def _lloyd(x: Vector, counts: Vector, sums: Vector, centres: Float64) -> tuple[Float64, Vector]:
-    """Return the means of the clusters (R, C), inf where empty, and the mean distance before the move."""
+    """Return the means of the clusters (R, C), inf if empty, and the mean distance (R,) to the old centres."""
     cut = np.searchsorted(x, (centres[:, 1:] + centres[:, :-1]) / 2, side="right")
     low = np.concatenate([np.zeros_like(cut[:, :1]), cut], axis=1)
     high = np.concatenate([cut, np.full_like(cut[:, :1], len(x))], axis=1)

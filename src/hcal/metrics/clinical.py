@@ -27,9 +27,9 @@ _CLIP: Final = 1e-8
 _KNOTS: Final = {3: (0.1, 0.5, 0.9), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
 #: With fewer rows of the rarer outcome the curve has three knots instead of five.
 _ENOUGH: Final = 100
-#: Keeps the spline's coefficients finite where the outcomes can be separated.
+#: Ridge penalty that keeps the spline's coefficients finite if the predictions separate the outcomes.
 _RIDGE: Final = 1e-6
-#: Curves drawn for intervals, and points at which they are compared.
+#: Number of random curves for the intervals, and of points at which each is evaluated.
 _DRAWS, _POINTS = 500, 1000
 _SHOWN: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
@@ -41,7 +41,7 @@ HOSMER_LEMESHOW_NOTE: Final = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its confidence interval; NaN where there is none."""
+    """A number with its confidence interval; ends that do not exist are NaN."""
 
     value: float
     low: float
@@ -65,7 +65,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class DecisionCurve:
-    """Net benefit by threshold, (T,) each, in true positives per row; to treat none has 0 everywhere."""
+    """Net benefit at each threshold, (T,) each, in true positives per row; treating nobody has a net benefit of 0."""
 
     thresholds: Vector
     model: Vector
@@ -85,24 +85,24 @@ class Clinical:
     ci : float
         Level of the intervals.
     in_the_large : Estimate
-        Calibration-in-the-large: log-odds by which observed risks exceed predicted ones; ideal 0.
+        Calibration-in-the-large: the difference of observed and predicted risk in log-odds; ideal 0.
     slope, intercept : Estimate
-        Of the logistic regression on the predicted log-odds; ideal 1 and 0. A slope below 1 means that
-        predictions are too extreme.
+        Slope and intercept of a logistic regression on the predicted log-odds; ideal 1 and 0. A slope below 1
+        means that predictions are too extreme.
     observed_expected : Estimate
         O:E, observed over expected number of outcomes; ideal 1.
     ici, e50, e90, e_max : Estimate
         Mean, median, 90th percentile and maximum of |observed − predicted risk| along the smooth curve. Their
-        intervals allow for what chance adds to a distance.
+        intervals allow for the bias of a distance, which is positive by chance.
     brier, scaled_brier : Estimate
-        Mean of (p − outcome)², and 1 less its ratio to that of predicting the observed risk for everybody.
+        Mean of (p − outcome)², and 1 minus its ratio to that of predicting the observed risk for everybody.
         With two classes, :func:`hcal.metrics.brier` sums over both and is twice as large.
     auc : Estimate
         Area under the ROC curve, interval by DeLong's variance.
     spiegelhalter_z, spiegelhalter_p : float
     hosmer_lemeshow, hosmer_lemeshow_p : float
         Over tenths of the predicted risk, with as many degrees of freedom as groups (the predictions were not
-        fitted on these rows). Shown because it is asked for; do not rely on it.
+        fitted on these rows). Included because journals ask for it; do not rely on it.
     curve : Curve
     net_benefit : DecisionCurve
     notes : tuple of str
@@ -136,7 +136,7 @@ class Clinical:
         return asdict(self, dict_factory=_plain)
 
     def table(self) -> list[tuple[str, str, str]]:
-        """Return (name, value with interval, what it means) of every number, for people."""
+        """Return (name, value with interval, meaning) of every number, formatted for reading."""
         rows = [
             ("calibration-in-the-large", self.in_the_large, "ideal 0"),
             ("calibration slope", self.slope, "ideal 1; below: too extreme"),
@@ -156,7 +156,7 @@ class Clinical:
 
     def __str__(self) -> str:
         head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
-        lines = [f"{head}, {self.ci:.0%} intervals"]
+        lines = [f"{head}, {100 * self.ci:g}% intervals"]
         lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
         lines += ["", f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}"]
         b = self.net_benefit
@@ -183,7 +183,7 @@ def clinical(
     ci : float
         Level of the intervals.
     thresholds : array-like of float, optional
-        Risks from which one would treat, for the net benefit; 1 % to 99 % by default.
+        Risks at or above which one would treat, for the net benefit; 1 % to 99 % by default.
     positive : int
         The class that is the outcome; with more than two classes it is compared with all others.
 
@@ -205,7 +205,7 @@ def clinical(
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
     if s.weight is not None:
-        raise ValueError("the clinical panel takes rows as independent observations: it takes no sample_weight")
+        raise ValueError("the clinical panel treats rows as independent observations: it takes no sample_weight")
     p, event = s.data.column(int(positive)), (s.y == positive).astype(np.float64)
     events = int(event.sum())
     if not 0 < events < s.n:
@@ -258,7 +258,7 @@ def logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0) -> tu
 
 
 def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[str, ...]]:
-    """Return slope and intercept of the outcome's log-odds on the predicted ones; x (N,)."""
+    """Return slope and intercept of the logistic regression of the outcome on the predicted log-odds x (N,)."""
     nothing = Estimate(np.nan, np.nan, np.nan)
     if x.min() == x.max():
         return nothing, nothing, ("all predictions are equal: there is no slope",)
@@ -273,9 +273,8 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     terms = [np.ones_like(x), x] if len(knots) > 1 else [np.ones_like(x)]
     if len(knots) > 2:
         cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
-        last, before = knots[-1], knots[-2]
         for j, t in enumerate(knots[:-2]):
-            share = (last - t) / (last - before)
+            share = (knots[-1] - t) / (knots[-1] - knots[-2])
             terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
     return np.stack(terms, axis=1)
 
@@ -291,8 +290,8 @@ def _calibration_curve(p: Vector, x: Vector, event: Vector, z: float) -> tuple[C
     found = _distances(np.abs(expit(basis @ coef) - p)[:, None])[:, 0]
     some = np.argsort(p, kind="stable")[np.linspace(0, len(p) - 1, min(_POINTS, len(p))).astype(np.int64)]
     eta, spread = basis[some] @ coef, np.sqrt(np.einsum("nc,cd,nd->n", basis[some], covariance, basis[some]))
-    # Curves that differ from this one, or from perfect calibration, as coefficients do by chance: the first
-    # show how uncertain a distance is, the second how large it is when there is none.
+    # Random curves around the fitted one show the spread of each distance; random curves around perfect
+    # calibration, with the same noise in the coefficients, show its value by chance.
     noise = np.random.default_rng(0).multivariate_normal(0 * coef, covariance, _DRAWS, method="cholesky")
     moves = basis[some] @ noise.T
     drawn, null = (_distances(np.abs(expit(at[:, None] + moves) - p[some, None])) for at in (eta, x[some]))
@@ -318,7 +317,7 @@ def _observed_expected(p: Vector, event: Vector, z: float) -> Estimate:
 def _brier(p: Vector, event: Vector, z: float) -> dict[str, Estimate]:
     rows, rate = (p - event) ** 2, event.mean()
     null = rate * (1 - rate)
-    # To first order the null score moves by (1 − 2·rate)(event − rate) with every row.
+    # To first order each row contributes (1 − 2·rate)(event − rate) to the null score.
     scaled = rows - rows.mean() * (null + (1 - 2 * rate) * (event - rate)) / null
     variance = rows.var(ddof=1) / len(p), scaled.var(ddof=1) / len(p) / null**2
     return {"brier": _wald(rows.mean(), variance[0], z), "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z)}
@@ -334,7 +333,7 @@ def _auc(p: Vector, event: Vector, z: float) -> Estimate:
     """Return the area under the ROC curve with DeLong's interval (Biometrics 1988), by ranks."""
     yes, no = p[event == 1], p[event == 0]
     ranks = _midranks(p)
-    # The share of the others below each row with the outcome, and above each without.
+    # For each row with the outcome, the share of rows without it that lie below; and the reverse.
     above = (ranks[event == 1] - _midranks(yes)) / len(no)
     below = 1 - (ranks[event == 0] - _midranks(no)) / len(yes)
     variances = (v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in (above, below))
@@ -358,8 +357,7 @@ def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -
     if t.ndim != 1 or not len(t) or not ((t > 0) & (t < 1)).all():
         raise ValueError("thresholds must be risks between 0 and 1, such as [0.05, 0.1, 0.2]")
     order = np.argsort(p, kind="stable")
-    first = np.searchsorted(p[order], t, side="left")  # rows from here on are treated
+    first = np.searchsorted(p[order], t, side="left")  # rows from this rank on are treated
     hits = np.concatenate([np.cumsum(event[order][::-1])[::-1], [0.0]])[first]
-    odds, n = t / (1 - t), len(p)
-    rate = event.mean()
+    odds, n, rate = t / (1 - t), len(p), event.mean()
     return DecisionCurve(t, hits / n - (n - first - hits) / n * odds, rate - (1 - rate) * odds)

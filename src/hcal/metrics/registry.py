@@ -1,7 +1,7 @@
-"""The one list of metrics: :func:`register_metric` adds ours and yours, entry points those of other packages.
+"""The registry of metrics: hcal's own, those that you register, and those of other packages (entry points).
 
-Evaluation, resampling, comparisons and reports ask a :class:`Metric` for its level, direction, weights and
-kind of interval; none of them knows a metric by name.
+Evaluation, resampling, comparisons and reports read a metric's level, direction, weights and kind of interval from
+its :class:`Metric`; none of them treats a metric by its name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hcal.metrics.sample import MOST_COPIES, Sample, Vector, as_sample
 Level = Literal["top-label", "class-wise", "canonical", "score"]
 LEVELS: tuple[Level, ...] = ("top-label", "class-wise", "canonical", "score")
 F = TypeVar("F", bound=Callable[..., Any])
-#: A name goes into command lines, CSV files and tables.
+#: Names appear in command lines, CSV files and tables.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-#: Entry points of this group are loaded when metrics are listed, or asked for by a name that is not known.
+#: Entry points of this group are loaded when metrics are listed, or when a name is not known yet.
 ENTRY_POINTS = "hcal.metrics"
 
 
@@ -38,30 +38,32 @@ class Metric:
         Its name in ``hcal.metrics`` and ``hcal.evaluate``.
     level : {"top-label", "class-wise", "canonical", "score"}
     label : str
-        How a narrow table writes it.
+        Its short name, for narrow tables.
     title : str
         Its usual name in papers.
     explain : str
-        One line of plain words.
+        One line that explains it.
     function : callable
         ``(probs, y, *, sample_weight=None, ...) -> float``.
     lower_is_better : bool
     kind : {"plug-in", "debiased", "score"}
-        Whether chance alone makes it positive (plug-in), or it is signed (debiased).
+        A plug-in error is positive by chance even for calibrated predictions; a debiased one is signed, with a
+        mean of about 0 then; a score is neither.
     weights : {"any", "counts", "copies"}
-        Which ``sample_weight`` it takes: any; whole repetition counts; or counts of up to ``MOST_COPIES`` in
-        all, because it looks at every repetition.
+        Which ``sample_weight`` it takes: any; whole repetition counts; or counts with a sum of at most
+        ``MOST_COPIES``, because it looks at every repetition.
     of_hits : bool
-        Whether it sees labels only as right or wrong: a test may then draw these instead of labels.
+        Whether it depends on labels only through hit or miss; tests then draw hits instead of labels.
     large : bool
-        Whether it looks at pairs of rows: ``hcal.evaluate`` computes it on ``Sample.subset``.
+        Whether it looks at all pairs of rows, so that ``hcal.evaluate`` computes it on ``Sample.subset``.
     rows : callable, optional
         ``(sample) -> array of shape (N,)`` whose weighted mean is the metric.
     shares : callable, optional
-        The same for an unweighted sample and to first order: their spread is that of the metric.
+        ``(sample) -> array of shape (N,)`` whose mean is the metric of an unweighted sample and whose standard
+        error is, to first order, the metric's.
     ends : callable, optional
-        ``(sample, value, z) -> (low, high)``: its interval from its own standard error, in place of a
-        bootstrap that costs too much.
+        ``(sample, value, z) -> (low, high)``: an interval from the metric's own standard error, for metrics that
+        are too costly to bootstrap.
     """
 
     name: str
@@ -81,14 +83,14 @@ class Metric:
 
     @property
     def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
-        """How its interval is built; :mod:`hcal.metrics.resampling` says what each means."""
+        """How its interval is built; :mod:`hcal.metrics.resampling` explains the three kinds."""
         if self.kind == "plug-in":
             return "bias-aware"
         return "bootstrap" if self.ends is None else "jackknife"
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of hcal's own."""
+        """Whether it is one of hcal's own metrics."""
         return self.function.__module__.startswith("hcal.")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -96,7 +98,7 @@ class Metric:
         return (get_metric, (self.name,)) if self.is_ours else super().__reduce_ex__(protocol)
 
     def takes(self, s: Sample) -> bool:
-        """Return whether it has a meaning, and an affordable one, for the weights of a sample."""
+        """Return whether the metric is defined for the weights of a sample, and affordable."""
         if s.weight is None or self.weights == "any":
             return True
         whole = np.array_equal(s.weight, np.rint(s.weight))
@@ -114,7 +116,7 @@ sample_weight : array-like of shape (N,), optional
 
 
 def metric(level: Level, title: str, explain: str, *, label: str = "", **facts: Any) -> Callable[[F], F]:
-    """Register a metric of hcal, and complete its docstring by what all metrics take and return."""
+    """Register a metric of hcal, and add the parameters and return value that all metrics share to its docstring."""
 
     def add(function: F) -> F:
         name = function.__name__
@@ -126,7 +128,7 @@ def metric(level: Level, title: str, explain: str, *, label: str = "", **facts: 
 
 
 def complete_docstring(text: str | None, counts: bool) -> str:
-    """Add what all metrics take, before a metric's own parameters, and that it is a number.
+    """Add the shared parameters, before a metric's own, and the return value to a docstring.
 
     >>> "Whole repetition counts." in complete_docstring("Return 1.", counts=True)
     True
@@ -149,31 +151,31 @@ def register_metric(
     lower_is_better: bool = True,
     kind: Literal["plug-in", "debiased", "score"] | None = None,
 ) -> Any:
-    """Add a metric of your own: ``hcal.evaluate``, ``hcal.compare`` and all commands then know its name.
+    """Add a metric of your own, for use by its name in ``hcal.evaluate``, ``hcal.compare`` and all commands.
 
     Parameters
     ----------
     function : callable
         ``(probs, y)`` or ``(probs, y, *, sample_weight=None)`` to a number. It gets checked arrays: float
-        probabilities (N, K) and integer labels (N,). Without ``sample_weight`` in its signature, whole
-        weights are written out as repeated rows and others are refused.
+        probabilities (N, K) and integer labels (N,). If its signature has no ``sample_weight``, rows are repeated
+        according to whole weights, and other weights are refused.
     name : str, optional
         Lower-case letters, digits and _; the function's own name by default. Registering a name again
         replaces your metric; those of hcal cannot be replaced.
     level : {"top-label", "class-wise", "canonical", "score"}
-        Where tables show it.
+        The section of the tables in which it appears.
     title, explain : str, optional
-        What tables call it, and one line of plain words: the first line of the docstring by default.
+        Its name in tables, and one line that explains it (by default the first line of the docstring).
     lower_is_better : bool
     kind : {"plug-in", "debiased", "score"}, optional
-        ``"plug-in"`` (chance alone makes it positive, so its interval allows for that), ``"debiased"`` (it
-        may be negative) or ``"score"`` (nothing of the kind): by default ``"score"`` for that level, else
-        ``"plug-in"``.
+        ``"plug-in"`` (positive by chance even for calibrated predictions; its interval allows for that),
+        ``"debiased"`` (may be negative) or ``"score"`` (neither). The default is ``"score"`` for the level
+        "score", else ``"plug-in"``.
 
     Returns
     -------
     callable
-        The function as it was: ``register_metric`` also decorates.
+        The function itself, so that ``register_metric`` can be used as a decorator.
 
     Examples
     --------
@@ -206,7 +208,7 @@ def register_metric(
 
 
 def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callable[..., float]:
-    """Return a metric of others as one that checks its input, or takes a sample, as ours do."""
+    """Wrap a user's metric so that it checks its input and accepts a ``Sample``, as hcal's metrics do."""
 
     @wraps(function)
     def call(probs: Any, y: Any = None, *, sample_weight: Any = None, **options: Any) -> float:
@@ -224,7 +226,7 @@ def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callabl
 
 
 def metrics_of_others(names: Iterable[str]) -> list[Metric]:
-    """Return those of some metrics that are not hcal's: what another process may not know."""
+    """Return those of the named metrics that are not hcal's, which another process may have to register first."""
     return [m for m in map(get_metric, names) if not m.is_ours]
 
 
@@ -234,13 +236,13 @@ def add_metrics(metrics: Iterable[Metric]) -> None:
 
 
 def _load_entry_points(name: str | None = None) -> None:
-    """Register the metrics of other packages: one by its name (an error if it fails), or all (a warning)."""
+    """Register metrics of other packages: the named one (an error if it fails), or all (a warning if one fails)."""
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in METRICS or name not in (None, point.name):
             continue
         try:
             loaded = point.load()
-            if point.name not in METRICS:  # its module may have registered itself
+            if point.name not in METRICS:  # importing its module may have registered it already
                 register_metric(loaded, name=point.name)
         except Exception as error:
             reason = (str(error) or type(error).__name__).partition("\n")[0]

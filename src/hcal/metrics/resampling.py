@@ -1,14 +1,14 @@
 """Resampling: bootstrap replicates, labels drawn from the predictions, and intervals built from them.
 
-Three kinds of interval, because three kinds of estimate need them:
+There are three kinds of interval:
 
 * means and debiased errors: percentiles of the bootstrap distribution;
 * U-statistics (skce, hce): the estimate ± z standard errors from the jackknife;
-* plug-in errors: *bias-aware*. Chance alone makes a plug-in error positive, most of all where the truth
-  is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
-  calibrated predictions, which resampled labels tell: so the interval runs from the estimate less that
-  value less z standard errors (not below 0) to the estimate plus z standard errors. dkde_ce has its standard
-  error from the influence of its rows and its bias in closed form; its interval is for the smoothed error.
+* plug-in errors: *bias-aware*. A plug-in error is positive by chance, most of all if the truth is 0, and a bootstrap
+  adds to that bias instead of showing it. The bias lies between 0 and its value for calibrated predictions, which
+  labels drawn from the predictions show. The interval therefore runs from the estimate minus that value minus z
+  standard errors (not below 0) to the estimate plus z standard errors. For dkde_ce the standard error comes from the
+  influence of its rows and the bias from a formula; its interval is for the smoothed error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64
 
-#: Standard errors and chance levels need fewer replicates than the ends of a distribution.
+#: Standard errors and chance levels need fewer replicates than percentiles.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
 
 
@@ -34,12 +34,12 @@ class Interval:
     low: float
     high: float
     kind: str  # {"percentile", "jackknife", "bias-aware"}
-    #: For a plug-in error: what calibrated predictions would score by chance, on average.
+    #: For a plug-in error: the mean value that calibrated predictions would get by chance.
     chance: float | None = None
 
 
 def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
-    """Return every metric, and a note on those that were computed on ``s.subset``, with standard errors.
+    """Return every metric, and a note that names those computed on ``s.subset`` and their standard errors.
 
     >>> measure(Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2), ["accuracy", "skce"])[1]
     []
@@ -67,7 +67,7 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
     array([5., 5., 5.])
     """
     out = np.empty((n_resamples, s.n))
-    rows = np.flatnonzero(s.w > 0)  # a row of weight 0 is no row, and a draw of such rows alone no sample
+    rows = np.flatnonzero(s.w > 0)  # rows of weight 0 are never drawn: a sample of them alone has no mean
     for row in out:
         row[:] = np.bincount(rows[rng.integers(0, len(rows), len(rows))], minlength=s.n)
     return out if s.weight is None else out * s.weight
@@ -76,8 +76,8 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
 def replicates(s: Sample, names: Iterable[str], weights: Float64, *, first_order: bool = False) -> dict[str, Vector]:
     """Return every metric under every row of weights (B, N), each of shape (B,).
 
-    ``first_order``: a metric that costs a pass over all pairs may be resampled by its rows' shares, computed
-    once.
+    With ``first_order``, metrics over all pairs of rows are replaced by the weighted means of their ``shares``, which
+    are computed once.
     """
     names, out = list(names), {}
     for metric in (METRICS[n] for n in names):
@@ -93,7 +93,7 @@ def replicates(s: Sample, names: Iterable[str], weights: Float64, *, first_order
 
 
 def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sample]:
-    """Yield the sample under each row of weights; column sums of all of them are one matrix product."""
+    """Yield the sample under each row of weights; one matrix product computes the column sums of a block of them."""
     wide = any(METRICS[n].level == "class-wise" for n in names)
     step = max(1, BLOCK // max(s.n, s.k))
     for i in range(0, len(weights), step):
@@ -108,7 +108,7 @@ def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sampl
 
 
 def resample_blocks(count: int, n_rows: int) -> list[int]:
-    """Return the sizes of the parts in which ``count`` draws of all rows stay small in memory.
+    """Return the sizes of blocks into which ``count`` draws of all rows are split to bound the memory.
 
     >>> resample_blocks(5, BLOCK * 2)
     [2, 2, 1]
@@ -125,9 +125,9 @@ def bootstrap(
     *,
     first_order: bool = False,
 ) -> list[dict[str, Vector]]:
-    """Return the replicates of every metric for each sample, the same rows drawn for all of them.
+    """Return the replicates of every metric for each sample; all samples use the same draws of rows.
 
-    Weights are drawn a block at a time, so memory does not grow with N times the number of replicates.
+    Weights are drawn in blocks, so memory does not grow with N times the number of replicates.
     ``first_order`` as for :func:`replicates`.
     """
     names = list(names)
@@ -163,7 +163,7 @@ def percentile(values: Vector, level: float) -> tuple[float, float]:
 def intervals(
     s: Sample, values: dict[str, float], level: float, *, n_resamples: int = 1000, random_state: int = 0
 ) -> dict[str, Interval]:
-    """Return the interval of every metric for which one is known to hold; see the top of this module.
+    """Return the interval of every metric that has one; the top of this module explains the kinds.
 
     ``values`` are metric names with their estimates.
 
@@ -185,7 +185,7 @@ def intervals(
         level_by_chance = chance(s, plugin, CHANCE_RESAMPLES, rng)
         for name in plugin:
             out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
-    if s.weight is None and s.n > 2:  # the jackknife takes every row as one independent observation
+    if s.weight is None and s.n > 2:  # the jackknife treats every row as one independent observation
         for metric in (METRICS[n] for n in values):
             if metric.ends is not None:
                 ends = metric.ends(s.subset if metric.large else s, values[metric.name], z)
@@ -194,7 +194,7 @@ def intervals(
 
 
 def _bias_aware(estimate: float, spread: Vector, chance: Vector, z: float) -> Interval:
-    # Near a truth of 0 the bootstrap of an absolute value is too narrow: drawn labels show the real width.
+    # If the true error is near 0, the bootstrap spread of an absolute value is too small; that of drawn labels is not.
     reach = z * max(float(spread.std(ddof=1)), float(chance.std(ddof=1)))
     bias = float(chance.mean())
     return Interval(max(estimate - bias - reach, 0.0), estimate + reach, "bias-aware", bias)

@@ -1,8 +1,8 @@
-"""A checked sample of predictions, with the reductions that metrics share.
+"""A checked sample of predictions, with the intermediate results that metrics share.
 
-Every metric starts from one :class:`Sample`. It checks the input once and remembers what it computed: one
-sort serves all top-label metrics, one pass finds the entries that class-wise bins need. A bootstrap replicate
-is the same sample with other weights. A tensor on an accelerator is copied to the host by the input check.
+Every metric computes from a :class:`Sample`, which checks the input once and caches what it computes: one sort for all
+top-label metrics, one pass for the entries that class-wise bins need. A bootstrap replicate is the same sample with
+other weights. The input check copies tensors on an accelerator to the host.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
 
 Vector = Float64
 
-#: Work on N x K arrays goes in blocks of about this many numbers, so that memory stays bounded.
+#: N x K arrays are processed in blocks of about this many numbers, so that memory stays bounded.
 BLOCK = 1 << 22
-#: Where integer weights are written out as rows, or bins counted up to as many, they may sum to this.
+#: The largest sum of integer weights for metrics that look at every repetition of a row.
 MOST_COPIES = 10**7
-#: ``Sample.subset`` holds at most so many rows, and so many probabilities.
+#: ``Sample.subset`` has at most this many rows, and at most this many probabilities.
 SUBSET_ROWS, SUBSET_NUMBERS = 10_000, 5_000_000
 
 
@@ -38,21 +38,21 @@ class Entries(NamedTuple):
 
 
 class Data:
-    """Probabilities and labels without weights; reductions are computed when first asked for."""
+    """Probabilities and labels without weights; everything derived from them is computed at its first use."""
 
     def __init__(self, probs: Any, y: Any) -> None:
         self.probs, _ = inputs.check_probs(probs)
         self.n, self.k = self.probs.shape
         self.y = inputs.check_labels(y, self.n, self.k)
         self._entries: dict[float, Entries] = {}
-        # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums, h-errors.
+        # Caches of costly results that do not depend on weights: cluster boundaries, kernel sums, h-errors.
         self.cluster_edges: dict[tuple[int, int], Float64] = {}
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
         self.h_errors: dict[tuple[str, int], Any] = {}
 
     @cached_property
     def pred(self) -> IntArray:
-        """Predicted class, the first on ties, shape (N,)."""
+        """Predicted class, shape (N,); with ties the first."""
         return np.asarray(self.probs.argmax(axis=1), dtype=np.int64)
 
     @cached_property
@@ -82,7 +82,7 @@ class Data:
 
     @cached_property
     def order(self) -> IntArray:
-        """The stable ascending order of the confidences: the one sort of all top-label metrics."""
+        """Indices that sort the confidences in ascending order (stable); all top-label metrics share this sort."""
         return np.argsort(self.conf, kind="stable").astype(np.int64)
 
     @cached_property
@@ -100,7 +100,7 @@ class Data:
         return np.asarray(self.probs[:, k], dtype=np.float64)
 
     def columns(self) -> Iterator[FloatArray]:
-        """Yield the probabilities of one class after the other, contiguous, shape (N,)."""
+        """Yield the probabilities of each class in turn, as a contiguous array of shape (N,)."""
         step = max(1, BLOCK // self.n)
         for k in range(0, self.k, step):
             yield from np.ascontiguousarray(self.probs[:, k : k + step].T)
@@ -129,7 +129,7 @@ class Data:
         return sums, zeros
 
     def relabelled(self, y: IntArray) -> Data:
-        """Return the same predictions with other (checked) labels; what does not depend on y is shared."""
+        """Return the same predictions with other (checked) labels; results that do not depend on y are shared."""
         other = copy(self)
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
@@ -138,12 +138,12 @@ class Data:
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
-        """Draw labels from the predictions, shape (D, N): how calibrated data would look."""
+        """Draw labels with the predicted probabilities, shape (D, N), as if the predictions were calibrated."""
         return np.concatenate([draw_columns(block, n_draws, rng) for block in self.row_blocks()], axis=1)
 
 
 def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
-    """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
+    """Draw a column for every row with probabilities proportional to weights (N, C), D times; shape (D, N).
 
     >>> draw_columns(np.array([[0.0, 1.0]]), 3, np.random.default_rng(0)).ravel()
     array([1, 1, 1])
@@ -158,9 +158,9 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
 
 
 class Ranked:
-    """Events with weights, the least probable first, and their prefix sums.
+    """Weighted events in ascending order of their probability, with prefix sums.
 
-    Shapes: ascending probabilities, whether the event happened (0.0 or 1.0), and weights (N,).
+    ``conf`` are the ascending probabilities, ``hit`` is 1.0 if the event happened, else 0.0; all arrays are (N,).
 
     >>> float(Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2)).total)
     2.0
@@ -186,10 +186,10 @@ class Ranked:
 
 
 class Sample:
-    """N predictions with their labels, and optionally weights: what every metric computes from.
+    """N predictions with their labels and, optionally, weights: the input of every metric.
 
-    A metric accepts it in place of ``probs`` (then ``y`` and ``sample_weight`` are not given), which saves
-    checking and sorting the same arrays again.
+    Pass it to a metric in place of ``probs``, without ``y`` and ``sample_weight``; then several metrics share the
+    input check and the sort.
 
     Parameters
     ----------
@@ -213,12 +213,12 @@ class Sample:
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
         self.data = Data(probs, y)
         self.n, self.k = self.data.n, self.data.k
-        # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
+        # Bootstrap replicates use the k-means clusters of the sample that they are drawn from.
         self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.n)
 
     def reweighted(self, weight: Vector | None) -> Sample:
-        """Return the same predictions under other (checked) weights, sharing all reductions."""
+        """Return the same predictions with other (checked) weights; all cached results are shared."""
         other = object.__new__(Sample)
         other.data, other.n, other.k = self.data, self.n, self.k
         other.weight, other.keep_clusters = weight, self.keep_clusters
@@ -228,13 +228,12 @@ class Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
-        for name in ("w", "total", "column_sums"):  # no label in any of them
-            if name in self.__dict__:
-                other.__dict__[name] = self.__dict__[name]
+        # None of these depends on labels.
+        other.__dict__.update((n, v) for n, v in self.__dict__.items() if n in ("w", "total", "column_sums"))
         return other
 
     def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
-        """Return the same confidences with other hits, in ascending order of the confidences."""
+        """Return the same confidences with other hits, which are given in ascending order of the confidences."""
         other = self.reweighted(self.weight)
         other.data = copy(self.data)
         other.data.__dict__["hit_sorted"] = hit.astype(np.float64)
@@ -268,10 +267,10 @@ class Sample:
 
     @cached_property
     def subset_rows(self) -> IntArray:
-        """Every so many rows in the order of confidence, prediction and label, sorted.
+        """Row numbers, ascending, of a systematic sample for metrics that look at all pairs of rows.
 
-        A systematic sample, which does not depend on the order of the rows: of at most 10,000 rows and 5
-        million probabilities, for metrics that look at all pairs of rows.
+        It takes rows at equal steps in the order of confidence, prediction and label, at most 10,000 rows and 5
+        million probabilities. The sample does not depend on the order of the rows in the data.
         """
         size = min(self.n, SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
         order = np.lexsort((self.y, self.data.pred, self.data.conf))
@@ -279,7 +278,7 @@ class Sample:
 
     @cached_property
     def subset(self) -> Sample:
-        """The sample of ``subset_rows``: itself where it is small enough."""
+        """The sample restricted to ``subset_rows``; the sample itself if it is small enough."""
         rows = self.subset_rows
         if len(rows) == self.n:
             return self
@@ -290,7 +289,7 @@ class Sample:
         return float(np.dot(self.w, values) / self.total)
 
     def repeated(self, metric: str) -> Sample:
-        """Return the sample with integer weights written out as repeated rows."""
+        """Return the sample with each row repeated as often as its integer weight says."""
         if self.weight is None:
             return self
         self.need_repetitions(metric, copied=True)
@@ -298,7 +297,7 @@ class Sample:
         return Sample(self.data.probs[rows], self.y[rows])
 
     def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
-        """Refuse weights that are not repetition counts, or are too many where they are written out."""
+        """Refuse weights that are not whole, or whose sum is too large if rows will be ``copied``."""
         if self.weight is None:
             return
         if (self.weight != np.rint(self.weight)).any():
@@ -308,13 +307,32 @@ class Sample:
             )
         if copied and self.total > MOST_COPIES:
             raise ValueError(
-                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
-                f"most {MOST_COPIES:.0e}"
+                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}; the limit is "
+                f"{MOST_COPIES:.0e}"
             )
 
 
+def check_integer(name: str, value: Any, least: int) -> int:
+    """Return an integer argument of a metric; anything else, or less than ``least``, is refused.
+
+    >>> check_integer("bins", 2.5, 1)
+    Traceback (most recent call last):
+    ...
+    ValueError: bins must be an integer of at least 1, got 2.5
+    """
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return int(value)
+
+
+def check_bandwidth(bandwidth: float) -> None:
+    """Refuse a bandwidth that is not positive."""
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+
+
 def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:
-    """Return the sample that a metric was called with, checking the input unless it was checked before.
+    """Return the arguments of a metric as a checked sample; a ``Sample`` is returned as it is.
 
     >>> s = as_sample([[0.2, 0.8]], [1], None)
     >>> as_sample(s, None, None) is s

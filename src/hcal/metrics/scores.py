@@ -1,10 +1,10 @@
-"""Proper scores and their companions: means over rows, so a weight is simply a weight.
+"""Proper scores, accuracy and sharpness: weighted means over rows.
 
-A proper score is calibration + refinement: refinement is the score of the best recalibrated predictions.
-:func:`decompose` takes the best temperature, found on other rows than those it is measured on (cross-fitting,
-so that noise is not called miscalibration). It has one parameter, so it works for any K; what no temperature
-repairs is counted as refinement, hence calibration is a lower bound. Berta, Holzmüller, Jordan, Bach:
-Rethinking Early Stopping: Refine, Then Calibrate, 2025.
+A proper score is the sum of calibration and refinement, where refinement is the score after the best recalibration.
+:func:`decompose` recalibrates with a temperature that is fitted on other rows than it is measured on (cross-fitting, so
+that noise does not count as miscalibration). A temperature has one parameter, so this works for any K; errors that no
+temperature can repair count as refinement, hence the calibration part is a lower bound. Berta, Holzmüller, Jordan,
+Bach: Rethinking Early Stopping: Refine, Then Calibrate, 2025.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hcal.metrics.registry import complete_docstring, metric
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.numerics import softmax
 
-#: A label that was given probability 0 costs −log of this (708.4): finite, so that averages can be compared.
+#: A label with probability 0 costs −log of this (708.4) instead of infinity, so that averages can be compared.
 SMALLEST = float(np.finfo(np.float64).tiny)
 
 Scores = dict[str, float]
@@ -35,15 +35,10 @@ def brier_rows(s: Sample) -> Vector:
     return s.data.squares - 2 * s.data.chosen + 1
 
 
-def hit_rows(s: Sample) -> Vector:
-    """Return [prediction = label] of every row, shape (N,)."""
-    return s.data.hit
-
-
 @metric("score", "NLL", "mean −log of the label's probability: rewards calibration and sharpness together",
         kind="score", rows=nll_rows)  # fmt: skip
 def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
-    """Return the mean negative log-likelihood; probability 0 on a label counts 708.4, not infinity.
+    """Return the mean negative log-likelihood; a label with probability 0 counts 708.4 instead of infinity.
 
     Examples
     --------
@@ -69,7 +64,7 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 @metric("score", "accuracy", "share of rows whose most probable class is the label",
-        kind="score", lower_is_better=False, rows=hit_rows)  # fmt: skip
+        kind="score", lower_is_better=False, rows=lambda s: s.data.hit)  # fmt: skip
 def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
 
@@ -97,8 +92,8 @@ def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> 
 def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return how far predictions are from uniform: mean of (Σ_k p_k² − 1/K)/(1 − 1/K), in [0, 1].
 
-    0 for a uniform predictor, 1 for one that always puts everything on one class. It does not look at the
-    labels: read it beside a calibration error, which a predictor that says nothing can bring to 0.
+    It is 0 for a uniform predictor and 1 for one that always gives one class probability 1. It does not depend on the
+    labels. Read it together with a calibration error, which an uninformative predictor can bring to 0.
 
     Examples
     --------
@@ -114,7 +109,7 @@ for _function in (mean_confidence, sharpness):
 
 
 def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:
-    """Return the scores that every fit records before and after: NLL, Brier, accuracy, ECE, mean confidence.
+    """Return the scores that every fit records before and after calibration.
 
     Parameters
     ----------
@@ -133,7 +128,7 @@ def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A proper score and its parts; ``calibration`` can be slightly negative where nothing is to repair."""
+    """A proper score and its parts; for a calibrated predictor ``calibration`` can be slightly negative."""
 
     score: float
     calibration: float
@@ -141,7 +136,7 @@ class Decomposition:
 
 
 def swapped(probs: Any, y: Any, name: str = "class 1") -> list[str]:
-    """Return a sentence where P(class 1) of two classes is clearly lower on rows of class 1 than on the others.
+    """Return a warning if, with two classes, P(class 1) is clearly lower on rows of class 1 than on the others.
 
     >>> swapped([0.9, 0.8] * 9, [0, 0] * 9), swapped([0.9, 0.2, 0.8] * 9, [0, 1, 0] * 9)[0][:31]
     ([], 'the probability of class 1 is l')
@@ -169,7 +164,7 @@ def decompose(
     folds: int = 5,
     random_state: int = 0,
 ) -> Decomposition:
-    """Split NLL or Brier into calibration (a temperature would remove it) and refinement (the rest).
+    """Split NLL or Brier into calibration (what a temperature can remove) and refinement (the rest).
 
     Parameters
     ----------
@@ -178,7 +173,7 @@ def decompose(
     score : {"nll", "brier"}
     sample_weight : array-like of shape (N,), optional
     folds, random_state : int
-        Of the cross-fitting.
+        Number of folds of the cross-fitting, and the seed that draws them.
 
     Returns
     -------
@@ -213,7 +208,7 @@ def _recalibrated_rows(s: Sample, rows: Any, folds: int, random_state: int) -> V
         inside, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
         weight = None if s.weight is None else s.weight[inside]
         if weight is not None and weight.sum() == 0:
-            weight = None  # nothing to learn from: every row counts the same
+            weight = None  # all weights are 0: fit with equal weights
         beta = solve_temperature(logits[inside], s.y[inside], weight).beta
         out[held] = rows(Sample(softmax(beta * logits[held]), s.y[held]))
     return out

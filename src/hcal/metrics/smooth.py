@@ -1,7 +1,7 @@
 """Top-label errors without bins: cumulated gaps, kernels, densities, and Spiegelhalter's test.
 
-``conf`` is the largest probability of a row, ``hit`` whether its class is the label; both in the one stable
-order of the confidences.
+``conf`` is the largest probability of a row, and ``hit`` is 1 if its class is the label, else 0. Both arrays are in
+ascending order of the confidences.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 from numpy.fft import irfft, rfft
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Vector, as_sample
+from hcal.metrics.sample import Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
 
-#: Grid of ``kde_ece``: its margins hold the mirror images of the widest kernel.
+#: Grid of ``kde_ece``, with margins beyond [0, 1] for the mirror images of the widest kernel.
 GRID: Final = np.linspace(-0.6, 1.6, 2**14)
 _STEP: Final = float(GRID[1] - GRID[0])
 _TINY: Final = 5e-7  # half the density below which the published definition does not divide
-_WIDEST: Final = 0.2  # bandwidth whose kernel reaches the margins of the grid
-#: Half a kernel in grid steps from which its last point is next to 0, so that copying it adds nothing.
+_WIDEST: Final = 0.2  # the largest bandwidth whose kernel stays inside the margins of the grid
+#: A kernel at least this wide (half its width, in grid steps) is nearly 0 at its last point, which may then be copied.
 _RESOLVED: Final = 100
-#: Cells of ``smece``. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
+#: Grid cells of ``smece``. Each row is split between its two nearest cells: an error of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
-#: In Spiegelhalter's standard deviation, confidences stay this far from 1: one miss must not be infinite.
+#: Spiegelhalter's variance clips confidences to this distance from 0 and 1, so that one miss does not make Z infinite.
 _EPSILON: Final = float(np.finfo(np.float32).eps)
 
 
@@ -62,19 +62,19 @@ def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | 
     if bandwidth is None:
         mean = np.average(score, weights=correct)
         std = float(np.sqrt(np.average((score - mean) ** 2, weights=correct)))
-        bandwidth = min(std * (2 * n) ** -0.2, _WIDEST)  # a few rows at 0 and 1 would ask for more
+        bandwidth = min(std * (2 * n) ** -0.2, _WIDEST)  # the rule gives more for a few rows at 0 and 1
     if bandwidth > _WIDEST:
         raise ValueError(f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}")
-    # All correct scores equal: the kernel narrows to one grid step instead of dividing by zero.
+    # If all scores of the event are equal the bandwidth is 0; the kernel is then one grid step wide.
     half = max(3 * bandwidth, _STEP)
     density_event, density = (_mirrored_density(score, mass, half) for mass in (correct, weight))
     return _integrate(density_event, density, float(correct.sum() / n), half)
 
 
 def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
-    """Return the density on the grid of the data and its mirror images: half of it lies between 0 and 1.
+    """Return the kernel density of the data and their mirror images on the grid; half of its mass lies in [0, 1].
 
-    A circular convolution is enough: the kernel reaches at most 0.6, the width of the margins on both sides.
+    A circular convolution suffices, because the kernel reaches no further than the margins of the grid (0.6).
     """
     both = np.concatenate([score, np.where(score < 0.5, -score, 2 - score)])
     grid = share_out(np.concatenate([mass, mass]) / (2 * mass.sum()), (both - GRID[0]) / _STEP, len(GRID))
@@ -86,7 +86,7 @@ def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
 
 
 def share_out(mass: Vector, place: Vector, size: int) -> Vector:
-    """Share every mass between the two points of a grid next to its place, by proximity; shape (size,).
+    """Split every mass between the two grid points next to its place, by linear weights; shape (size,).
 
     >>> share_out(np.array([1.0, 2.0]), np.array([1.25, 3.0]), 4)
     array([0.  , 0.75, 0.25, 2.  ])
@@ -102,8 +102,8 @@ def _integrate(density_event: Vector, density: Vector, rate: float, half: float)
     with np.errstate(divide="ignore", invalid="ignore"):
         integrand = np.abs(x - np.minimum(rate * pe / pa, 1.0)) * pa
     valid = np.maximum(pe, pa) > _TINY
-    # Elsewhere the previous valid value is copied (0 before the first one), as published. The last point of a
-    # kernel of a few steps is no small number: scores that are all alike would have errors in the thousands.
+    # Invalid points copy the last valid value (0 before the first), as published. With a kernel of only a few grid
+    # steps that value is large, and equal scores would get errors in the thousands, so nothing is copied then.
     last = np.maximum.accumulate(np.where(valid, np.arange(len(x)), -1))
     if half < _RESOLVED * _STEP:
         last = np.where(valid, last, -1)
@@ -124,8 +124,7 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     >>> mmce([[0.25, 0.75]], [1])
     0.25
     """
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    check_bandwidth(bandwidth)
     r = as_sample(probs, y, sample_weight).ranked
     return float(np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0)) / r.total)
 
@@ -187,9 +186,9 @@ def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
-    """Return the width σ of a Gaussian for which the smoothed residuals have the mean size σ.
+    """Return the fixed point of smECE: the σ for which residuals smoothed with a Gaussian of width σ integrate to σ.
 
-    The kernel is reflected at 0 and 1; ∫|smoothed residual| falls as σ grows. Shapes: all (N,).
+    The kernel is reflected at 0 and 1. ∫|smoothed residual| falls as σ grows, so there is one solution. All (N,).
 
     >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))
     0.0
@@ -199,7 +198,7 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
     def excess(sigma: float) -> float:
         return float(np.abs(smoothed(waves, sigma)).sum()) - sigma
 
-    # The error is at most 1; where it is 1, rounding may leave no change of sign.
+    # The error is at most 1. If it is 1, rounding may hide the change of sign.
     return 1.0 if excess(1.0) >= 0 else _crossing(excess)
 
 
@@ -217,7 +216,7 @@ def _crossing(excess: Callable[[float], float]) -> float:
         before, sigma = sigma, (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
         value = excess(sigma)
         moved = int(value <= 0)
-        if moved == last:  # the other end stays for the second time: it counts half
+        if moved == last:  # the other end was kept twice in a row: the Illinois variant halves its value
             values[1 - moved] /= 2
         ends[moved], values[moved], last = sigma, value, moved
     return sigma
@@ -226,7 +225,7 @@ def _crossing(excess: Callable[[float], float]) -> float:
 def spectrum(at: Vector, mass: Vector) -> Vector:
     """Return the Fourier coefficients of masses at points of [0, 1] and of their mirror images beyond 1.
 
-    Each is shared by its two nearest cells.
+    Each mass is split between its two nearest cells.
 
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
@@ -238,10 +237,9 @@ def spectrum(at: Vector, mass: Vector) -> Vector:
 
 
 def smoothed(waves: Vector, sigma: float) -> Vector:
-    """Return the masses of the cells after a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
+    """Return the masses of the cells smoothed by a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
 
-    The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it multiplies
-    coefficients.
+    The Gaussian reflected at both ends is the heat kernel of [0, 1]: it multiplies each Fourier coefficient.
 
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
@@ -265,7 +263,7 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.325
     """
     s = as_sample(probs, y, sample_weight)
-    gap = s.ranked.gap[np.diff(s.ranked.conf, append=np.inf) > 0]  # at the last row of every run of ties
+    gap = s.ranked.gap[np.diff(s.ranked.conf, append=np.inf) > 0]  # at the last row of each run of equal confidences
     return float((max(gap.max(), 0) - min(gap.min(), 0)) / s.total)
 
 
@@ -293,5 +291,5 @@ def spiegelhalter_z(p: Vector, event: Float64, weight: Vector) -> float:
     """Return Spiegelhalter's Z with its sign: positive where the squared error is larger than expected."""
     slope, inner = 1 - 2 * p, np.clip(p, _EPSILON, 1 - _EPSILON)
     variance = float(weight @ (slope**2 * inner * (1 - inner)))
-    # Every probability exactly 1/2: the squared error is 1/4 whatever happens.
+    # If every probability is 1/2, the squared error is always 1/4 and Z is 0.
     return float((weight * slope) @ (event - p) / np.sqrt(variance)) if variance > 0 else 0.0

@@ -1,9 +1,9 @@
-"""Metrics of data that do not fit in memory: update block by block, merge across machines, read at the end.
+"""Metrics of data that do not fit in memory: update block by block, merge across machines, read the result.
 
-A metric that can be summed is the same two steps here and in its plain function: sums over rows (``_SUMS``,
-in O(bins·K) memory), and a number read off them (``_VALUES``); the whole array is one block. ``ks`` and
-``ece_em`` need an order of all confidences; here they see a fine histogram (4096 equal bins, finer ones
-towards 1), and :meth:`StreamingMetrics.bounds` states how far each can be from the exact value.
+Most metrics are functions of sums over rows, which need O(bins·K) memory: ``_SUMS`` computes the sums of a block and
+``_VALUES`` the metric from the total. ``ks`` and ``ece_em`` need the order of all confidences; here they are computed
+from a fine histogram (4096 equal bins, and finer ones towards 1), and :meth:`StreamingMetrics.bounds` returns how far
+each can be from its exact value.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from hcal.metrics.binned import Bins, between_edges, clipped_equal_width, equal_width
 from hcal.metrics.class_wise import Cells, equal_width_cells, thresholded_cells
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
 
 _BINS, _SUM_BINS = 15, 14  # the published numbers of bins
 
-#: Edges (lo, hi] of the fine histogram: networks put most confidences close to 1, so does the grid.
+#: Edges (lo, hi] of the fine histogram, denser towards 1, where networks put most of their confidences.
 _EDGES: Final = np.unique(
     np.concatenate([np.linspace(0, 1, 4097), 1 - 2.0 ** -(np.arange(96, 425) / 8), [np.nextafter(1, 0)]])
 )
@@ -58,7 +58,7 @@ def _ks(fine: Float64, total: float) -> float:
 
 
 def _ece_em(fine: Float64, total: float) -> float:
-    """Return the error of equal-mass bins whose boundaries are moved to the nearer end of their fine bin."""
+    """Return the error over equal-mass bins, each boundary rounded to the nearer end of its fine bin."""
     weight, conf, hit, _ = fine
     ends = prefix_sums(weight)
     cuts, place = _mass_cuts(weight, total)
@@ -73,7 +73,7 @@ def _mass_cuts(weight: Vector, total: float) -> tuple[Vector, NDArray[np.int64]]
     return cuts, np.searchsorted(np.cumsum(weight), cuts, side="left").astype(np.int64)
 
 
-#: Metric -> the sums that it is read from, and how: (sums, total weight) -> value.
+#: For each metric, the name of its sums and the function (sums, total weight) -> value.
 _VALUES: Final[dict[str, tuple[str, Callable[[Float64, float], float]]]] = {
     "ece_ew": ("width", lambda x, total: Bins(*x).error(total)),
     "ece_em": ("fine", _ece_em),
@@ -111,13 +111,11 @@ class StreamingMetrics:
     """
 
     def __init__(self, n_classes: int, metrics: Iterable[str] | None = None) -> None:
-        if not isinstance(n_classes, int | np.integer) or n_classes < 2:
-            raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
+        self.n_classes, self.n = check_integer("n_classes", n_classes, 2), 0
         self.metrics = tuple(NAMES if metrics is None else metrics)
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}")
-        self.n_classes, self.n = int(n_classes), 0
         one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
         read = {"scores", *(_VALUES[name][0] for name in self.metrics)}
         self._sums = {name: np.zeros_like(of(one_row)) for name, of in _SUMS.items() if name in read}
@@ -140,7 +138,7 @@ class StreamingMetrics:
         return self
 
     def merge(self, other: StreamingMetrics) -> Self:
-        """Add what another accumulator has seen."""
+        """Add the sums of another accumulator."""
         if (other.n_classes, other.metrics) != (self.n_classes, self.metrics):
             raise ValueError("only accumulators of the same classes and metrics can be merged")
         for name, part in other._sums.items():
@@ -150,7 +148,7 @@ class StreamingMetrics:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What was added up so far: under ``sums`` arrays of a constant size, which sum across machines.
+        """The sums so far. The arrays under ``sums`` have a fixed size and can be added up across machines.
 
         Returns
         -------
@@ -162,12 +160,12 @@ class StreamingMetrics:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Return an accumulator that has seen what :attr:`state` says.
+        """Return an accumulator with the sums of a :attr:`state`.
 
         Parameters
         ----------
         state : dict
-            Its ``sums`` may be those of several, added entry by entry.
+            Its ``sums`` may be the entry-by-entry sum over several accumulators.
 
         Examples
         --------
@@ -181,7 +179,7 @@ class StreamingMetrics:
         return found
 
     def result(self) -> dict[str, float]:
-        """Return the metrics of everything seen so far."""
+        """Return the metrics of all rows added so far."""
         self._check_seen()
         found = ((name, *_VALUES[name]) for name in self.metrics)
         return {name: value(self._sums[sums], self._total) for name, sums, value in found}
@@ -200,14 +198,14 @@ class StreamingMetrics:
         if "fine" not in self._sums:
             return exact
         weight, conf, hit, both = self._sums["fine"]
-        # Inside a fine bin only misses move the cumulated gap up (by conf) and only hits down (by 1 − conf).
+        # Inside a fine bin only misses raise the cumulated gap (by conf) and only hits lower it (by 1 − conf).
         up, down = np.maximum(conf - both, 0), np.maximum(hit - both, 0)
         start = prefix_sums(conf - hit)[:-1]
         reach = float(np.maximum(np.abs(start + up), np.abs(start - down)).max() / self._total)
-        # The exact edge of ece_em is a confidence of the fine bin in which the boundary falls, or of the one
-        # after it (it interpolates between two neighbours, and takes all ties). Moving a boundary within
-        # these bins changes two neighbouring gaps, each by at most what their hits or misses allow. The exact
-        # definition also leaves the rows of the smallest confidence out.
+        # The exact edge of ece_em interpolates between two neighbouring confidences (and includes all ties), so it
+        # lies in the fine bin in which the boundary falls or in the next one. Moving a boundary within these bins
+        # changes two neighbouring gaps, each by at most the hits or the misses in them. The exact definition also
+        # leaves out the rows of the smallest confidence.
         seen = np.flatnonzero(weight)
         place = np.searchsorted(seen, _mass_cuts(weight, self._total)[1])
         near = np.unique(seen[np.minimum(np.concatenate([place, place + 1]), len(seen) - 1)])

@@ -1,10 +1,10 @@
-"""Is this predictor calibrated? Tests with a p-value, by resampled labels or by the kernel error.
+"""Hypothesis tests of calibration with a p-value, by resampled labels or by the kernel error.
 
-*Resampling*: if the predictions are calibrated, labels drawn from them look like the real ones. The
-statistic on the real labels is ranked among its values on drawn labels; the p-value is exact up to the number
-of draws.
-*skce*: for calibrated predictions the pair terms h_ij average to 0 whichever signs the residuals have; random
-signs give the distribution of the statistic (a wild bootstrap of the degenerate U-statistic; Widmann et al.,
+*Resampling*: if the predictions are calibrated, labels drawn from them have the distribution of the real ones. The
+p-value is the rank of the statistic on the real labels among its values on drawn labels (a Monte Carlo test, valid
+for any number of draws).
+*skce*: for calibrated predictions the pair terms h_ij have the mean 0, also after a random change of the signs of the
+residuals; random signs give the null distribution (a wild bootstrap of the degenerate U-statistic; Widmann et al.,
 2019).
 """
 
@@ -16,21 +16,21 @@ from typing import Any, Literal
 import numpy as np
 
 from hcal.metrics.canonical import skce_blocks
-from hcal.metrics.registry import Metric, get_metric
+from hcal.metrics.registry import get_metric
 from hcal.metrics.resampling import chance
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample, check_bandwidth, check_integer
 
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """The answer of a calibration test.
+    """The result of a calibration test.
 
     Attributes
     ----------
     p_value : float
-        Small: these predictions are not calibrated.
+        A small value is evidence that the predictions are not calibrated.
     statistic : str
-        The metric that was compared.
+        The name of the metric that was compared.
     value : float
         Its value on the real labels.
     method : {"resampling", "skce"}
@@ -54,23 +54,22 @@ def calibration_test(
     random_state: int = 0,
     bandwidth: float | None = None,
 ) -> CalibrationTest:
-    """Test "these predictions are calibrated".
+    """Test the hypothesis that the predictions are calibrated.
 
     Parameters
     ----------
     probs : array-like of shape (N, K)
     y : array-like of shape (N,)
     method : {"resampling", "skce"}
-        Draw labels from the predictions and compare ``statistic``; or the unbiased kernel error of the whole
-        vector with random signs.
+        "resampling" compares ``statistic`` with its values on labels drawn from the predictions; "skce" compares the
+        unbiased kernel error of the whole vector with its values under random signs.
     statistic : str
-        Any metric of the top-label, class-wise or canonical level. The default ``"ks"`` needs no bins and
-        costs one pass a draw.
+        Any metric of the top-label, class-wise or canonical level, for "resampling". The default ``"ks"`` needs no
+        bins and is fast.
     n_resamples, random_state : int
     bandwidth : float, optional
-        Of the kernel exp(−‖p − p'‖/bandwidth) of ``"skce"``; a quarter of the median distance between
-        predictions by default. The metric ``skce`` has 1, at which the kernel is nearly flat and the test
-        nearly blind.
+        Bandwidth of the kernel exp(−‖p − p'‖/bandwidth) of ``"skce"``; by default a quarter of the median distance
+        between predictions. The metric ``skce`` uses 1, which makes the kernel nearly flat and the test weak.
 
     Returns
     -------
@@ -88,13 +87,11 @@ def calibration_test(
     """
     if method not in ("resampling", "skce"):
         raise ValueError(f"method must be 'resampling' or 'skce', got {method!r}")
-    if not isinstance(n_resamples, int | np.integer) or n_resamples < 19:
-        raise ValueError(f"n_resamples must be an integer of at least 19, got {n_resamples!r}")
+    check_integer("n_resamples", n_resamples, 19)
     s = as_sample(probs, y, None)
-    if bandwidth is not None and not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    check_bandwidth(1.0 if bandwidth is None else bandwidth)
     if s.weight is not None:
-        raise ValueError("a calibration test takes rows as independent observations: it takes no sample_weight")
+        raise ValueError("a calibration test treats rows as independent observations: it takes no sample_weight")
     if s.n < 2:
         raise ValueError("a calibration test needs at least 2 rows")
     rng = np.random.default_rng(random_state)
@@ -106,23 +103,18 @@ def calibration_test(
         if metric.level == "score":
             raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
         value = metric.function(s)
-        if metric.of_hits:
-            null = _null_of_hits(s, metric, n_resamples, rng)
+        if metric.of_hits:  # hits drawn with the confidences as probabilities
+            hits = (rng.random(s.n) < s.data.conf_sorted for _ in range(n_resamples))
+            null = np.array([metric.function(s.with_hits(hit)) for hit in hits])
         else:
             null = chance(s, [name], n_resamples, rng)[name]
-    # Rounding must not separate values that are equal by construction (few rows, few possible outcomes).
-    reached = int((null >= value - 1e-12 * max(abs(value), 1e-300)).sum())
+    # With few rows many draws equal the real value up to rounding; they count as equal.
+    reached = int((null >= value - 1e-12 * abs(value)).sum())
     return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
 
 
-def _null_of_hits(s: Sample, metric: Metric, draws: int, rng: np.random.Generator) -> Vector:
-    """Return the metric of hits drawn with the confidences as their probabilities, shape (draws,)."""
-    conf = s.data.conf_sorted
-    return np.array([metric.function(s.with_hits(rng.random(s.n) < conf)) for _ in range(draws)])
-
-
 def quarter_median_distance(s: Sample) -> float:
-    """Return a quarter of the median distance between (up to 500) predictions; 1 where all are equal.
+    """Return a quarter of the median distance between (up to 500) predictions, or 1 if all are equal.
 
     >>> round(quarter_median_distance(Sample([[0.0, 1.0], [1.0, 0.0]], [1, 0])), 4)
     0.3536
@@ -136,9 +128,9 @@ def quarter_median_distance(s: Sample) -> float:
 
 
 def _skce_null(s: Sample, n: int, rng: np.random.Generator, bandwidth: float) -> tuple[float, Vector]:
-    """The unbiased kernel error, and its values with random signs, from one pass over the pairs."""
+    """Return the unbiased kernel error and its values under n random sign changes, in one pass over the pairs."""
     signs = rng.integers(0, 2, size=(s.n, n + 1)).astype(np.float64) * 2 - 1
-    signs[:, 0] = 1.0  # the real one
+    signs[:, 0] = 1.0  # the first column is the statistic itself
     total: Vector = np.zeros(n + 1)
     for i, j, h in skce_blocks(s, bandwidth):
         total += (1.0 if i == j else 2.0) * np.einsum("ab,ab->b", signs[i], h @ signs[j])

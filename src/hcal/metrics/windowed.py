@@ -1,17 +1,17 @@
 """The h-calibration error as a metric: windows of sorted events, with the noise of finite samples removed.
 
-The objective of the paper (Huang et al., TPAMI 2025, Thm 7) compares, in every run of M consecutive sorted
-events, the mean probability with the mean mark. As an *evaluation* it has a flaw: chance alone makes every
-gap positive. Here the squared gap of a window is taken over pairs of different rows only,
+The objective of the paper (Huang et al., TPAMI 2025, Thm 7) compares, in every run of M consecutive sorted events, the
+mean probability with the mean mark (1 if the event happened, else 0). As an *evaluation* this is biased: chance alone
+makes every absolute gap positive. Here the squared gap of a window is taken over pairs of different rows only,
 
     U = Σ_windows Σ_{a ≠ b} d_a d_b / (number of such pairs),    d = probability − mark,
 
-whose expectation contains no variance of the labels: it is an unbiased estimate of the mean squared window
-gap, 0 for calibrated predictions, and it can be negative.
+so its expectation contains no variance of the labels. U is an unbiased estimate of the mean squared gap of a window; it
+has the mean 0 for calibrated predictions and can be negative.
 
-Which events are sorted together decides what it can see. None of the families sees the whole vector: what is
-wrong in one class only, or in two classes with opposite signs, averages out where classes are *pooled*, as in
-the paper's objective (``docs/theory.md`` has an example); *class-wise* windows see it.
+The choice of the events that are sorted together decides which errors are visible. No choice sees the whole vector.
+Errors in one class only, or of opposite signs in two classes, cancel if classes are *pooled* as in the paper's
+objective (``docs/theory.md`` has an example); *class-wise* windows see them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_integer
 from hcal.numerics import FloatArray, IntArray, prefix_sums
 
 EventFamily = Literal["class-wise", "pooled", "top-label"]
@@ -39,11 +39,11 @@ class HError:
     value : float
         sign(U)·√|U|, in units of probability; what :func:`hce` returns.
     squared : float
-        U itself: unbiased.
+        U, the unbiased estimate of the mean squared gap.
     se : float
-        Standard error of ``squared``: jackknife over rows, less the pair noise that it counts twice.
+        Standard error of ``squared``, by the jackknife over rows, corrected for the noise of single pairs.
     noise : float
-        What ``value`` exceeds in about 5 % of the cases when the predictions are calibrated.
+        If the predictions are calibrated, ``value`` exceeds this in about 5 % of samples.
     """
 
     value: float
@@ -81,12 +81,11 @@ def h_error(
     """
     if events not in get_args(EventFamily):
         raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
-    if not isinstance(window, int | np.integer) or window < 2:
-        raise ValueError(f"window must be an integer of at least 2, got {window!r}")
+    check_integer("window", window, 2)
     s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
     found: HError | None = s.data.h_errors.get((events, window))
     if found is None:
-        found = s.data.h_errors[events, window] = _combine(list(_members(s, events, window)), s.n)
+        found = s.data.h_errors[events, window] = _combine(_members(s, events, window), s.n)
     return found
 
 
@@ -97,7 +96,7 @@ def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums
     elif events == "pooled":
         yield _pooled_windows(s, window)
     else:
-        # Of two classes one says all, being the mirror of the other.
+        # With two classes, class 0 is the mirror image of class 1 and adds nothing.
         columns = [(1, s.data.column(1))] if s.k == 2 else enumerate(s.data.columns())
         shared = _shared_squares(s.n, min(window, s.n))
         for k, column in columns:
@@ -107,7 +106,7 @@ def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums
 
 
 def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
-    """Return the ends of the interval of hce: z standard errors of its square to each side."""
+    """Return the interval of hce: its square plus and minus z standard errors, after a signed root."""
     found = h_error(s, events=events)
     return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
 
@@ -122,17 +121,18 @@ def hce(
 ) -> float:
     """Return the h-calibration error: the root-mean-square gap of windows of sorted events.
 
-    What chance adds is removed: below 0 means less gap than chance alone would show. It is no canonical error,
-    whatever the events: it looks at one probability at a time. A near-uniform predictor on balanced classes may
-    score 0, because it *is* calibrated: read it beside :func:`hcal.metrics.sharpness`.
+    The contribution of chance is removed: a value below 0 means that gaps are smaller than chance alone makes them.
+    It is not a canonical error for any choice of events, because it looks at one probability at a time. A nearly
+    uniform predictor on balanced classes may score 0, because it *is* calibrated: read the error together with
+    :func:`hcal.metrics.sharpness`.
 
     Parameters
     ----------
     events : {"class-wise", "pooled", "top-label"}
-        Each class on its own, averaged, which sees most; all N·K events "row i has class k" sorted together,
-        as in the paper's objective; or the predicted class only.
+        "class-wise": each class on its own, averaged over classes; this sees the most. "pooled": all N·K events
+        "row i has class k" sorted together, as in the paper's objective. "top-label": the predicted class only.
     window : int
-        Events in a window; with fewer events there is one window of all of them.
+        Number of events in a window; with fewer events there is one window of all events.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def hce(
 def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 
-    Small values are necessary for calibration and not sufficient: see :func:`hce`.
+    A small value is necessary for calibration but not sufficient: see :func:`hce`.
 
     Examples
     --------
@@ -178,31 +178,31 @@ class WindowSums:
     pairs: float  # ordered pairs of different rows
     products: float  # Σ d_a d_b over them
     null_variance: float  # of ``products``, if labels were drawn from the probabilities
-    row_products: Vector  # (N,): the part of ``products`` in which each row takes part
+    row_products: Vector  # (N,): the terms of ``products`` and ``pairs`` that involve each row
     row_pairs: Vector
 
 
-def _combine(sums: list[WindowSums], n_rows: int) -> HError:
-    """Average the members of a family of events (one member: that one)."""
-    members = [x for x in sums if x.pairs > 0]
-    nan = float("nan")
-    if not members:  # a single row: no pair, nothing to say without bias
-        return HError(nan, nan, nan, nan)
-    squared = float(np.mean([x.products / x.pairs for x in members]))
-    null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
-    influence = np.zeros(n_rows)
-    for x in members:
-        influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs
-    variance = float(influence @ influence) / len(members) ** 2
-    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+def _combine(sums: Iterator[WindowSums], n_rows: int) -> HError:
+    """Average the lists of events of a family (one for each class, or a single one)."""
+    values, nulls, influence = [], [], np.zeros(n_rows)
+    for x in sums:
+        if x.pairs > 0:
+            values.append(x.products / x.pairs)
+            nulls.append(x.null_variance / x.pairs**2)
+            influence += 2 * (x.row_products - values[-1] * x.row_pairs) / x.pairs
+    if not values:  # a single row has no pair, so there is no unbiased estimate
+        return HError(*[float("nan")] * 4)
+    squared, null = float(np.mean(values)), float(np.sqrt(sum(nulls))) / len(values)
+    variance = float(influence @ influence) / len(values) ** 2
+    # The jackknife variance contains the noise of single pairs twice; subtract it once, but keep at least that noise.
     se = float(np.sqrt(max(variance - null**2, null**2)))
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null))
 
 
 def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, shared: Vector | None = None) -> WindowSums:
-    """Sum over the windows of sorted events, a stretch at a time; d, row (n,).
+    """Return the sums over all windows of sorted events; d and the row of each event are (n,).
 
-    ``shared`` is what ``_shared_squares`` returns, the same for all lists of one length.
+    Events are processed in blocks. ``shared`` is the result of ``_shared_squares``, which depends only on n and m.
     """
     n, m = len(d), min(window, len(d))
     count = n - m + 1
@@ -210,16 +210,16 @@ def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, shared: Vect
     found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, np.zeros(n_rows), np.zeros(n_rows))
     for first in range(0, n, BLOCK // 4):
         last = min(first + BLOCK // 4, n)
-        # Every window that contains one of these events, and every event of those windows.
+        # The range of windows that contain one of these events.
         start, stop = max(first - m + 1, 0), min(last, count)
         prefix = prefix_sums(d[start : stop + m - 1])
         sums = prefix[m:] - prefix[:-m]
         own, place = d[first:last], np.arange(first, last)
         edge = np.minimum(place, n - 1 - place)  # events to the nearer end
         cover = np.minimum(edge + 1.0, min(m, count))  # windows that contain the event
-        begun = sums[first - start :]  # windows that begin in this stretch: each is counted once
+        begun = sums[first - start :]  # windows that begin in this block, so that each is counted once
         found.products += float(np.dot(begun, begun) - np.dot(cover, own**2))
-        # q(1 − q) is |d|(1 − |d|) for either mark. In a window it hardly changes: v_a·v_b is taken as v_a².
+        # p(1 − p) equals |d|(1 − |d|) for either mark. It hardly changes within a window, so v_a·v_b ≈ v_a².
         variance = np.abs(own) * (1 - np.abs(own))
         found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
         total = prefix_sums(sums)
@@ -230,20 +230,21 @@ def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, shared: Vect
 
 
 def _shared_squares(n: int, m: int) -> Vector:
-    """Return Σ_{b ≠ a} (number of windows that hold both a and b)² by the distance of a to the nearer end.
+    """Return Σ_{b ≠ a} (number of windows that hold both a and b)², indexed by the distance of a to the nearer end.
 
-    The last entry holds for every larger distance.
+    The last entry is valid for all larger distances too.
     """
-    n = min(n, 2 * m + 1)  # further inside, nothing changes any more
+    n = min(n, 2 * m + 1)  # the sum is the same for all events further from the ends
     a, b = np.arange((n + 1) // 2)[:, None], np.arange(n)[None, :]
     shared = np.minimum(np.minimum(a, b), n - m) - np.maximum(np.maximum(a, b) - m + 1, 0) + 1
     return np.asarray((np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2).sum(axis=1))
 
 
 def stable_order(x: FloatArray) -> IntArray:
-    """Return what a stable argsort of non-negative floats returns, for float32 several times faster.
+    """Return a stable argsort of non-negative floats; for float32 it is several times faster than numpy's.
 
-    The bits of such floats sort like the floats: above their places in one integer, they need one plain sort.
+    The bits of non-negative floats sort like their values. With the bits in the upper and the position in the lower
+    half of a 64-bit integer, one plain sort of integers gives the stable order.
 
     >>> stable_order(np.array([0.5, 0.25, 0.5], dtype=np.float32))
     array([1, 0, 2])
@@ -252,7 +253,7 @@ def stable_order(x: FloatArray) -> IntArray:
         return np.argsort(x, kind="stable").astype(np.int64, copy=False)
     key = np.empty(len(x), dtype=np.uint64)
     for i in range(0, len(x), BLOCK):
-        part = x[i : i + BLOCK] + np.float32(0)  # turns −0.0, whose bits sort last, into 0.0
+        part = x[i : i + BLOCK] + np.float32(0)  # turns −0.0, whose bits would sort last, into 0.0
         key[i : i + BLOCK] = part.view(np.uint32)
         key[i : i + BLOCK] <<= np.uint64(32)
         key[i : i + BLOCK] |= np.arange(i, i + len(part), dtype=np.uint64)
@@ -274,9 +275,9 @@ def _pooled_windows(s: Sample, window: int) -> WindowSums:
 
 
 def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: int) -> None:
-    """Take pairs of events of the same row, less than a window apart, out of the sums.
+    """Subtract the pairs of events of the same row, which are less than a window apart, from the sums.
 
-    ``place`` (N·K,) are the row-major places of the sorted events ``d``.
+    ``place`` (N·K,) are the row-major positions of the sorted events ``d``.
     """
     n = len(d)
     position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
@@ -286,10 +287,8 @@ def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: i
     step = max(1, BLOCK // k)
     for first in range(0, len(table), step):
         block = table[first : first + step]
-        for lag in range(1, min(k, m)):
-            row, column = np.nonzero(block[:, lag:] - block[:, :-lag] < m)
-            if row.size == 0:
-                break  # a larger lag is a larger distance
+        lag, (row, column) = 1, np.nonzero(np.diff(block, axis=1) < m)
+        while row.size:
             a, b = (block[row, c].astype(np.int64) for c in (column, column + lag))
             shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0  # windows that hold both
             product = shared * d[a] * d[b]
@@ -297,3 +296,6 @@ def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: i
             found.pairs -= 2 * float(shared.sum())
             found.row_products -= 2 * np.bincount(first + row, product, len(table))
             found.row_pairs -= 2 * np.bincount(first + row, shared, len(table))
+            lag += 1  # an event without a partner at this lag has none at a larger one
+            near = (column + lag < k) & (block[row, np.minimum(column + lag, k - 1)] - a < m)
+            row, column = row[near], column[near]

@@ -1,8 +1,8 @@
 """The objective compiled by numba, one family on the CPU: a radix sort, then one pass.
 
-Probability, mark and position are packed into one 64-bit integer (32 + 1 + 31 bits), so the sort carries its
-permutation for free; sorted, the upper halves ARE the probabilities. One pass then slides the window, takes its error
-and hands each event its gradient. Kernels release the GIL.
+Probability, mark and position are packed into one 64-bit integer (32 + 1 + 31 bits), so one sort of integers also gives
+the permutation, and the upper halves of the sorted integers are the sorted probabilities. One pass then slides the
+window, computes its error and writes the gradient of each event. The kernels release the GIL.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings
 
 Array = NDArray[Any]
 
-_WIDTH = 11  # bits of a digit of the radix sort: its counts stay in the first cache
+_WIDTH = 11  # bits of a digit of the radix sort: few enough that the counts stay in the first-level cache
 _DIGITS = 1 << _WIDTH
-# The window sum is kept at every _BLOCK-th window: coarse enough to be free, fine enough that a binary search
-# over the kept sums needs only a short walk to the exact window. _REFRESH bounds the drift of a running sum.
+# The window sum is stored for every _BLOCK-th window. A binary search over the stored sums finds the block, and a short
+# walk the window. Every _REFRESH blocks the running sum is computed afresh, which bounds its rounding error.
 _BLOCK = 256
 _REFRESH = 32
 _MARK = np.uint32(1 << 31)
 _jit = jit()
-# Reassociation lets sums use vector registers.
+# Reassociation allows the compiler to vectorise sums.
 _fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 
@@ -62,7 +62,7 @@ def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
         pairs, spare = np.empty((2, len(p)), np.uint64)
         each(lambda part: _pack(p.view(np.uint32), marks, *part, pairs), split(len(p)))
         ordered = _radix_sort(pairs, spare)
-        # numba runs on little-endian machines alone: the lower half of an integer comes first
+        # numba supports only little-endian machines, where the lower half of an integer comes first
         return ordered.view(np.float32)[1::2], ordered.view(np.uint32)[::2]
     order = np.argsort((p.view(np.int64) << 1) | marks)
     return p[order], order.astype(np.uint32) | (marks[order].astype(np.uint32) << np.uint32(31))
@@ -99,7 +99,7 @@ def _radix_sort(pairs: Array, spare: Array) -> Array:
 
 
 def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
-    """Return where the clusters of windows end and the weight of each."""
+    """Return the end of each cluster of windows and the weight of its windows."""
     m = len(q) - window + 1
     if s.weighting == "uniform":
         return np.array([m]), np.array([1 / m])
@@ -122,7 +122,7 @@ def _block_sums(q: Array, window: int, m: int, lo: int, hi: int, first: Array, t
             for v in q[start : start + window]:
                 running += v
         first[b] = running
-        # window i of the block has moved i steps: step i counts for all windows behind it
+        # the step from window i to i + 1 enters the sums of all later windows of the block
         new, old = q[start + window : start + window + count], q[start : start + count]
         moved, ahead = 0.0, 0.0
         for i in range(len(new)):
@@ -149,7 +149,7 @@ def _lloyd(
     sums = np.zeros(clusters + 1)
     sums[clusters] = prefix[-1]
     for step in range(iterations + 1):
-        moved = False  # edges begin at 0, and the first step finds none there
+        moved = False  # all edges start at 0, so the first step always moves some
         for i in range(1, clusters):
             middle = HALF_WAY * (centres[i - 1] + centres[i]) / 2
             edge, sums[i] = _search(q, window, m, first, prefix, middle)
@@ -166,7 +166,7 @@ def _lloyd(
 
 @_jit
 def _sum_at(q: Array, window: int, first: Array, k: int) -> float:
-    """Sum of window k, walked from the start of its block."""
+    """Return the sum of window k, computed step by step from the start of its block."""
     b = k // _BLOCK
     running: float = first[b]
     for j in range(b * _BLOCK, k):
@@ -193,7 +193,7 @@ def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: 
 
 @_jit
 def _next_run(q: Array, index: Array, j: int) -> int:
-    """First rank from j on where (probability, mark) differs from its predecessor."""
+    """Return the first rank from j on whose (probability, mark) differs from that of the rank before."""
     while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) < _MARK:
         j += 1
     return j
@@ -204,14 +204,14 @@ def _slide(
     q: Array, index: Array, window: int, lo: int, hi: int, ends: Array, weights: Array,
     epsilon: float, norm: int, factor: float, grad: Array,
 ) -> float:  # fmt: skip
-    """Weighted loss of the windows that start at ranks lo..hi, and the gradient of the events there.
+    """Return the weighted loss of the windows that start at ranks lo..hi, and write the gradient of the events there.
 
-    Window k is slid from k − 1; its slope dloss/d(mean of q) enters a ring, and the sum of the ring at rank j
-    is the sum over the windows j − M + 1 .. j that hold event j. Events that tie in probability and mark get
-    their mean, so the order of the rows cannot matter.
+    Window k is updated from k − 1. Its slope dloss/d(mean of q) enters a ring buffer of M entries, whose sum at rank j
+    is the sum over the windows j − M + 1 .. j that hold event j. Events with equal probability and mark get the mean
+    of their gradients, so the order of the rows has no influence.
     """
     m = len(q) - window + 1
-    share = 1.0 / window  # a product is three times as quick as a quotient
+    share = 1.0 / window  # multiplying is three times as fast as dividing
     even = EVEN * share
     ring = np.zeros(window)
     loss, cluster = 0.0, 0

@@ -1,8 +1,9 @@
-"""The h-calibration objective as it is defined, in numpy without an eye on speed: what every engine computes.
+"""The reference implementation of the h-calibration objective, in plain numpy: every engine computes this.
 
-Events are sorted by probability; every run of M of them is a window, whose error is its mean probability less
-its share of marks. A one-dimensional k-means of the windows' mean probabilities says how much each window
-counts (the paper's appendix on weighting).
+An event has a probability and a mark (whether it happened). Events are sorted by probability, and every run of M
+consecutive events is a window. The error of a window is its mean probability minus its share of marks. A
+one-dimensional k-means of the windows' mean probabilities gives the weight of each window (the paper's appendix on
+weighting).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from hcal.numerics import Float64, FloatArray, prefix_sums
 
 Weighting = Literal["kmeans", "uniform"]
 
-#: A centroid half-way between two centres, up to this relative rounding, belongs to the lower cluster.
-#: Without it the sums of tied probabilities, equal on paper, would fall to either side at random.
+#: A centroid half-way between two centres, up to this relative rounding, belongs to the lower cluster. Sums of tied
+#: probabilities are equal but for rounding, which would otherwise decide their cluster.
 HALF_WAY = 1 + 1e-10
 
-#: A window whose probabilities sum to its number of marks, up to this relative rounding, has no error.
-#: Without it the sign of 0, and so the slope of the window, would be what the order of additions leaves.
+#: A window whose probabilities sum to its number of marks, up to this relative rounding, has no error. Otherwise
+#: rounding would decide the sign of its error, and so its gradient.
 EVEN = 1e-9
 
 
@@ -35,14 +36,14 @@ class ObjectiveSettings:
     window : int
         M, the number of consecutive events in a window.
     epsilon : float
-        The error that is tolerated.
+        ε, the error of a window that is tolerated.
     scale : float
-        r, a constant factor.
+        r, a constant factor of the loss.
     clusters, iterations : int
-        Of the 1-D k-means that weights the windows; the number of Lloyd iterations is exact.
+        Number of clusters and of Lloyd iterations of the 1-D k-means that weights the windows.
     weighting : {"kmeans", "uniform"}
     norm : {1, 2}
-        2 squares the windowed error, without a root.
+        1 takes the excess of the absolute error over ε, 2 its square (without a root).
 
     Examples
     --------
@@ -96,9 +97,9 @@ def families_loss(
 def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) -> tuple[float, Float64]:
     """Return the loss of events p (n,) with marks (n,), and its gradient (n,).
 
-    Sorted by probability and mark; the error of a window is mean(q) − mean(o), and what exceeds ε counts,
-    with the weight of the window's cluster. Order and weights carry no gradient; events that tie in
-    probability and mark share their mean, so that the order of rows cannot matter.
+    Events are sorted by probability and mark. The error of a window is mean(q) − mean(marks); its excess over ε enters
+    the loss with the weight of the window's cluster. The gradient treats order and weights as constants. Events with
+    equal probability and mark get the mean of their gradients, so the order of rows has no influence.
 
     >>> one_family(np.array([0.5, 0.5]), np.array([False, True]), ObjectiveSettings(window=2))[0]
     0.0
@@ -121,7 +122,7 @@ def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) ->
 
 
 def sliding_means(values: ArrayLike, window: int) -> Float64:
-    """Return the mean of every run of ``window`` consecutive values; of all of them where they are fewer.
+    """Return the mean of every run of ``window`` consecutive values, or of all values if they are fewer.
 
     Shapes: values (n,) → (max(n − window, 0) + 1,).
 
@@ -136,9 +137,9 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
 
 
 def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 25) -> Float64:
-    """Return w = 1/(C·N_c) (m,) of windows: each cluster counts the same (an empty one counts 0).
+    """Return the weight 1/(C·N_c) of every window (m,), so that all clusters that are not empty weigh the same.
 
-    The centroids (m,) of the windows ascend.
+    ``centroids`` (m,) are the mean probabilities of the windows in ascending order; N_c is the size of a cluster.
 
     >>> window_weights([0.0, 0.1, 1.0], clusters=2)
     array([0.25, 0.25, 0.5 ])
@@ -148,12 +149,12 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
 
 
 def kmeans_ranges(values: ArrayLike, clusters: int = 15, iterations: int = 25) -> tuple[Float64, NDArray[np.int64]]:
-    """Cluster ascending values (m,): so many Lloyd steps from the quantiles (i + ½)/clusters.
+    """Return centres (clusters,) and edges (clusters + 1,) of a 1-D k-means of ascending values (m,).
 
-    On sorted values a cluster is a contiguous range, so a step costs a few binary searches and differences of
-    prefix sums. Start and number of steps are part of the objective: another k-means is another objective.
-    Steps after the last change are not made. Centres (clusters,): an empty cluster keeps its own. Edges
-    (clusters + 1,): cluster i is ``values[edges[i]:edges[i + 1]]``; a value half-way belongs to the lower one.
+    Lloyd's algorithm starts at the quantiles (i + ½)/clusters and makes ``iterations`` steps, or fewer if nothing
+    changes any more. Start and number of steps are part of the objective. Cluster i is
+    ``values[edges[i]:edges[i + 1]]``, and a value half-way between two centres belongs to the lower one; an empty
+    cluster keeps its centre. On sorted values a step costs a few binary searches and differences of prefix sums.
 
     >>> kmeans_ranges([0.0, 0.1, 0.9, 1.0], clusters=2)
     (array([0.05, 0.95]), array([0, 2, 4]))

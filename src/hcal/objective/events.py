@@ -1,9 +1,9 @@
-"""Which events are constrained: the families of h-𝒜 calibration (def:h-a-calib, eq:top-label-event).
+"""The families of events that the loss can calibrate: h-𝒜 calibration (def:h-a-calib, eq:top-label-event).
 
-A family gathers the probabilities q and the marks of its events, and scatters a gradient in q back to the
-probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and the losses are averaged:
-``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has a row a class. Families are written
-once for numpy arrays and torch tensors.
+A family gathers the probabilities q (F, n) and the marks of its events from the predictions, and scatters a gradient in
+q back to the predictions; engines see only q and marks. Each row of q is sorted and windowed on its own, and the losses
+of the rows are averaged. ``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has one row
+for each class. Every family works on numpy arrays and torch tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EventsArgument = Any
 
 
 class Events(NamedTuple):
-    """What a family gathers: probabilities (F, n), marks (F, n), and what it wants back in ``scatter``."""
+    """The events of a family: probabilities (F, n), marks (F, n), and an optional index for ``scatter``."""
 
     q: Any
     marks: Any
@@ -101,7 +101,7 @@ class TopLabel(Family):
 
 
 class ClassWise(Family):
-    """A row a class: N events "the label is k" each."""
+    """One row for each class k, with the N events "the label is k"."""
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return K rows, the columns of ``probs``."""
@@ -114,7 +114,7 @@ class ClassWise(Family):
 
 @dataclass(frozen=True)
 class Subsets(Family):
-    """A row a subset A of classes: N events "the label is in A" each. A class index is one subset of one.
+    """One row for each subset A of classes, with the N events "the label is in A"; a subset may be a single class.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Subsets(Family):
         unknown = {c for subset in self.subsets for c in subset} - set(range(probs.shape[1]))
         if unknown:
             raise ValueError(f"events name class {min(unknown)}, but there are {probs.shape[1]} classes")
-        # a sum and no matrix product: equal rows must stay equal to the last bit
+        # a sum instead of a matrix product, because equal rows must give bitwise equal results
         q = [probs[:, s[0]] if len(s) == 1 else probs[:, list(s)].sum(1) for s in self.subsets]
         marks = _label_marks(y, probs)
         xp, happened = namespace(probs), [marks[:, list(s)].any(1) for s in self.subsets]

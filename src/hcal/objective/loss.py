@@ -1,8 +1,8 @@
 """The h-calibration loss as a ``torch.nn.Module`` with its own backward pass, and its formula in torch.
 
-The formula takes any device, float32 or float64, several families at once. The order is by (probability, mark): the
-mark rides below the lowest bit of the float, so ONE sort of integers orders both, and the loss does not depend on
-the order of the rows even where probabilities tie.
+The formula works on any device, in float32 or float64, for several rows of events at once. Events are sorted by
+(probability, mark): the mark is appended as the lowest bit to the bits of the float, so one sort of integers orders
+both, and the loss does not depend on the order of the rows even if probabilities tie.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from hcal.objective.events import EventsArgument, family_of
 class HCalibrationLoss(torch.nn.Module):
     """Loss of h-calibration (eq:finalloss): sorted events, windows of M, k-means weights.
 
-    Order, clusters and weights carry no gradient; dL/dq_j = (r/M)·Σ w_k·sign(T_k) over the windows k that
-    contain event j and whose error exceeds ε. Events that tie in probability and mark share their mean
-    gradient, so value and gradient do not depend on the order of rows or classes.
+    The gradient treats order, clusters and weights as constants: dL/dq_j = (r/M)·Σ w_k·sign(T_k) over the windows k
+    that contain event j and whose error T_k exceeds ε. Events with equal probability and mark get the mean of their
+    gradients, so value and gradient do not depend on the order of rows or classes.
 
     Parameters
     ----------
     window : int
-        M. With fewer events there is one window of all of them.
+        M, the number of events in a window; with fewer events there is one window of all events.
     epsilon, scale : float
         ε and r.
     clusters : int
@@ -38,15 +38,14 @@ class HCalibrationLoss(torch.nn.Module):
     norm : {1, 2}
         2: max(|T| − ε, 0)², no root.
     events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
-        ``"pooled"`` sorts the events of all classes together; any other family is
-        averaged over its members.
+        ``"pooled"`` sorts the events of all classes together; with several classes or subsets, each is sorted on its
+        own and the losses are averaged.
     iterations : int
         Lloyd iterations of the k-means.
     check : bool
-        Refuse labels outside 0..K−1, and probabilities that are NaN or outside [0, 1]. On a GPU the verdict
-        must be read back, so every call waits for the device once: in a training loop, where batches should
-        queue up, pass False once the labels are known to be good. Wrong input then gives a wrong loss without
-        a word. On the CPU nothing waits and the check is always made.
+        Refuse labels outside 0..K−1, and probabilities that are NaN or outside [0, 1]. On a GPU the check makes
+        every call wait for the device; in a training loop, pass False once you know that the labels are valid. Invalid
+        input then gives a wrong loss without an error. On the CPU the check is always made.
 
     Examples
     --------
@@ -101,7 +100,7 @@ class HCalibrationLoss(torch.nn.Module):
 
 
 class WithGradient(torch.autograd.Function):
-    """A loss whose value and gradient ``compute(probs, y, need_grad=...)`` returns together: both need one sort."""
+    """A loss whose value and gradient come from one call of ``compute(probs, y, need_grad=...)``, with one sort."""
 
     @staticmethod
     def forward(ctx: Any, probs: Tensor, y: Tensor, compute: Callable[..., tuple[Any, Any]]) -> Tensor:
@@ -116,15 +115,15 @@ class WithGradient(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         """Return the gradient in the probabilities."""
         grad = ctx.saved_tensors[0]
-        # the loss itself is what is usually minimised; on a GPU to look would be to wait
+        # usually the factor is 1 and a copy can be saved; on a GPU, reading the factor would wait for the device
         whole = upstream.device.type == "cpu" and float(upstream) == 1.0
         return grad if whole else grad * upstream, None, None
 
 
 def check_tensors(probs: Tensor, y: Tensor, *, values: bool = True) -> Tensor:
-    """Return probs (N, K) as floats of 32 or 64 bits, once they lie in [0, 1] and y (N,) in 0..K−1.
+    """Check that probs (N, K) lie in [0, 1] and y (N,) in 0..K−1; return probs as float32 or float64.
 
-    The ``values`` of what lies on a device are read back: one wait for it. On the CPU all are checked.
+    On a GPU the values are checked only if ``values`` is true, which waits for the device once.
 
     >>> import torch
     >>> check_tensors(torch.tensor([[0.5, float("nan")]]), torch.tensor([0]))
@@ -139,7 +138,7 @@ def check_tensors(probs: Tensor, y: Tensor, *, values: bool = True) -> Tensor:
     if wide.device.type == "cpu":
         check_arrays(wide.detach().numpy(), y.numpy())
     elif values:
-        # NaN passes through a minimum; float64 holds every label that can be right
+        # a minimum over NaN is NaN; float64 represents every valid label exactly
         ends = [v for part in (wide.detach(), y) for v in torch.aminmax(part)]
         least, most, first, last = torch.stack([v.to(torch.float64) for v in ends]).tolist()
         check_ranges(least, most, int(first), int(last), wide.shape[1])
@@ -191,7 +190,7 @@ def window_weights(centroid: Tensor, s: ObjectiveSettings) -> Tensor:
 
 
 def kmeans_ranges(x: Tensor, clusters: int, iterations: int) -> Tensor:
-    """Return the edges (F, C + 1) of the k-means clusters of ascending rows; see ``weights``."""
+    """Return the edges (F, C + 1) of the k-means clusters of ascending rows, as in ``definition.kmeans_ranges``."""
     x = x.contiguous()
     prefix = prefix_sum(x)
     at = (torch.arange(clusters, device=x.device, dtype=torch.float64) + 0.5) / clusters * (x.shape[1] - 1)
@@ -226,7 +225,7 @@ def _spread_windows(slope: Tensor, window: int) -> Tensor:
 
 
 def mean_over_ties(ranked: Tensor, key: Tensor) -> Tensor:
-    """Give events that tie in probability and mark their mean gradient, whatever their rows."""
+    """Give events with equal probability and mark the mean of their gradients."""
     n = key.shape[1]
     same = key[:, 1:] == key[:, :-1]
     position = torch.arange(n, device=key.device).expand_as(key)

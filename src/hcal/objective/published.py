@@ -1,9 +1,9 @@
-"""The published code's variant of the loss (it departs from the paper; for comparison only).
+"""The loss as the published code computes it, for comparison only: it differs from the paper.
 
-Differences: a kernel of M + 1 events centred on every event, zero-padded and always divided by M + 1; the
-average over K passes, each of which leaves out the rows of one class; k-means on the centre event's
-probability; a cluster mean that divides by N_c + 1e-5. A subset of a sorted list is sorted, so all passes
-share ONE sort.
+Differences: the window has M + 1 events and is centred on every event, padded with zeros and always divided by M + 1;
+the loss is averaged over K passes, each of which leaves out the rows of one class; the k-means clusters the probability
+of the centre event; the mean of a cluster divides by N_c + 1e-5. A subset of a sorted list is sorted, so all passes
+share one sort.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PublishedLoss(torch.nn.Module):
     Parameters
     ----------
     window : int
-        M, even; the kernel has M + 1 taps.
+        M, which must be even; a window has M + 1 events.
     leave_one_out : bool
-        Average the passes that leave out the rows of one class (the published code does, but on ImageNet).
+        Average over passes that each leave out the rows of one class (as published, except for ImageNet).
     kmeans : callable, optional
         Ascending probabilities (n,) to ascending centres (C,); by default the published one,
         :func:`sampled_kmeans`.
@@ -103,7 +103,7 @@ def _one_pass(q: Tensor, o: Tensor, variant: PublishedLoss) -> tuple[Tensor, Ten
 
 
 def _centred_sum(x: Tensor, window: int) -> Tensor:
-    """Sum over the window + 1 neighbours of each element, zeros beyond the ends."""
+    """Return for each element the sum of the window + 1 elements around it, with zeros beyond the ends."""
     prefix = prefix_sum(x[None])[0]
     at = torch.arange(len(x), device=x.device)
     return prefix[(at + window // 2 + 1).clamp_max(len(x))] - prefix[(at - window // 2).clamp_min(0)]
@@ -118,9 +118,9 @@ def _weights(q: Tensor, variant: PublishedLoss) -> Tensor:
     return (1 / (s.clusters * (counts + 1e-5))).repeat_interleave(counts)
 
 
-# The k-means of the published code: a seeded random sub-sample, a random start, 25 Lloyd iterations. Its draws
-# are those of a 32-bit Mersenne twister, so the same seed picks the same positions as the library it calls
-# (Johnson, Douze, Jégou: Billion-scale similarity search with GPUs, 2019); the tests hold it to golden values.
+# The k-means of the published code takes a seeded random sub-sample, a random start and 25 Lloyd iterations. It draws
+# with a 32-bit Mersenne twister, as the library that the published code calls does (Johnson, Douze, Jégou:
+# Billion-scale similarity search with GPUs, 2019), so equal seeds pick equal positions; the tests compare its values.
 
 _POINTS_PER_CLUSTER = 256
 _SPLIT_SEED = 1234
@@ -130,7 +130,7 @@ _NUDGE = 1 / 1024
 def sampled_kmeans(values: ArrayLike, clusters: int = 15, iterations: int = 25, random_state: int = 1234) -> Float64:
     """Return the ascending centres (clusters,) of the published k-means.
 
-    ``values`` (n,) ascend: another order of the same values is another sub-sample.
+    ``values`` (n,) must ascend, because their order decides the sub-sample.
 
     >>> sampled_kmeans([0.0, 0.1, 0.9, 1.0], clusters=2).round(3)
     array([0.05, 0.95])
@@ -148,7 +148,7 @@ def sampled_kmeans(values: ArrayLike, clusters: int = 15, iterations: int = 25, 
 
 
 def _draw(n: int, take: int, random_state: int) -> tuple[int, ...]:
-    """First ``take`` positions of a seeded random permutation of n (Fisher and Yates)."""
+    """Return the first ``take`` positions of a seeded random permutation of n (Fisher and Yates)."""
     twister = _twister(random_state)
     moved: dict[int, int] = {}
     out = []
@@ -177,7 +177,7 @@ def _lloyd(x: Float64, prefix: Float64, centres: Float64) -> Float64:
 
 
 def _split_for_empty(centres: Float64, counts: NDArray[np.int64], n: int) -> Float64:
-    """Give each empty cluster half of a populous one, drawn with a probability that grows with its size."""
+    """Give each empty cluster half of another one, which is drawn with a probability that grows with its size."""
     k = len(centres)
     twister = _twister(_SPLIT_SEED)
     for empty in np.flatnonzero(counts == 0):
