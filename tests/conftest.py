@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def fitted() -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def _registries_stay_as_they_are() -> Iterator[None]:
     places = (("hcal.calibrators.registry", "_registered"), ("hcal.metrics.registry", "METRICS"))
-    found = [getattr(sys.modules[module], name) for module, name in places if module in sys.modules]
+    found = [getattr(import_module(module), name) for module, name in places]
     known = [dict(registry) for registry in found]
     yield
     for registry, before in zip(found, known, strict=True):

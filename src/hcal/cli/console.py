@@ -90,8 +90,8 @@ def _explain(error: Exception) -> None:
     text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))
     torch_says = isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", text, re.I)
     if torch_says or isinstance(error, MemoryError):
-        say("error", "red", f"not enough memory: {text or type(error).__name__}")
-        say("note", "cyan", "a command that has --batch-rows can read its file by blocks: --batch-rows 65536")
+        what = f"not enough memory: {text}".removesuffix(": ")
+        say("error", "red", f"{what}; a command that has --batch-rows can read its file by blocks (--batch-rows 65536)")
     elif isinstance(error, OSError) and error.strerror:
         say("error", "red", f"{error.strerror}: {error.filename or ''}".removesuffix(": "))
     elif known or isinstance(error, _EXPECTED):
