@@ -52,9 +52,9 @@ def call(what: str) -> Callable[[], object]:
         probs = torch.from_numpy(scores).to(device).softmax(1).requires_grad_()
         labels, loss = torch.from_numpy(y).to(device), hcal.HCalibrationLoss(check=False)
         return lambda: loss(probs, labels).backward()
-    n, k, device = (25_000, 1000, "cuda") if what.endswith("gpu") else (5000, 10, None)
+    n, k, epochs, device = (25_000, 1000, 300, "cuda") if what.endswith("gpu") else (5000, 10, 30, None)
     scores, y = data(n, k)
-    return lambda: hcal.HCalibrator(maps="ensemble-128", epochs=30, device=device).fit(scores, y)
+    return lambda: hcal.HCalibrator(maps="ensemble-128", epochs=epochs, device=device).fit(scores, y)
 
 
 def measure(what: str, absent: str) -> float:

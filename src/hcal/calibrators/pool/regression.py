@@ -26,8 +26,8 @@ from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newto
 _EXACT = 1e-16
 #: With more scores than this, the search for the temperature starts on a part of the rows.
 _MANY_SCORES = 4_000_000
-#: Numbers of a block of rows that fit into a processor's cache.
-_CACHED = 131_072
+#: Numbers in a block of rows: few enough for a cache, and enough to keep a thread busy.
+_BLOCK = 524_288
 
 
 def _likelihood(scores: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
@@ -164,14 +164,14 @@ def fit_shares(
     start = np.concatenate([[1.0], np.zeros(j + k - 1)])
 
     def sum_blocks(work: Callable[[slice], Any]) -> Any:
-        """Sum over blocks of rows that stay in the cache; threads share them."""
-        return sum(each(work, row_blocks((n, j * k), _CACHED), events=basis.size))
+        """Sum over blocks of rows that fit in the cache. Threads share them, so products avoid BLAS and its threads."""
+        return sum(each(work, row_blocks((n, j * k), _BLOCK), events=basis.size))
 
     def moved(theta: Float64, b: slice) -> Float64:
-        return np.asarray(theta[j:] - theta[:j] @ basis[b])
+        return np.asarray(theta[j:] - np.einsum("j,njk->nk", theta[:j], basis[b]))
 
     def back(pull: Float64, b: slice) -> Float64:
-        return np.concatenate([-(basis[b] @ pull[:, :, None]).sum(axis=0)[:, 0], pull.sum(axis=0) * free])
+        return np.concatenate([-np.einsum("njk,nk->j", basis[b], pull), pull.sum(axis=0) * free])
 
     def probs(theta: Float64) -> tuple[float, Float64]:
         p = np.empty((n, k))
@@ -189,8 +189,8 @@ def fit_shares(
 
         def slopes(b: slice) -> Float64:
             """Return the gradient and the diagonal of the matrix."""
-            heavy, mean = p[b] * weight[b, None], (basis[b] @ p[b][:, :, None])[:, :, 0]
-            curved = ((basis[b] ** 2) @ heavy[:, :, None]).sum(axis=0)[:, 0] - weight[b] @ mean**2
+            heavy, mean = p[b] * weight[b, None], np.einsum("njk,nk->nj", basis[b], p[b])
+            curved = np.einsum("njk,nk->j", basis[b] ** 2, heavy) - weight[b] @ mean**2
             own = np.concatenate([curved, (heavy * (1 - p[b])).sum(axis=0)])
             heavy[np.arange(len(heavy)), y[b]] -= weight[b]
             return np.stack([back(heavy, b), own])
