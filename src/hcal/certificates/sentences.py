@@ -60,7 +60,7 @@ def error_words(found: Any, limit: float | None = None) -> str:
     tolerance = "" if limit is None else f" (tolerance {points(limit)})"
     return (
         f"estimated {estimate_words(found.estimate)} off on average, at most {points(found.bound)} proven"
-        f"{tolerance}; an estimated {far} of rows are off by more than 5 points."
+        f"{tolerance}; {far} of rows are estimated to be off by more than 5 points."
     )
 
 
