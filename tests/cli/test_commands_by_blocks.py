@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -79,8 +80,11 @@ def test_rows_of_the_fit_are_found_among_blocks(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
-    asked = ("evaluate", folder / "parts", "--metrics", "nll,brier", "--json")
-    assert json.loads(run(*asked, "--workers", 2).stdout)["metrics"] == json.loads(run(*asked).stdout)["metrics"]
+    for asked in (("evaluate", "--metrics", "nll,brier"), ("report", "-o", tmp_path / "r.html")):
+        told = [run(*asked, folder / "parts", "--json", *w).stdout for w in ((), ("--workers", 2))]
+        assert told[0] == told[1]
+    with patch("hcal.passes.Processes.__call__", side_effect=RuntimeError("asked")):
+        assert "asked" in run("report", folder / "parts", "-o", tmp_path / "r.html", "--workers", 2, code=1).stderr
     model = folder / "m.hcal"
     run("apply", model, folder / "parts", "-o", tmp_path / "two", "--workers", 2)
     assert len(list((tmp_path / "two").iterdir())) == 4

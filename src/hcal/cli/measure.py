@@ -176,8 +176,8 @@ def report(
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         wanted["positive"] = options.class_number(positive, source.classes)
-        with console.working(f"measuring {source.name}", quiet=shown.silent):
-            content = measure_blocks(source, calibrator, **wanted)
+        with blocks.working(f"measuring {source.name}", source.n_rows, quiet=shown.silent) as told:
+            content = measure_blocks(source, calibrator, **wanted, **told)
     else:
         data = files.read(calibrator)
         wanted |= {"positive": options.class_number(positive, data.classes), "class_names": _text_names(data)}
@@ -194,8 +194,8 @@ def report(
         console.show_lines("\n".join(verdict.sentences))
         console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
 
-    told = ("grade", "headline", "chips", "sentences", "alarms")
-    shown.show({"report": str(output), **{name: getattr(verdict, name) for name in told}}, show)
+    parts = ("grade", "headline", "chips", "sentences", "alarms")
+    shown.show({"report": str(output), **{name: getattr(verdict, name) for name in parts}}, show)
 
 
 def parse_cost(text: str | None) -> dict[str, float] | None:

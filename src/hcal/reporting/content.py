@@ -221,12 +221,16 @@ def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> 
     return ReportSide(s.data.probs, replace(headline, results=results, notes=others.notes), curves)
 
 
-def measure_blocks(source: Any, calibrator: Calibrator | str | None = None, **options: Any) -> Content:
+def measure_blocks(
+    source: Any, calibrator: Calibrator | str | None = None, *, runner: Any = None, advance: Any = None, **options: Any
+) -> Content:
     """Measure files block by block: the headline metrics of all rows, everything else on a random sample.
 
     Parameters
     ----------
     source : hcal.io.Batches
+    runner, advance
+        As for :func:`hcal.evaluation.blocks.evaluate_batches`.
     calibrator, **options
         As for :func:`measure_report`.
     """
@@ -235,7 +239,7 @@ def measure_blocks(source: Any, calibrator: Calibrator | str | None = None, **op
     if options.get("cross_fit") or isinstance(calibrator, str):
         raise ValueError("cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)")
     ci, positive = options.get("ci", 0.95), options.get("positive", 1)
-    found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive)
+    found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive, runner=runner, advance=advance)
     sample = found.sample
     options.setdefault("source", Source(str(source.name), source.part, source.kind))
     options["class_names"] = options.get("class_names") or source.classes
