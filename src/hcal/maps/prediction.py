@@ -46,6 +46,11 @@ class Prediction(Map):
 
     def in_blocks(self, scores: FloatArray, *, kernel: bool = True) -> FloatArray:
         """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block."""
+        if kernel and self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax:
+            # The kernel works in blocks of its own and does all that is left to do.
+            done: FloatArray | None = self.map.compiled(scores) if to_logits(scores, self.kind) is scores else None
+            if done is not None:
+                return done
         out = np.empty(scores.shape, dtype=scores.dtype)
         wide = scores.dtype if self.map.float32_safe else np.float64
         step = max(1, _BLOCK_SCORES // (scores.shape[1] * self.map.expansion))

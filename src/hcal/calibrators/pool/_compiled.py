@@ -142,6 +142,8 @@ def _lower(p: Array, share: Array, t: int, over: Any) -> None:
             if p[j] > level:
                 mass += (1.0 - share[j]) * p[j]
                 many += 1.0 - share[j]
+        if mass / many == level:
+            break
         level = mass / many
     for j in range(len(p)):
         more += (1.0 - share[j]) * max(p[j] - level, 0.0)
@@ -176,7 +178,7 @@ def _predict(
         _largest(margin, top, second, at)
         correction[:] = _set_margins(margin, top, beta, sharpness, top_bias, part, mass)
         for r in range(rows):
-            value = (math.log1p(mass[r] / k) - spread[0]) / spread[1]
+            value = (math.log(1.0 + mass[r] / k) - spread[0]) / spread[1]
             slope[r] = slope_0 + by_spread * kind(min(max(value, spread[2]), spread[3]))
             odds[r] = beta * (top[r] - second[r])
         _add_curve(by_gap, odds, correction)
@@ -194,7 +196,7 @@ def _predict(
             correction[r] += odds[r]
         _add_curve(by_odds, odds, correction)
         for r in range(rows):
-            beyond = math.log1p(math.exp(-abs(correction[r])))
+            beyond = math.log(1.0 + math.exp(-abs(correction[r])))
             won[r] = min(correction[r], 0.0) - beyond
             lost[r] = min(-correction[r], 0.0) - beyond - lost[r]
             if part[r] == one:  # its score has been _NEVER
@@ -236,7 +238,9 @@ def _predict(
                     _lower(p, np.maximum(one - margin[:, r] * sharpness, zero), at[r], over)
             else:  # several classes share the top, and what the curve adds
                 share = np.maximum(one - margin[:, r] * sharpness, zero)
-                p *= np.exp(share * part[r] * kind(correction[r]))
+                for j in range(k):
+                    if share[j] > 0:
+                        p[j] *= math.exp(share[j] * part[r] * correction[r])
                 p /= p.sum()
                 if keep:
                     _lower(p, share, at[r], over)
