@@ -121,7 +121,10 @@ class _Sample:
         if not self._parts:
             return None
         whole = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        order = np.argsort(whole["hash"], kind="stable")[: self.most]
+        order = np.arange(len(whole["hash"]))
+        if len(order) > self.most:
+            order = np.argpartition(whole["hash"], self.most - 1)[: self.most]
+        order = order[np.argsort(whole["hash"][order])]  # numbers of rows have different hashes
         if len(order) == self.most:
             self._limit = whole["hash"][order[-1]]
         self._parts = [{name: column[order] for name, column in whole.items()}]
