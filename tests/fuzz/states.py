@@ -38,7 +38,7 @@ def tamper(state: dict[str, Any], rng: np.random.Generator) -> str:
             elif kind < 0.25 and isinstance(part, list):
                 part.append(part[key])
             else:
-                part[key] = VALUES[int(rng.integers(len(VALUES)))]
+                part[key] = copy.deepcopy(VALUES[int(rng.integers(len(VALUES)))])
             break
     text = json.dumps(made)
     at = int(rng.integers(len(text)))

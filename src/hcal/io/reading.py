@@ -370,6 +370,8 @@ def read(
     reading, parts = Reading(request, part, keep, None if order is None else tuple(order)), list[DataFile]()
     for piece in list(pieces_of(paths, reading, peak=peak)):
         parts += [data for _, data in read_blocks(replace(piece, reading=reading))]
+        if not parts:  # a damaged file may announce rows that it does not hold
+            raise ValueError(f"cannot read {paths[0].name}: it has no rows")
         reading = reading.after(parts[0])
     first, dropped = parts[0], sum(part.dropped for part in parts)
     if len(parts) > 1:
