@@ -125,7 +125,7 @@ class Evil:
 
 def test_rows_that_are_announced_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by fuzzing: a damaged .parquet says that it has 40 rows, and pyarrow reads none."""
-    (tmp_path / "a.csv").write_text("logit_a,logit_b,y\n1,2,0\n")
+    (tmp_path / "a.csv").write_text("logits_0,logits_1,y\n1,2,0\n")
     monkeypatch.setattr("hcal.io.reading.read_blocks", lambda piece: iter(()))
     with pytest.raises(ValueError, match=r"cannot read a.csv: it has no rows"):
         read(tmp_path / "a.csv")
