@@ -180,6 +180,7 @@ def test_integers_in_any_clothes_are_labels(labels: Any) -> None:
         (np.where(np.arange(40) == 3, -1, 1), "finite and non-negative; row 3 is -1"),
         (np.where(np.arange(40) == 3, np.nan, 1), "finite and non-negative; row 3 is nan"),
         (np.zeros(40), "zero everywhere"),
+        (np.where(np.arange(40) == 3, 1e13, 1), "counts rows, and row 3 is 1e"),
         (np.full(40, "a"), "sample_weight must hold real numbers"),
     ],
 )

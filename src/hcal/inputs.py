@@ -17,6 +17,8 @@ from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
+#: The most rows that one weight may stand for.
+MOST_ROWS = 1e12
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,7 @@ def _refuse_probs(x: FloatArray) -> None:
         unit, looks = 1, len(x) > 1 and x.min() >= 0 and x.max() <= 1
         rows, insist = "one score a row", "pass two columns, zeros and the score"
     else:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
         unit = 1 if first < 50 else 100
         # For nearly every input the first row decides, and the others need not be read.
@@ -368,6 +370,8 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
 def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     """Check that sample weights (N,) are finite, non-negative and not all zero; None stays None.
 
+    A weight below 10⁻¹² of the largest one is rounding, and counts as 0.
+
     Examples
     --------
     >>> check_weight([1, 2], 2)
@@ -381,9 +385,12 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     bad = ~(np.isfinite(weight) & (weight >= 0))
     if bad.any():
         raise ValueError(f"sample_weight must be finite and non-negative; {_first(bad)} is {weight[bad][0]}")
-    if weight.sum() == 0:
+    if not weight.any():
         raise ValueError("sample_weight is zero everywhere")
-    return weight
+    if weight.max() > MOST_ROWS:
+        row = int(weight.argmax())
+        raise ValueError(f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a constant")
+    return np.where(weight < 1e-12 * weight.max(), 0.0, weight)
 
 
 def check_groups(groups: Any, n_rows: int) -> IntArray | None:

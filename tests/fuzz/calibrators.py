@@ -72,7 +72,7 @@ WEIGHTS: dict[str, Callable[[np.random.Generator, int], np.ndarray | None]] = {
     "sum to one": lambda rng, n: rng.dirichlet(np.ones(n)) + 1e-12,
     "millions": lambda rng, n: rng.uniform(1e6, 1e7, n),
     "one row only": lambda rng, n: np.eye(n)[rng.integers(n)],
-    "far apart": lambda rng, n: 10.0 ** rng.uniform(-200, 100, n),
+    "far apart": lambda rng, n: 10.0 ** rng.uniform(-200, 12, n),
 }
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {

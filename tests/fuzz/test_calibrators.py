@@ -23,6 +23,15 @@ FOUND = [
     # A variance that underflowed had no logarithm.
     Case("gp", 3, 3, "one outlier", "right", "far apart", "every other row", "log_probs", 496),
     Case("uncal", 5, 12, "last bits", "one class", "one row only", "float32", "probs", 1909),
+    # Sums and keys of rows that overflow, float32 of more than it holds, ranges too small to divide by.
+    Case("vs", 2, 12, "largest floats", "right", "sum to one", "every other row", "logits", 1984),
+    Case("iso", 3, 2, "mixed scales", "right", "counts", "every other row", "logits", 1413),
+    Case("h", 1, 3, "largest floats", "any", "none", "reversed twice", "logits", 132),
+    Case("smooth_spline", 40, 2, "subnormal", "right", "fractions", "every other row", "logits", 866),
+    Case("pool", 2, 2, "subnormal", "one class", "fractions", "column-major", "logits", 1540),
+    # Weights two hundred digits apart.
+    Case("hb", 40, 12, "votes", "right", "far apart", "column-major", "logits", 279),
+    Case("pool", 40, 5, "largest floats", "any", "far apart", "float32", "probs", 1806),
 ]
 #: Of the issue: scores that gave NaN in most methods, differences that overflow.
 EXTREME = ("subnormal", "largest floats", "mixed scales")

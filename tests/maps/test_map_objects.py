@@ -9,6 +9,7 @@ import pytest
 
 from hcal import xp
 from hcal.calibrators._scaling import Temperature
+from hcal.calibrators.smooth_spline import OddsCurves
 from hcal.maps.base import Map, array, build_map, map_type, option
 from hcal.maps.paper import TableMap
 from hcal.maps.prediction import Prediction, keep_argmax, raise_to_floor, reweight
@@ -65,6 +66,12 @@ def toy(**changes):
 def test_a_field_that_is_not_as_declared_is_named(changes, message) -> None:
     with pytest.raises(ValueError, match=message):
         toy(**changes)
+
+
+def test_a_size_is_not_negative() -> None:
+    """Found by fuzzing: no offsets at all were E + 1 of them, with E = −1."""
+    with pytest.raises(ValueError, match=r"'offsets' has shape \(0,\), declared is \(E\+1\)"):
+        OddsCurves(offsets=np.zeros(0, np.int64), knots=np.zeros(0), values=np.zeros(0))
 
 
 def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:

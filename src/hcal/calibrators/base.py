@@ -330,6 +330,7 @@ def named(fitted: Fitted, names: _Names) -> Fitted:
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
 
 
+@np.errstate(over="ignore")  # an infinite key sorts as well as any other
 def by_content(x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> _Rows:
     """Return the rows with positive weight, in an order that does not depend on the order in which they were given.
 

@@ -202,7 +202,7 @@ def train_candidates(
 def _on(x: FloatArray, device: str) -> Tensor:
     import torch
 
-    return torch.as_tensor(np.ascontiguousarray(x, dtype=np.float32), device=device)
+    return torch.as_tensor(np.clip(x, -1e30, 1e30).astype(np.float32), device=device)
 
 
 def _winner(candidates: list[Candidate], select: str, inputs: dict[Reference, Tensor], y: IntArray) -> Fitted:

@@ -131,7 +131,7 @@ def _increasing(knots: Float64, values: Float64, x: Float64, mass: Float64, *, s
 
 def _apart(knots: Float64) -> Float64:
     """Leave out knots that are closer than a ten-thousandth of the range to the one before."""
-    gap = (knots[-1] - knots[0]) * 1e-4
+    gap = max((knots[-1] - knots[0]) * 1e-4, _CLOSEST)
     kept = [knots[0]]
     for knot in knots[1:]:
         if knot - kept[-1] > gap:

@@ -217,7 +217,8 @@ def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:
         return length == size
     found = _SIZE.fullmatch(size)
     assert found is not None, f"a size is a number, a letter, or a letter and a number: {size!r}"
-    return length - int(found[2] or 0) == sizes.setdefault(found[1], length - int(found[2] or 0))
+    count = length - int(found[2] or 0)
+    return count >= 0 and count == sizes.setdefault(found[1], count)
 
 
 def log_sigmoid(x: Array) -> Array:

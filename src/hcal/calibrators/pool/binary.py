@@ -88,7 +88,8 @@ def _grid(u: Float64, mass: Float64) -> Float64:
 
 def _moments(values: Float64, weight: Float64) -> tuple[float, float]:
     """Return the mean and the standard deviation; the latter is replaced by a unit if all values are equal."""
-    unit = float(np.abs(values).max()) or 1.0  # squares of huge scores would overflow
+    largest = float(np.abs(values).max())
+    unit = largest if largest > 1e-100 else 1.0  # squares of huge scores would overflow, and of tiny ones vanish
     mean = float(np.average(values / unit, weights=weight))
     deviation = float(np.sqrt(np.average((values / unit - mean) ** 2, weights=weight)))
     return mean * unit, deviation * unit if deviation > 1e-9 else unit
