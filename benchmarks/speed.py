@@ -1,7 +1,7 @@
 """What users wait for, as ratios within one run: fits, predictions, the h loss, metrics, the start of the command.
 
-    python benchmarks/speed.py                       # prints a table
-    python benchmarks/speed.py --write               # results/speed.csv and the table of docs/performance.md
+    OMP_NUM_THREADS=1 python benchmarks/speed.py            # prints a table
+    OMP_NUM_THREADS=1 python benchmarks/speed.py --write    # results/speed.csv and the table of docs/performance.md
 
 Times are CPU seconds (the least of several calls), so that a busy machine changes them little. References: numpy's
 softmax of the same array, scikit-learn's temperature scaling, torch's sort of all events.
@@ -58,7 +58,8 @@ def of_size(size: str) -> list[Row]:
         rows.append({"size": size, "what": what, "cpu_s": f"{seconds:.4g}", "reference": reference,
                      "ratio": f"{seconds / of:.3g}" if of else ""})  # fmt: skip
 
-    softmax = cpu(lambda: hcal.softmax(scores), 5)
+    often = 30 if n * k < 10**7 else 8
+    softmax = cpu(lambda: hcal.softmax(scores), often)
     temperature = cpu(lambda: sklearn_temperature(scores, y), repeats)
     cal = hcal.PooledCalibrator().fit(scores, y)
     add(
@@ -67,7 +68,7 @@ def of_size(size: str) -> list[Row]:
         "scikit-learn's temperature",
         temperature,
     )
-    add("pool: predict", cpu(lambda: cal.predict_proba(scores), 5), "numpy's softmax", softmax)
+    add("pool: predict", cpu(lambda: cal.predict_proba(scores), often), "numpy's softmax", softmax)
     ts = hcal.make_calibrator("ts")
     add("ts: fit", cpu(lambda: ts.fit(scores, y), repeats), "scikit-learn's temperature", temperature)
     if n * k < 10**7:

@@ -65,6 +65,7 @@ def equal_width_cells(s: Sample, bins: int) -> Cells:
     happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
     sums, zeros = s.column_sums
     rest = s.total - cells.weight.sum(axis=1) - zeros
+    rest *= rest > 1e-12 * s.total  # less is what rounding leaves of nothing
     cells.gap[:, 0] += (sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
     cells.weight[:, 0] += rest
     return cells
