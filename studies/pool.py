@@ -266,7 +266,7 @@ def parts() -> dict[str, Row]:
         "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
         "without the last curve": {"members__last_curve": _no_curve},
         "one slope below the top": {"maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
-        "three bends below the top instead of six": {"maps__BENDS": (2.0, 5.0, 10.0, 1e9, 1e9, 1e9)},
+        "three bends instead of six": {"maps__BENDS": (2.0, 5.0, 10.0, 1e9, 1e9, 1e9)},
         "no slope by spread": _NO_SPREAD,
         "no class terms in top-versus-rest": {"members__CLASS_RIDGE": 1e12},
         "no runner-up": {"maps__runner_up": _flat},
