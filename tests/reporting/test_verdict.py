@@ -112,6 +112,8 @@ def test_over_and_under_confident_and_calibrated_are_called_so() -> None:
     assert re.search(r"over-confident by \d+\.\d points", verdict.sentences[0])
     assert "none of the 4,000 predicted classes changes" in verdict.sentences[1]
     assert "falls from" in verdict.sentences[1]
+    same = hcal.make_calibrator("uncal").fit(*synthetic(200))
+    assert "stays at" in verdict_of(measure_report(*synthetic(300, seed=1), same)).sentences[1]
     assert "under-confident by" in verdict_of(measured(0.4)).sentences[0]
     assert "neither over- nor under-confident" in verdict_of(measured(1.0)).sentences[0]
     assert verdict_of(measure_report(*synthetic(1000))).grade == "bad"  # as it stands

@@ -186,10 +186,9 @@ def _change(content: Content, after: ReportSide) -> str:
         kept = f"{changed:,} of {len(content.y):,} predictions {verb}"
     rate = after.evaluation.positive
     stated = percent(after.evaluation.mean_confidence) if rate is None else percent(rate.stated, 2)
-    return (
-        f"After {title} it states {stated}; the estimated calibration error "
-        f"{'falls' if new < old else 'rises'} from {points(old)} to {points(new)}, and {kept}."
-    )
+    verb, ends = "falls" if new < old else "rises", (points(old), points(new))
+    moved = f"stays at {ends[0]}" if ends[0] == ends[1] else f"{verb} from {ends[0]} to {ends[1]}"
+    return f"After {title} it states {stated}; the estimated calibration error {moved}, and {kept}."
 
 
 def _alarms(content: Content) -> list[str]:
