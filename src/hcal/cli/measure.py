@@ -242,11 +242,10 @@ def certify(
     else:
         data = files.read(calibrator)
         if calibrator is None and data.made_by and not fresh:
-            advice = (
-                "certify the scores with --model, which recognises rows of its fit, or add --fresh if none of these"
+            raise ValueError(
+                f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
+                "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
             )
-            made = f"{data.name} was written by hcal apply with the model {data.made_by}"
-            raise ValueError(f"{made}: {advice} rows was used in the fit")
         y = data.labels()
         rows: list[Any] = [_own_probs(data), y]
         wanted |= {"positive": options.class_number(positive, data.classes), "classes": _text_names(data)}
@@ -279,7 +278,7 @@ def compare(
 ) -> None:
     """Fit several methods and show which does best on rows that they have not seen."""
     import hcal
-    from hcal.evaluation.comparison import FOLDS, Task
+    from hcal.evaluation.comparison import FOLDS, Task, named_files
     from hcal.io.files import files_of
 
     options.check_output(out, *files.file, test, files.labels)
@@ -302,9 +301,9 @@ def compare(
     tasks: dict[str, Any] = {}
     if not files.several:
         tasks["task"] = task(files, "task")
-    for path in files_of(files.file) if files.several else []:
+    for name, path in named_files(files_of(files.file)).items() if files.several else ():
         plain = not files.options() and folds == FOLDS  # then the file is read where it is needed
-        tasks[path.stem] = str(path) if plain else task(files.of(path), path.stem)
+        tasks[name] = path if plain else task(files.of(path), name)
     table = hcal.compare(tasks=tasks, **wanted)
     table = table if sort is None else table.sorted(sort)
 

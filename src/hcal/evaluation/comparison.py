@@ -188,7 +188,7 @@ def compare(
     elif cal_logits is not None or folds is not None or groups is not None:
         raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
     else:
-        given = tasks if isinstance(tasks, Mapping) else {Path(path).stem: path for path in tasks}
+        given = tasks if isinstance(tasks, Mapping) else named_files(tasks)
         sources = {
             name: Task.from_arrays(name, t[0], t[1], t[2], t[3], input) if isinstance(t, tuple | list) else t
             for name, t in given.items()
@@ -200,6 +200,17 @@ def compare(
         rows = "" if results is None else _fingerprint(source)
         work += [Work(name, source, lb, cal, tuple(names), resamples, rows) for lb, cal in chosen.items()]
     return Comparison(_run(work, results, n_jobs, scheduler, progress), names)
+
+
+def named_files(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Path]:
+    """Return files by their names without the ending, or by their paths where two have the same name.
+
+    >>> list(named_files(["a/x.npz", "a/y.npz"])), list(named_files(["a/x.npz", "b/x.npz"]))
+    (['x', 'y'], ['a/x.npz', 'b/x.npz'])
+    """
+    found = [Path(path) for path in paths]
+    different = len({path.stem for path in found}) == len(found)
+    return {path.stem if different else str(path): path for path in found}
 
 
 def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -> dict[str, Calibrator]:
