@@ -70,7 +70,9 @@ def onnx_ratios(n: int, k: int) -> dict[str, float]:
             path = Path(folder) / f"{name}.onnx"
             hcal.export(hcal.make_calibrator(name).fit(z, y), path)
             session = onnxruntime.InferenceSession(str(path))
-            found[f"{name} ms"] = 1e3 * seconds(lambda s=session: s.run(None, {"scores": z[:n]}), lambda: None, 50)
+            found[f"{name} ms"] = 1e3 * seconds(
+                lambda s=session: s.run(None, {"scores": z[:n]}), lambda: None, 50
+            )
             found[f"{name} nodes"] = len(onnx.load(path).graph.node)
     return found | {"pool over ts": found["pool ms"] / found["ts ms"]}
 
@@ -84,11 +86,19 @@ def main() -> None:
     for size in args.sizes:
         n, k = map(int, size.split("x"))
         row = {"size": size, "device": args.device, **torch_ratios(n, k, args.device)}
-        print(json.dumps({key: round(v, 2) if isinstance(v, float) else v for key, v in row.items()}), flush=True)
+        print(
+            json.dumps({key: round(v, 2) if isinstance(v, float) else v for key, v in row.items()}),
+            flush=True,
+        )
     if args.device == "cpu":
         for k in (10, 1000):
             row = {"onnx": f"64x{k}", **onnx_ratios(64, k)}
-            print(json.dumps({key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}), flush=True)
+            print(
+                json.dumps(
+                    {key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

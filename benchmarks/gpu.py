@@ -48,8 +48,16 @@ def of_size(n: int, k: int) -> None:
     say(size=size, what="fit", seconds=seconds(lambda: hcal.PooledCalibrator().fit(x, labels), 2))
     probs = torch.softmax(x, dim=1).requires_grad_()
     sort = seconds(lambda: torch.sort(probs.detach().flatten()))
-    say(size=size, what="h loss + gradient", sorts=seconds(lambda: loss(probs, labels).backward()) / sort)
-    say(size=size, what="evaluate", seconds=seconds(lambda: hcal.evaluate(probs.detach(), labels), 1))
+    say(
+        size=size,
+        what="h loss + gradient",
+        sorts=seconds(lambda: loss(probs, labels).backward()) / sort,
+    )
+    say(
+        size=size,
+        what="evaluate",
+        seconds=seconds(lambda: hcal.evaluate(probs.detach(), labels), 1),
+    )
     say(size=size, what="module", **torch_ratios(n, k, "cuda"))
 
 

@@ -29,9 +29,26 @@ ROWS = [(n, 10) for n in (1_000, 10_000, 100_000, 1_000_000)]
 CLASSES = [(10_000, k) for k in (2, 10, 100, 1_000)]
 LIMIT = 60
 PACKAGES = {
-    "fit": ("hcal pool", "hcal ts", "scikit-learn temperature", "probmetrics svs", "netcal temperature"),
-    "predict": ("hcal pool", "hcal ts", "scikit-learn temperature", "probmetrics svs", "netcal temperature"),
-    "evaluate": ("hcal all metrics", "scikit-learn log-loss, Brier", "probmetrics ECE, log-loss, Brier", "netcal ECE"),
+    "fit": (
+        "hcal pool",
+        "hcal ts",
+        "scikit-learn temperature",
+        "probmetrics svs",
+        "netcal temperature",
+    ),
+    "predict": (
+        "hcal pool",
+        "hcal ts",
+        "scikit-learn temperature",
+        "probmetrics svs",
+        "netcal temperature",
+    ),
+    "evaluate": (
+        "hcal all metrics",
+        "scikit-learn log-loss, Brier",
+        "probmetrics ECE, log-loss, Brier",
+        "netcal ECE",
+    ),
     "certify": ("hcal",),
 }
 
@@ -52,7 +69,9 @@ def fitter(package: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     if name == "hcal":
         import hcal
 
-        return lambda z, p, y: hcal.make_calibrator(method).fit(z, y), lambda c, z, p: c.predict_proba(z)
+        return lambda z, p, y: hcal.make_calibrator(method).fit(
+            z, y
+        ), lambda c, z, p: c.predict_proba(z)
     if name == "scikit-learn":
         from sklearn.calibration import _TemperatureScaling
 
@@ -63,7 +82,9 @@ def fitter(package: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return lambda z, p, y: get_calibrator("svs").fit(p, y), lambda c, z, p: c.predict_proba(p)
     from netcal.scaling import TemperatureScaling
 
-    return lambda z, p, y: TemperatureScaling().fit(p, y, tensorboard=False), lambda c, z, p: c.transform(p)
+    return lambda z, p, y: TemperatureScaling().fit(
+        p, y, tensorboard=False
+    ), lambda c, z, p: c.transform(p)
 
 
 def judge(package: str) -> Callable[..., Any]:
@@ -85,7 +106,9 @@ def judge(package: str) -> Callable[..., Any]:
         from probmetrics.metrics import Metrics
 
         wanted = Metrics.from_names(["logloss", "brier", "ece-15"])
-        return lambda p, y: wanted.compute_all_from_labels_probs(torch.from_numpy(y), torch.from_numpy(p))
+        return lambda p, y: wanted.compute_all_from_labels_probs(
+            torch.from_numpy(y), torch.from_numpy(p)
+        )
     from netcal.metrics import ECE
 
     return lambda p, y: ECE(15).measure(p, y)
@@ -122,34 +145,48 @@ def measure(what: str, package: str, n: int, k: int) -> dict[str, float]:
     start = time.process_time()
     call()
     seconds = time.process_time() - start
-    return {"cpu_s": seconds, "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+    return {
+        "cpu_s": seconds,
+        "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+    }
 
 
 def run() -> list[dict[str, Any]]:
     """Measure everything, each in a process of its own."""
     rows = []
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = os.environ | dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+    )
     for what, packages in PACKAGES.items():
         for package in packages:
             for sizes in (ROWS, CLASSES):
                 for n, k in sizes:
-                    if any((r["what"], r["package"], r["rows"], r["classes"]) == (what, package, n, k) for r in rows):
+                    if any(
+                        (r["what"], r["package"], r["rows"], r["classes"]) == (what, package, n, k)
+                        for r in rows
+                    ):
                         continue
                     asked = json.dumps([what, package, n, k])
                     try:
                         done = subprocess.run([sys.executable, __file__, "--one", asked], env=environment,
                                               capture_output=True, text=True, timeout=2 * LIMIT)  # fmt: skip
                     except subprocess.TimeoutExpired:
-                        print(f"{what:9} {package:34} {n:8} x {k:4}: not within {2 * LIMIT} s", flush=True)
+                        print(
+                            f"{what:9} {package:34} {n:8} x {k:4}: not within {2 * LIMIT} s",
+                            flush=True,
+                        )
                         break
                     if done.returncode:
                         reason = done.stderr.strip().splitlines()[-1][:90]
                         print(f"{what:9} {package:34} {n:8} x {k:4}: {reason}", flush=True)
                         break
                     found = json.loads(done.stdout.splitlines()[-1])
-                    rows.append({"what": what, "package": package, "rows": n, "classes": k, **found})
+                    rows.append(
+                        {"what": what, "package": package, "rows": n, "classes": k, **found}
+                    )
                     print(
-                        f"{what:9} {package:34} {n:8} x {k:4} {found['cpu_s']:9.3f} s {found['mb']:7.0f} MB", flush=True
+                        f"{what:9} {package:34} {n:8} x {k:4} {found['cpu_s']:9.3f} s {found['mb']:7.0f} MB",
+                        flush=True,
                     )
                     if found["cpu_s"] > LIMIT:
                         break
@@ -179,8 +216,13 @@ def draw(rows: list[dict[str, Any]]) -> None:
                     points.sort(key=lambda r: int(r[axis]))
                     colour = colours[package.split()[0]][package == "hcal ts"]
                     least = 1e-3 if quantity == "cpu_s" else 1.0
-                    across, up = zip(*((int(r[axis]), max(float(r[quantity]), least)) for r in points), strict=True)
-                    place.plot(across, up, "o-", color=colour, markersize=3, linewidth=1, label=package)
+                    across, up = zip(
+                        *((int(r[axis]), max(float(r[quantity]), least)) for r in points),
+                        strict=True,
+                    )
+                    place.plot(
+                        across, up, "o-", color=colour, markersize=3, linewidth=1, label=package
+                    )
                 place.set(xscale="log", yscale="log", xlabel=axis)
                 place.grid(alpha=0.3)
                 if column == 0:
@@ -209,7 +251,9 @@ def main() -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["what", "package", "rows", "classes", "cpu_s", "mb"])
         writer.writeheader()
-        writer.writerows({**row, "cpu_s": f"{row['cpu_s']:.4g}", "mb": f"{row['mb']:.0f}"} for row in rows)
+        writer.writerows(
+            {**row, "cpu_s": f"{row['cpu_s']:.4g}", "mb": f"{row['mb']:.0f}"} for row in rows
+        )
     draw(rows)
 
 

@@ -19,11 +19,19 @@ import numpy as np
 
 #: Line -> (the kernel's module, the call, whether it needs a GPU).
 LINES = {
-    "h loss and gradient, 5000 x 100": ("hcal.objective._numba", "loss", False),
-    "h, one ensemble of the paper, 5000 x 10": ("hcal.maps._numba", "train", False),
-    "h loss and gradient, 25000 x 1000, GPU": ("hcal.objective._triton", "loss_gpu", True),
-    "h, one ensemble of the paper, 25000 x 1000, GPU": ("hcal.maps._triton", "train_gpu", True),
-    "default, predict 5000 x 100": ("hcal.calibrators.pool._compiled", "predict", False),
+    "h loss and gradient, 5000 x 100": ("hcal.h_calibration._numba", "loss", False),
+    "h, one ensemble of the paper, 5000 x 10": (
+        "hcal.h_calibration._mixture_numba",
+        "train",
+        False,
+    ),
+    "h loss and gradient, 25000 x 1000, GPU": ("hcal.h_calibration._triton", "loss_gpu", True),
+    "h, one ensemble of the paper, 25000 x 1000, GPU": (
+        "hcal.h_calibration._mixture_triton",
+        "train_gpu",
+        True,
+    ),
+    "default, predict 5000 x 100": ("hcal.pool._compiled", "predict", False),
 }
 
 
@@ -52,9 +60,13 @@ def call(what: str) -> Callable[[], object]:
         probs = torch.from_numpy(scores).to(device).softmax(1).requires_grad_()
         labels, loss = torch.from_numpy(y).to(device), hcal.HCalibrationLoss(check=False)
         return lambda: loss(probs, labels).backward()
-    n, k, epochs, device = (25_000, 1000, 300, "cuda") if what.endswith("gpu") else (5000, 10, 30, None)
+    n, k, epochs, device = (
+        (25_000, 1000, 300, "cuda") if what.endswith("gpu") else (5000, 10, 30, None)
+    )
     scores, y = data(n, k)
-    return lambda: hcal.HCalibrator(maps="ensemble-128", epochs=epochs, device=device).fit(scores, y)
+    return lambda: hcal.HCalibrator(maps="ensemble-128", epochs=epochs, device=device).fit(
+        scores, y
+    )
 
 
 def measure(what: str, absent: str) -> float:
@@ -86,10 +98,16 @@ def main() -> None:
             print(f"{line:45} not here")
             continue
         found = [
-            float(subprocess.run([sys.executable, __file__, what, absent], capture_output=True, check=True).stdout)
+            float(
+                subprocess.run(
+                    [sys.executable, __file__, what, absent], capture_output=True, check=True
+                ).stdout
+            )
             for absent in ("", module)
         ]
-        print(f"{line:45} {found[0]:8.4f} s, without {module}: {found[1]:8.4f} s, {found[1] / found[0]:5.1f} x")
+        print(
+            f"{line:45} {found[0]:8.4f} s, without {module}: {found[1]:8.4f} s, {found[1] / found[0]:5.1f} x"
+        )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def make_files(folder: Path, rows: int, classes: int) -> None:
         rng = np.random.default_rng(start)
         logits = rng.standard_normal((min(size, rows - start), classes), dtype=np.float32) * 1.3
         y = rng.integers(0, classes, len(logits))
-        logits[np.arange(len(y)), y] += rng.normal(2 + np.log(classes) / 1.4, 2, len(y)).astype(np.float32)
+        logits[np.arange(len(y)), y] += rng.normal(2 + np.log(classes) / 1.4, 2, len(y)).astype(
+            np.float32
+        )
         scores[start : start + len(y)], labels[start : start + len(y)] = logits * 1.5, y
     np.savez(folder / "rows.npz", logits=scores, y=labels)
     for name in ("logits.npy", "y.npy"):
@@ -73,7 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2], help="sizes of Dask clusters")
+    parser.add_argument(
+        "--workers", type=int, nargs="*", default=[1, 2], help="sizes of Dask clusters"
+    )
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     lines = []
@@ -83,7 +87,12 @@ def main() -> None:
         maker.start()  # a process of its own: what starts a command lends it the peak of its memory
         maker.join()
         model = str(folder / "model.hcal")
-        given = [str(folder / "rows.npz"), "--quiet", "--batch-rows", str(BLOCK // 10 // asked.classes)]
+        given = [
+            str(folder / "rows.npz"),
+            "--quiet",
+            "--batch-rows",
+            str(BLOCK // 10 // asked.classes),
+        ]
         fit = ["fit", *given, "-o", model]
         apply = ["apply", model, *given, "-o", str(folder / "probs.npy")]
         evaluate = ["evaluate", *given, "--model", model]
@@ -100,12 +109,18 @@ def main() -> None:
         for workers in asked.workers:
             with scheduler(workers) as address:
                 run([*evaluate, "--scheduler", address])  # workers import and compile once
-                lines.append({"what": f"evaluate, {workers} Dask", **run([*evaluate, "--scheduler", address])})
+                lines.append(
+                    {
+                        "what": f"evaluate, {workers} Dask",
+                        **run([*evaluate, "--scheduler", address]),
+                    }
+                )
             print(json.dumps(lines[-1]), flush=True)
     if asked.output:
         whole = [{"rows": asked.rows, "classes": asked.classes, **line} for line in lines]
         text = "\n".join(
-            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()}) for one in whole
+            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()})
+            for one in whole
         )
         asked.output.write_text(text + "\n", encoding="utf-8")
 

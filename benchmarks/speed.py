@@ -70,7 +70,12 @@ def of_size(size: str) -> list[Row]:
     )
     add("pool: predict", cpu(lambda: cal.predict_proba(scores), often), "numpy's softmax", softmax)
     ts = hcal.make_calibrator("ts")
-    add("ts: fit", cpu(lambda: ts.fit(scores, y), repeats), "scikit-learn's temperature", temperature)
+    add(
+        "ts: fit",
+        cpu(lambda: ts.fit(scores, y), repeats),
+        "scikit-learn's temperature",
+        temperature,
+    )
     if n * k < 10**7:
         probs = cal.predict_proba(scores)
         add("evaluate, all metrics", cpu(lambda: hcal.evaluate(probs, y), 1))
@@ -80,7 +85,12 @@ def of_size(size: str) -> list[Row]:
         p = torch.from_numpy(hcal.softmax(scores)).requires_grad_()
         labels, loss = torch.from_numpy(y), hcal.HCalibrationLoss()
         sort = cpu(lambda: torch.sort(p.detach().reshape(-1)), repeats)
-        add("h loss and gradient", cpu(lambda: loss(p, labels).backward(), repeats), "torch's sort of the events", sort)
+        add(
+            "h loss and gradient",
+            cpu(lambda: loss(p, labels).backward(), repeats),
+            "torch's sort of the events",
+            sort,
+        )
     return rows
 
 
@@ -92,7 +102,13 @@ def of_the_rest() -> list[Row]:
     for line in ("import hcal", "import hcal.cli.app"):
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", line], check=True)
-        rows.append({"size": "", "what": f"python -c '{line}'", "cpu_s": f"{time.perf_counter() - start:.3g}"})
+        rows.append(
+            {
+                "size": "",
+                "what": f"python -c '{line}'",
+                "cpu_s": f"{time.perf_counter() - start:.3g}",
+            }
+        )
     return rows
 
 
@@ -110,7 +126,10 @@ def write(rows: list[Row]) -> None:
     page = root / "docs" / "performance.md"
     head, rest = page.read_text(encoding="utf-8").split("<!-- speed -->\n")
     table = "\n".join(lines)
-    page.write_text(f"{head}<!-- speed -->\n{table}\n<!-- end -->{rest.split('<!-- end -->')[1]}", encoding="utf-8")
+    page.write_text(
+        f"{head}<!-- speed -->\n{table}\n<!-- end -->{rest.split('<!-- end -->')[1]}",
+        encoding="utf-8",
+    )
 
 
 def main() -> None:

@@ -46,7 +46,10 @@ def main() -> dict[str, float]:
     method = CALIBRATORS["hcal-pool"]()
     method.fit(p[:2000], y[:2000])
     after = method.predict_proba(p[2000:])
-    return {"before": hcal.metrics.nll(p[2000:], y[2000:]), "after": hcal.metrics.nll(after, y[2000:])}
+    return {
+        "before": hcal.metrics.nll(p[2000:], y[2000:]),
+        "after": hcal.metrics.nll(after, y[2000:]),
+    }
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ def main(rows: int = 3_000_000) -> dict[str, float]:
         write(source, rows)
         start = time.perf_counter()
         file = pq.ParquetFile(source)
-        first = file.read_row_group(0, columns=[*SCORES, "target"]).slice(0, 20_000)  # the rows are in random order
+        first = file.read_row_group(0, columns=[*SCORES, "target"]).slice(
+            0, 20_000
+        )  # the rows are in random order
         batch = first.combine_chunks().to_batches()[0]
         labels = batch.column("target").to_pylist()
         cal = hcal.make_calibrator("ts").fit(matrix(batch), labels, classes=CLASSES)
@@ -76,7 +78,12 @@ def main(rows: int = 3_000_000) -> dict[str, float]:
         writer.close()
         seconds = time.perf_counter() - start
         held = pq.ParquetFile(target).metadata.num_rows
-    return {"rows": held, "accuracy": right / done, "seconds": seconds, "nll": cal.scores_["after"]["nll"]}
+    return {
+        "rows": held,
+        "accuracy": right / done,
+        "seconds": seconds,
+        "nll": cal.scores_["after"]["nll"],
+    }
 
 
 if __name__ == "__main__":

@@ -27,8 +27,12 @@ def main() -> dict[str, dict[str, float]]:
         20_000, 12, n_informative=6, weights=[50 / 51], flip_y=0.01, class_sep=0.8, random_state=0
     )
     y = np.where(codes == 1, "fraud", "honest")
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, stratify=y, random_state=0)
-    X_train, X_cal, y_train, y_cal = train_test_split(X_train, y_train, stratify=y_train, random_state=0)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.4, stratify=y, random_state=0
+    )
+    X_train, X_cal, y_train, y_cal = train_test_split(
+        X_train, y_train, stratify=y_train, random_state=0
+    )
     booster = LGBMClassifier(n_estimators=60, class_weight="balanced", n_jobs=1, verbose=-1)
     booster.fit(X_train, y_train)
     models = {
@@ -41,7 +45,10 @@ def main() -> dict[str, dict[str, float]]:
         column = list(model.classes_).index("fraud")
         result[name] = {
             "mean P(fraud)": float(model.predict_proba(X_test)[:, column].mean()),
-            **{metric: -Scorer(metric)(model, X_test, y_test) for metric in ("nll", "brier", "cwece_a")},
+            **{
+                metric: -Scorer(metric)(model, X_test, y_test)
+                for metric in ("nll", "brier", "cwece_a")
+            },
         }
         print(f"{name:11}", "  ".join(f"{k} {v:.4f}" for k, v in result[name].items()))
     result["truth"] = {"share": float(np.mean(y_test == "fraud"))}

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.io.language_models import read_lm_eval
+from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 
 
 def write_samples(path: Path, n: int, options: int, seed: int) -> None:
@@ -32,9 +32,12 @@ def write_samples(path: Path, n: int, options: int, seed: int) -> None:
                 "doc_id": number,
                 "target": str(answer),
                 "arguments": {
-                    f"gen_args_{i}": {"arg_0": "Question: … Answer:", "arg_1": f" option {i}"} for i in range(options)
+                    f"gen_args_{i}": {"arg_0": "Question: … Answer:", "arg_1": f" option {i}"}
+                    for i in range(options)
                 },
-                "filtered_resps": [[str(v), str(v == log_likelihoods.max())] for v in log_likelihoods],
+                "filtered_resps": [
+                    [str(v), str(v == log_likelihoods.max())] for v in log_likelihoods
+                ],
                 "filter": "none",
                 "acc": float(log_likelihoods.argmax() == answer),
             }
@@ -58,7 +61,9 @@ def main() -> dict[str, hcal.Evaluation]:
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for part, seed in (("cal", 0), ("test", 10)):
-            files[part] = [Path(folder) / f"samples_{task}_{part}.jsonl" for task in ("arc", "boolq")]
+            files[part] = [
+                Path(folder) / f"samples_{task}_{part}.jsonl" for task in ("arc", "boolq")
+            ]
             for path, options in zip(files[part], (4, 2), strict=True):
                 write_samples(path, 800, options, seed + options)
         result = calibrate(files["cal"], files["test"])

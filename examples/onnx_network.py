@@ -48,13 +48,17 @@ def train() -> nn.Module:
 def export(net: nn.Module, path: Path) -> None:
     """Write the calibrated network with PyTorch's own exporter."""
     batch = torch.export.Dim("batch", min=2)
-    torch.onnx.export(net, (torch.zeros(2, 4),), path, dynamic_shapes=(({0: batch},),), verbose=False)
+    torch.onnx.export(
+        net, (torch.zeros(2, 4),), path, dynamic_shapes=(({0: batch},),), verbose=False
+    )
 
 
 def main() -> dict[str, float]:
     """Train, calibrate, export both together, and compare with hcal itself."""
     net = train()
-    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*make_rows(1000, seed=1)), batch_size=250)
+    batches = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(*make_rows(1000, seed=1)), batch_size=250
+    )
     calibrator = hcal.make_calibrator("ts").fit(*collect_logits(net, batches))
     x, y = make_rows(2000, seed=2)
     with torch.no_grad():

@@ -44,7 +44,9 @@ def main() -> dict[str, float]:
     """Fit on the labelled pixels of 20 images, attach the calibrator to the network, and test on 30 other images."""
     net = train()
     calibrator = hcal.make_calibrator("ts")
-    calibrator.fit(*collect_logits(net, [make_images(20, seed=1)], ignore_index=UNLABELLED, pixels=200))
+    calibrator.fit(
+        *collect_logits(net, [make_images(20, seed=1)], ignore_index=UNLABELLED, pixels=200)
+    )
     model = CalibratedModule(net, calibrator).eval()
     x, y = make_images(30, seed=2)
     with torch.no_grad():

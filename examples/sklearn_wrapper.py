@@ -15,13 +15,17 @@ from hcal.integrations.sklearn import CalibratedClassifier
 
 def main() -> dict[str, float]:
     """Compare naive Bayes, which counts redundant features twice, with and without calibration."""
-    X, y = make_classification(6000, 20, n_informative=5, n_redundant=12, n_classes=3, random_state=0)
+    X, y = make_classification(
+        6000, 20, n_informative=5, n_redundant=12, n_classes=3, random_state=0
+    )
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
     models = {
         "plain": GaussianNB().fit(X_train, y_train),
         "calibrated": CalibratedClassifier(GaussianNB(), method="ts", cv=5).fit(X_train, y_train),
     }
-    result = {name: hcal.metrics.ece_ew(m.predict_proba(X_test), y_test) for name, m in models.items()}
+    result = {
+        name: hcal.metrics.ece_ew(m.predict_proba(X_test), y_test) for name, m in models.items()
+    }
     print("  ".join(f"ECE {name} {value:.4f}" for name, value in result.items()))
     return result
 

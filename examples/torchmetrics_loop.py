@@ -29,7 +29,9 @@ def main() -> dict[str, float]:
     metrics = MetricCollection(
         {
             "ece": CalibrationScore(num_classes=10, metric="ece_ew", input="logits"),
-            "several": CalibrationMetrics(10, ["nll", "brier", "cwece_a", "accuracy"], input="logits"),
+            "several": CalibrationMetrics(
+                10, ["nll", "brier", "cwece_a", "accuracy"], input="logits"
+            ),
         }
     )
     data = batches(20_000)

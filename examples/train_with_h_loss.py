@@ -32,7 +32,9 @@ def train(strength: float, *, epochs: int = 60) -> nn.Module:
     At strength 0 all 3,000 rows go to cross-entropy.
     """
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    net = nn.Sequential(
+        nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
     optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
     h_loss = hcal.HCalibrationLoss(scale=1.0)  # scale is a factor; 1 keeps `strength` readable
     x, y = make_rows(2000, seed=1)

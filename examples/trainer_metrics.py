@@ -47,7 +47,9 @@ def main() -> dict[str, dict[str, float]]:
 
     calibrator = hcal.make_calibrator("ts").fit(logits_cal, y_cal)
     calibrated = compute_metrics(input="probs")
-    after = calibrated(SimpleNamespace(predictions=calibrator.predict_proba(logits), label_ids=y_eval))
+    after = calibrated(
+        SimpleNamespace(predictions=calibrator.predict_proba(logits), label_ids=y_eval)
+    )
     for name, found in (("before", before), ("after", after)):
         print(f"{name:7}", "  ".join(f"eval_{k} {v:.3f}" for k, v in found.items()))
     return {"before": before, "after": after}

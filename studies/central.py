@@ -37,10 +37,25 @@ FIGURE: Final = ROOT / "docs" / "assets" / "central.svg"
 #: γ of the focal loss and the share of the uniform distribution in smoothed labels: the usual values.
 FOCUS: Final = 3.0
 SMOOTHING: Final = 0.05
-RIVALS: Final = {"nll": "NLL", "brier": "Brier", "focal": "focal loss", "smoothing": "smoothed labels"}
+RIVALS: Final = {
+    "nll": "NLL",
+    "brier": "Brier",
+    "focal": "focal loss",
+    "smoothing": "smoothed labels",
+}
 STARTS: Final = ("identity", "published")
 TABULAR: Final = ("car", "digits", "letter", "pendigits", "thyroid", "yeast")
-MEASURED: Final = ("ece_ew", "dece", "ks", "cwece_a", "tcwece", "nll", "brier", "accuracy", "mean_confidence")
+MEASURED: Final = (
+    "ece_ew",
+    "dece",
+    "ks",
+    "cwece_a",
+    "tcwece",
+    "nll",
+    "brier",
+    "accuracy",
+    "mean_confidence",
+)
 FIELDS: Final = (
     "task", "objective", "schedule", "start", "seed", "selector", "map", "epoch", "n_classes", *MEASURED, "version",
 )  # fmt: skip
@@ -84,10 +99,16 @@ def new_objective(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     >>> new_objective("h:window=100").settings.window
     100
     """
-    from hcal.objective.loss import HCalibrationLoss
-    from hcal.solvers.training import torch_nll
+    from hcal.h_calibration.loss import HCalibrationLoss
+    from hcal.h_calibration.training import torch_nll
 
-    rivals = {"nll": torch_nll, "brier": brier, "focal": focal, "smoothing": smoothed_nll, "h": HCalibrationLoss()}
+    rivals = {
+        "nll": torch_nll,
+        "brier": brier,
+        "focal": focal,
+        "smoothing": smoothed_nll,
+        "h": HCalibrationLoss(),
+    }
     if name in rivals:
         return rivals[name]  # type: ignore[return-value]
     constant, _, value = name.removeprefix("h:").partition("=")
@@ -95,9 +116,15 @@ def new_objective(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return HCalibrationLoss(**{constant: kind(value)})
 
 
-def run(data: Path, out: Path, tasks: Sequence[str], starts: Sequence[str], seeds: int, epochs: int) -> None:
+def run(
+    data: Path, out: Path, tasks: Sequence[str], starts: Sequence[str], seeds: int, epochs: int
+) -> None:
     """Train and measure what the file lacks."""
-    done = {(r["task"], r["objective"], r["start"], r["seed"]) for r in _rows(out)} if out.exists() else set()
+    done = (
+        {(r["task"], r["objective"], r["start"], r["seed"]) for r in _rows(out)}
+        if out.exists()
+        else set()
+    )
     with out.open("a", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, FIELDS)
         if not done:
@@ -111,19 +138,31 @@ def run(data: Path, out: Path, tasks: Sequence[str], starts: Sequence[str], seed
                             file.flush()
 
 
-def measure(data: Path, name: str, objective: str, start: str, seed: int, epochs: int) -> list[dict[str, Any]]:
+def measure(
+    data: Path, name: str, objective: str, start: str, seed: int, epochs: int
+) -> list[dict[str, Any]]:
     """Return the rows of one task, objective, start and seed: one a selector."""
     import hcal
-    from hcal.calibrators.h import train_candidates
-    from hcal.maps.trainable import PAPER_MAPS
-    from hcal.solvers.training import SELECTORS, AdamSettings
+    from hcal.h_calibration.calibrator import train_candidates
+    from hcal.h_calibration.trainable_maps import PAPER_MAPS
+    from hcal.h_calibration.training import SELECTORS, AdamSettings
 
     task = load_task(name, data)
-    fixed = {"task": name, "objective": objective, "start": start, "seed": seed, "version": hcal.__version__}
+    fixed = {
+        "task": name,
+        "objective": objective,
+        "start": start,
+        "seed": seed,
+        "version": hcal.__version__,
+    }
     fixed["n_classes"] = task.logits_cal.shape[1]
 
     def scores(probs: Float64) -> dict[str, float]:
-        found = {m: float(getattr(metrics, m)(probs, task.y_test)) for m in MEASURED if m != "mean_confidence"}
+        found = {
+            m: float(getattr(metrics, m)(probs, task.y_test))
+            for m in MEASURED
+            if m != "mean_confidence"
+        }
         return {**found, "mean_confidence": float(probs.max(axis=1).mean())}
 
     if objective == "uncal":
@@ -134,7 +173,12 @@ def measure(data: Path, name: str, objective: str, start: str, seed: int, epochs
     )  # fmt: skip
     return [
         fixed
-        | {"schedule": "early-stop", "selector": _SELECTOR[select], "map": f.info["map"], "epoch": f.info["epoch"]}
+        | {
+            "schedule": "early-stop",
+            "selector": _SELECTOR[select],
+            "map": f.info["map"],
+            "epoch": f.info["epoch"],
+        }
         | scores(np.exp(f.map(task.logits_test)))
         for select, f in fitted.items()
     ]
@@ -150,7 +194,10 @@ class Experiment:
 
     def __init__(self, rows: Iterable[Mapping[str, str]]) -> None:
         last = {
-            tuple(r[key] for key in ("task", "objective", "schedule", "start", "seed", "selector")): r for r in rows
+            tuple(
+                r[key] for key in ("task", "objective", "schedule", "start", "seed", "selector")
+            ): r
+            for r in rows
         }
         self.before = {r["task"]: r for r in last.values() if r["objective"] == "uncal"}
         self.tasks = sorted(self.before)
@@ -218,7 +265,12 @@ def page(experiment: Experiment) -> list[str]:
         "training and selectors are the same for every objective. The tables of one data set count as one task.",
     ]
     for start in STARTS:
-        out += ["", f"## From the {start} start", "", f"| level, tasks | {' | '.join(RIVALS.values())} |"]
+        out += [
+            "",
+            f"## From the {start} start",
+            "",
+            f"| level, tasks | {' | '.join(RIVALS.values())} |",
+        ]
         out.append("|---|" + "---:|" * len(RIVALS))
         for level in LEVELS:
             for name, tasks in experiment.parts().items():
@@ -236,9 +288,14 @@ def cell(found: tuple[float, float, float, int]) -> str:
 def draw(experiment: Experiment, path: Path = FIGURE) -> Path:
     """Draw the ratios of all tasks, from both starts."""
     with styled() as plt:
-        figure, axes = plt.subplots(1, len(LEVELS), figsize=(9, 2.6), sharey=True, layout="constrained")
+        figure, axes = plt.subplots(
+            1, len(LEVELS), figsize=(9, 2.6), sharey=True, layout="constrained"
+        )
         for axis, level in zip(axes, LEVELS, strict=True):
-            for shift, start, colour in ((-0.12, "identity", SUBJECT), (0.12, "published", "#8a8a8a")):
+            for shift, start, colour in (
+                (-0.12, "identity", SUBJECT),
+                (0.12, "published", "#8a8a8a"),
+            ):
                 for at, rival in enumerate(RIVALS):
                     value, low, high, _ = experiment.ratio(rival, start, level, experiment.tasks)
                     axis.plot([low, high], [at + shift] * 2, color=colour)
@@ -254,7 +311,9 @@ def draw(experiment: Experiment, path: Path = FIGURE) -> Path:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "central-new.csv")

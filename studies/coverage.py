@@ -18,7 +18,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # studies are no part of the wheel, and must not hide the package coverage
+    sys.path[0] = str(
+        ROOT
+    )  # studies are no part of the wheel, and must not hide the package coverage
 
 import numpy as np  # noqa: E402
 
@@ -38,7 +40,9 @@ def certificates(world: str, number: int) -> dict[str, bool]:
     rng = np.random.default_rng([list(WORLDS).index(world), number])
     f, q = WORLDS[world](N, K, rng)
     y, top, rows = draw_labels(q, rng), f.argmax(axis=1), np.arange(N)
-    pairs = [(f[rows, top], top == y, q[rows, top])] + [(f[:, k], y == k, q[:, k]) for k in range(K)]
+    pairs = [(f[rows, top], top == y, q[rows, top])] + [
+        (f[:, k], y == k, q[:, k]) for k in range(K)
+    ]
     false = Counter[str]()
     for i, (p, c, truth) in enumerate(pairs):
         found = certify_event("event", p, c, failure=FAILURE / len(pairs))
@@ -58,7 +62,9 @@ def monotone(world: str, number: int) -> dict[str, bool]:
     known = truth_table(f[:, 1], q[:, 1])
     rate = known.happened / known.count
     truth = q[np.lexsort((q[:, 1], f[:, 1])), 1]
-    if (np.diff(rate) < -1e-12).any() or not np.allclose(np.repeat(rate, known.count.astype(int)), truth):
+    if (np.diff(rate) < -1e-12).any() or not np.allclose(
+        np.repeat(rate, known.count.astype(int)), truth
+    ):
         return {}
     band = certify_event("class 1", f[:, 1], draw_labels(q, rng) == 1, failure=FAILURE).monotone
     covered = (band.low <= rate + 1e-9) & (rate <= band.high + 1e-9)
@@ -84,7 +90,9 @@ def gain(world: str, number: int, truth: dict[str, float]) -> dict[str, bool]:
 
     if world not in truth:  # expected over labels, from many rows
         f, g, q = scores(200_000, np.random.default_rng(1))
-        truth[world] = float((((f**2).sum(1) - 2 * (f * q).sum(1)) - ((g**2).sum(1) - 2 * (g * q).sum(1))).mean())
+        truth[world] = float(
+            (((f**2).sum(1) - 2 * (f * q).sum(1)) - ((g**2).sum(1) - 2 * (g * q).sum(1))).mean()
+        )
     rng = np.random.default_rng([200 + list(WORLDS).index(world), number])
     f, g, q = scores(N, rng)
     onehot = np.eye(K)[draw_labels(q, rng)]
@@ -125,7 +133,9 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
     for world in worlds:
         drawn, false = Counter[str](), Counter[str]()
         for number in range(sets):
-            found = certificates(world, number) | monotone(world, number) | gain(world, number, truth)
+            found = (
+                certificates(world, number) | monotone(world, number) | gain(world, number, truth)
+            )
             if world in CALIBRATED:
                 found |= monitor(world, number)
             if world in ("T=1", "T=2", "saturated"):
@@ -142,7 +152,9 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
 
 def main() -> None:
     """Run the study and write its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sets", type=int, default=500)
     rows = study(parser.parse_args().sets)
     with RESULTS.open("w", newline="") as f:

@@ -38,7 +38,17 @@ TASKS: Final = (
 MAPS: Final = ("piecewise-10", "monotonic-10", "ensemble-16")
 SELECT: Final = ("top_label", "class_wise", "score")
 MEASURED: Final = ("ece_s1", "ece_ew", "cwece_a", "tcwece", "nll")
-FIELDS: Final = ("version", "task", "variant", "select", "map", "epoch", "epochs", "seconds", *MEASURED)
+FIELDS: Final = (
+    "version",
+    "task",
+    "variant",
+    "select",
+    "map",
+    "epoch",
+    "epochs",
+    "seconds",
+    *MEASURED,
+)
 
 
 def _loss(**constants: Any) -> Callable[[], Any]:
@@ -57,7 +67,10 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "patience 40": {"plateau": 40},
     "at most 600 epochs": {"epochs": 600},
     "identity start": {"init": "identity"},
-    "published windows and k-means, one pass": {"objective": _published(leave_one_out=False), "tasks": 2},
+    "published windows and k-means, one pass": {
+        "objective": _published(leave_one_out=False),
+        "tasks": 2,
+    },
     "mini-batches of 1000 rows": {"batch_size": 1000, "tasks": 2},
     "events class by class": {"objective": _loss(events="class-wise"), "tasks": 2},
     "published loss, leave-one-class-out passes": {"objective": _published(), "tasks": 2},
@@ -80,8 +93,8 @@ def run(data: Path, file: Path = FILE) -> None:
 
 def measure(data: Path, name: str, variant: str) -> list[dict[str, Any]]:
     """Train and measure one variant on one task: a row for each selector."""
-    from hcal.calibrators.h import train_candidates
-    from hcal.solvers.training import AdamSettings
+    from hcal.h_calibration.calibrator import train_candidates
+    from hcal.h_calibration.training import AdamSettings
 
     task, change = load_task(name, data), dict(VARIANTS[variant])
     change.pop("tasks", None)
@@ -89,7 +102,13 @@ def measure(data: Path, name: str, variant: str) -> list[dict[str, Any]]:
     adam = {key: change.pop(key) for key in ("plateau", "epochs", "batch_size") if key in change}
     start = time.process_time()
     found = train_candidates(
-        task.logits_cal, task.y_cal, MAPS, select=SELECT, settings=AdamSettings(**adam), objective=objective, **change
+        task.logits_cal,
+        task.y_cal,
+        MAPS,
+        select=SELECT,
+        settings=AdamSettings(**adam),
+        objective=objective,
+        **change,
     )
     seconds = time.process_time() - start
     rows = []
@@ -124,20 +143,32 @@ COLUMNS: Final = (("top_label", "ece_s1"), ("class_wise", "tcwece"), ("score", "
 def table(rows: list[dict[str, str]]) -> list[str]:
     """Return the rows of a Markdown table: geometric means over tasks of the ratio to hcal, and the range."""
     value = {(r["variant"], r["task"], r["select"], m): float(r[m]) for r in rows for m in MEASURED}
-    out = ["| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |", "|---|---|---|---|---|"]
+    out = [
+        "| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |",
+        "|---|---|---|---|---|",
+    ]
     for variant in dict.fromkeys(r["variant"] for r in rows):
         tasks = [t for t in TASKS if (variant, t, "score", "nll") in value]
         cells = []
         for select, metric in COLUMNS:
-            ratio = np.array([value[variant, t, select, metric] / value["hcal", t, select, metric] for t in tasks])
-            cells.append(f"× {np.exp(np.log(ratio).mean()):.3f} ({ratio.min():.2f} to {ratio.max():.2f})")
+            ratio = np.array(
+                [
+                    value[variant, t, select, metric] / value["hcal", t, select, metric]
+                    for t in tasks
+                ]
+            )
+            cells.append(
+                f"× {np.exp(np.log(ratio).mean()):.3f} ({ratio.min():.2f} to {ratio.max():.2f})"
+            )
         out.append(f"| {variant} | {' | '.join(cells)} | {len(tasks)} |")
     return out
 
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given = parser.parse_args()

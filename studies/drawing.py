@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Distinguishable also without colour vision (after Okabe and Ito).
-PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+PALETTE: Final = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#999999",
+)
 #: h-calibration is the subject of every figure and has the same colour in all of them.
 SUBJECT: Final = "#D55E00"
 

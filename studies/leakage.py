@@ -21,7 +21,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # studies are no part of the wheel, and must not hide the package coverage
+    sys.path[0] = str(
+        ROOT
+    )  # studies are no part of the wheel, and must not hide the package coverage
 
 import numpy as np  # noqa: E402
 
@@ -59,7 +61,9 @@ OWN: dict[str, Callable[[Array, np.random.Generator], Array]] = {
     "80 rows": lambda x, rng: x[rng.permutation(len(x))[:80]],
     "float32": lambda x, _: x.astype(np.float32),
     "csv, six digits": lambda x, _: _printed(x),
-    "half, and as many fresh": lambda x, rng: np.concatenate([x[::2], logits(len(x) // 2, x.shape[1], rng)]),
+    "half, and as many fresh": lambda x, rng: np.concatenate(
+        [x[::2], logits(len(x) // 2, x.shape[1], rng)]
+    ),
 }
 #: Fresh rows: name -> (n, k, rng) -> rows.
 FRESH: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
@@ -72,13 +76,20 @@ FRESH: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
 def rows(sets: int) -> list[dict[str, Any]]:
     """Compare fingerprints without a fit."""
     found = []
-    for k, n, many in ((2, 400, sets), (2, 5000, sets), (10, 2000, sets), (1000, 500, max(sets // 5, 1))):
+    for k, n, many in (
+        (2, 400, sets),
+        (2, 5000, sets),
+        (10, 2000, sets),
+        (1000, 500, max(sets // 5, 1)),
+    ):
         refused = Counter[str]()
         for number in range(many):
             rng = np.random.default_rng([k, n, number])
             x = logits(n, k, rng)
             kept = fingerprint(x)
-            refused.update(name for name, form in OWN.items() if overlap(kept, form(x, rng)).refused)
+            refused.update(
+                name for name, form in OWN.items() if overlap(kept, form(x, rng)).refused
+            )
             for name, draw in FRESH.items():
                 refused[name] += overlap(fingerprint(draw(n, k, rng)), draw(n, k, rng)).refused
         found += [_row("rows", "any", k, n, case, many, refused[case]) for case in (*OWN, *FRESH)]
@@ -103,11 +114,23 @@ def methods(names: list[str]) -> list[dict[str, Any]]:
                     continue
             hcal.save(calibrator, folder / "m.hcal")
             loaded = hcal.load(folder / "m.hcal")
-            cases = {case: form(x, rng) for case, form in OWN.items()} | {"fresh": logits(400, k, rng)}
+            cases = {case: form(x, rng) for case, form in OWN.items()} | {
+                "fresh": logits(400, k, rng)
+            }
             for case, judged in cases.items():
                 labels = np.arange(len(judged)) % k
                 for when, cal in (("", calibrator), (", after save and load", loaded)):
-                    found.append(_row("methods", name, k, 400, case + when, 1, _is_refused(cal, judged, labels)))
+                    found.append(
+                        _row(
+                            "methods",
+                            name,
+                            k,
+                            400,
+                            case + when,
+                            1,
+                            _is_refused(cal, judged, labels),
+                        )
+                    )
     return found
 
 
@@ -119,7 +142,9 @@ def _is_refused(calibrator: Any, scores: Array, y: Array) -> bool:
     return False
 
 
-def _row(part: str, method: str, k: int, n: int, case: str, sets: int, refused: int) -> dict[str, Any]:
+def _row(
+    part: str, method: str, k: int, n: int, case: str, sets: int, refused: int
+) -> dict[str, Any]:
     return {
         "part": part, "method": method, "k": k, "n": n, "case": case, "sets": sets, "refused": int(refused),
         "share": refused / sets,
@@ -128,7 +153,9 @@ def _row(part: str, method: str, k: int, n: int, case: str, sets: int, refused: 
 
 def main() -> None:
     """Run the study and write its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sets", type=int, default=200)
     found = rows(parser.parse_args().sets) + methods(hcal.list_calibrators())
     with RESULTS.open("w", newline="") as f:
@@ -140,7 +167,9 @@ def main() -> None:
             some = [r for r in found if r["part"] == part and r["case"].startswith(case) and r["case"] in
                     (case, f"{case}, after save and load")]  # fmt: skip
             if some:
-                print(f"{part:8s} {case:30s} {sum(r['refused'] for r in some)} of {sum(r['sets'] for r in some)}")
+                print(
+                    f"{part:8s} {case:30s} {sum(r['refused'] for r in some)} of {sum(r['sets'] for r in some)}"
+                )
 
 
 if __name__ == "__main__":

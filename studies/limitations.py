@@ -59,7 +59,9 @@ def no_link() -> Demonstration:
     found = {}
     for name in ("focal", "smoothing", "nll", "h"):
         objective = new_objective(name)
-        found[name] = float(scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))])
+        found[name] = float(
+            scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))]
+        )
     error = ece_ew(hcal.softmax(found["focal"] * task.logits_test), task.y_test)
     return Demonstration(
         1,
@@ -74,7 +76,7 @@ def binned_training() -> Demonstration:
     """2: DIAG's map trained on the binned error itself, as in the paper's appendix."""
     import torch
 
-    from hcal.maps.trainable import build_trainable
+    from hcal.h_calibration.trainable_maps import build_trainable
     from studies.central import new_objective
 
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)
@@ -128,7 +130,10 @@ def ideal_only() -> Demonstration:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.55, 0.95, 20_000)
     shown = []
-    for words, sign in (("one direction", np.ones_like(p)), ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1)))):
+    for words, sign in (
+        ("one direction", np.ones_like(p)),
+        ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1))),
+    ):
         y = (rng.random(len(p)) < p - 0.05 * sign).astype(np.int64)
         both = np.stack([1 - p, p], axis=1)
         values = (mmce(both, y), ks(both, y), hce(both, y, events="top-label"))
@@ -155,7 +160,9 @@ def level_errors(world: World) -> dict[str, float]:
     columns = [[c] for c in range(predicted.shape[1])]
     return {
         "top-label": conditional_error(world, p, mu, p),
-        "class-wise": max(conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns),
+        "class-wise": max(
+            conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns
+        ),
         "canonical": conditional_error(world, predicted, true, predicted),
     }
 
@@ -165,7 +172,12 @@ def non_canonical() -> Demonstration:
     predicted = np.array(
         [[1, 3, 6], [1, 6, 3], [3, 1, 6], [3, 6, 1], [6, 1, 3], [6, 3, 1]], dtype=np.float64
     ) / 10  # fmt: skip
-    true = np.array([[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]], dtype=np.float64) / 10
+    true = (
+        np.array(
+            [[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]], dtype=np.float64
+        )
+        / 10
+    )
     levels = level_errors(World(np.full(6, 1 / 6), true, predicted))
     shown = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
     return Demonstration(
@@ -238,7 +250,9 @@ def unit_measure() -> Demonstration:
     cal, test = hcal.softmax(task.logits_cal), hcal.softmax(task.logits_test)
     curves = np.stack(
         [
-            IsotonicRegression(out_of_bounds="clip").fit(cal[:, c], task.y_cal == c).predict(test[:, c])
+            IsotonicRegression(out_of_bounds="clip")
+            .fit(cal[:, c], task.y_cal == c)
+            .predict(test[:, c])
             for c in range(10)
         ],
         axis=1,
@@ -277,7 +291,10 @@ def applicability() -> Demonstration:
     """10: scores from anywhere, here the votes of 50 trees with exact zeros, and no model at all."""
     rng = np.random.default_rng(0)
     true = rng.dirichlet(np.full(4, 0.5), size=4000)
-    votes = np.stack([rng.multinomial(50, t) for t in true**1.5 / (true**1.5).sum(1, keepdims=True)]) / 50
+    votes = (
+        np.stack([rng.multinomial(50, t) for t in true**1.5 / (true**1.5).sum(1, keepdims=True)])
+        / 50
+    )
     y = labels(true, rng)
     cal = _fitted("svs", votes[:2000], y[:2000], input="probs")
     after = hcal.metrics.nll(cal.predict_proba(votes[2000:]), y[2000:])
@@ -338,7 +355,9 @@ def pooled_table() -> str:
 
     check = check_pooled_is_blind()
     lines = ["| " + " | ".join(check.columns) + " |", "|" + "---|" * len(check.columns)]
-    lines += [f"| {row[0]} | " + " | ".join(f"{v:.4f}" for v in row[1:]) + " |" for row in check.rows]
+    lines += [
+        f"| {row[0]} | " + " | ".join(f"{v:.4f}" for v in row[1:]) + " |" for row in check.rows
+    ]
     return "\n".join("    " + line for line in lines)
 
 

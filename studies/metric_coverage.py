@@ -41,7 +41,9 @@ SCORES = ("nll", "brier", "accuracy")
 PLUG_IN = [n for n, m in METRICS.items() if m.kind == "plug-in" and n != "dkde_ce"]
 
 
-def draw(rng: np.random.Generator, n: int, temperature: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def draw(
+    rng: np.random.Generator, n: int, temperature: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return true probabilities, predictions and labels."""
     z = SCALE * rng.normal(size=(n, K))
     p = softmax(z)
@@ -88,13 +90,19 @@ def true_skce(s: Sample, p: np.ndarray) -> float:
     return float(kernel.sum() / (s.n * (s.n - 1)))
 
 
-def study(temperature: float, sets: int, *, seed: int = 0, n_resamples: int = 200) -> dict[str, Any]:
+def study(
+    temperature: float, sets: int, *, seed: int = 0, n_resamples: int = 200
+) -> dict[str, Any]:
     """Return estimates, coverage of 95 % intervals, and rejections of the tests at 5 %."""
     shards = [shard(temperature, sets, seed=seed, n_resamples=n_resamples)]
-    return summary(temperature, shards, cheap(temperature, sets, seed=seed, n_resamples=n_resamples))
+    return summary(
+        temperature, shards, cheap(temperature, sets, seed=seed, n_resamples=n_resamples)
+    )
 
 
-def cheap(temperature: float, sets: int, *, seed: int, n_resamples: int = 400) -> dict[str, np.ndarray]:
+def cheap(
+    temperature: float, sets: int, *, seed: int, n_resamples: int = 400
+) -> dict[str, np.ndarray]:
     """Return what costs little: intervals of the scores, and rejections of the ks test, one row a set."""
     rng = np.random.default_rng([3, round(1000 * temperature), seed])
     ends = interval_rows(rng, temperature, sets, SCORES, n_resamples)
@@ -110,7 +118,9 @@ def interval_rows(
         _, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
         found = {n: METRICS[n].function(s) for n in rows}
-        for n, interval in intervals(s, found, 0.95, n_resamples=n_resamples, random_state=i).items():
+        for n, interval in intervals(
+            s, found, 0.95, n_resamples=n_resamples, random_state=i
+        ).items():
             rows[n].append((found[n], interval.low, interval.high))
     return {n: np.array(v) for n, v in rows.items()}
 
@@ -123,7 +133,9 @@ def ks_rejections(temperature: float, sets: int, seed: int) -> np.ndarray:
     return np.array([t.p_value <= 0.05 for t in tests])
 
 
-def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -> dict[str, np.ndarray]:
+def shard(
+    temperature: float, sets: int, *, seed: int, n_resamples: int = 200
+) -> dict[str, np.ndarray]:
     """Return the raw values of some sets, one row a set.
 
     Calibrated sets (T = 1) need no intervals of dece and skce, which are degenerate there; skce hardly sees
@@ -139,11 +151,15 @@ def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -
         p, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
         found = {n: METRICS[n].function(s) for n in names}
-        for n, interval in intervals(s, found, 0.95, n_resamples=n_resamples, random_state=i).items():
+        for n, interval in intervals(
+            s, found, 0.95, n_resamples=n_resamples, random_state=i
+        ).items():
             rows.setdefault(n, []).append((found[n], interval.low, interval.high))
         rows.setdefault("dece values", []).append(METRICS["dece"].function(s))
         h = h_error(s, events="pooled")
-        rows.setdefault("hce_squared", []).append((h.squared, true_hce_squared(s, p), h.value > h.noise))
+        rows.setdefault("hce_squared", []).append(
+            (h.squared, true_hce_squared(s, p), h.value > h.noise)
+        )
         test = calibration_test(s, method="skce", n_resamples=99, random_state=i)
         rows.setdefault("skce test", []).append(test.p_value <= 0.05)
         if clearly and i < 5:  # varies little from set to set, and costs a pass over all pairs
@@ -151,7 +167,9 @@ def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -
     return {name: np.array(values, dtype=np.float64) for name, values in rows.items()}
 
 
-def summary(temperature: float, shards: list[dict[str, np.ndarray]], others: dict[str, np.ndarray]) -> dict[str, Any]:
+def summary(
+    temperature: float, shards: list[dict[str, np.ndarray]], others: dict[str, np.ndarray]
+) -> dict[str, Any]:
     """Return the figures of all shards together with those of the cheap part."""
     rows = {name: np.concatenate([part[name] for part in shards]) for name in shards[0]} | others
     squared, true_squared, above = rows["hce_squared"].T
@@ -167,7 +185,10 @@ def summary(temperature: float, shards: list[dict[str, np.ndarray]], others: dic
         "truth": {n: truth[n] for n in names},
         "mean": {n: float(rows[n][:, 0].mean()) for n in names},
         "sd": {n: float(rows[n][:, 0].std()) for n in names},
-        "coverage": {n: float(((rows[n][:, 1] <= truth[n]) & (truth[n] <= rows[n][:, 2])).mean()) for n in names},
+        "coverage": {
+            n: float(((rows[n][:, 1] <= truth[n]) & (truth[n] <= rows[n][:, 2])).mean())
+            for n in names
+        },
         "width": {n: float((rows[n][:, 2] - rows[n][:, 1]).mean()) for n in names},
         "hce_squared": {
             "mean": float(squared.mean()),
@@ -233,7 +254,8 @@ def run_shards(kind: str, run: Shard, temperature: float, sets: int, raw: Path, 
     paths = [raw / f"{kind}-{temperature:g}-{seed}.npz" for seed in range(-(-sets // SHARD))]
     todo = [(seed, path) for seed, path in enumerate(paths) if not path.exists()]
     Parallel(n_jobs=jobs, verbose=1)(
-        delayed(_run_shard)(run, temperature, min(SHARD, sets - SHARD * seed), seed, path) for seed, path in todo
+        delayed(_run_shard)(run, temperature, min(SHARD, sets - SHARD * seed), seed, path)
+        for seed, path in todo
     )
 
 
@@ -255,7 +277,9 @@ def collect(temperature: float, raw: Path) -> None:
     """Store the figures of all shards that are there."""
     kinds = {k: _shards(k, temperature, raw) for k in ("study", "cheap", "plug")}
     if kinds["study"] and kinds["cheap"]:
-        others = {n: np.concatenate([part[n] for part in kinds["cheap"]]) for n in kinds["cheap"][0]}
+        others = {
+            n: np.concatenate([part[n] for part in kinds["cheap"]]) for n in kinds["cheap"][0]
+        }
         _store("study", temperature, summary(temperature, kinds["study"], others))
     if kinds["plug"]:
         _store("plug_in", temperature, plug_in_summary(temperature, kinds["plug"]))
@@ -292,7 +316,8 @@ def tables() -> str:
         lines += [f"| bias-aware interval of | {head} |", "|---" * (1 + len(plug_by_t)) + "|"]
         for n in (name for name in PLUG_IN if all(name in r["coverage"] for r in plug_by_t)):
             cells = " | ".join(
-                f"{r['coverage'][n]:.1%} (truth {r['truth'][n]:.3g}, mean {r['mean'][n]:.3g})" for r in plug_by_t
+                f"{r['coverage'][n]:.1%} (truth {r['truth'][n]:.3g}, mean {r['mean'][n]:.3g})"
+                for r in plug_by_t
             )
             lines.append(f"| {n} | {cells} |")
     return "\n".join(lines)
@@ -309,15 +334,21 @@ def main() -> None:
     parser.add_argument("--raw", default=Path(tempfile.gettempdir()) / "hcal_metric_coverage")
     parser.add_argument("--plug-in", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--collect", action="store_true", help="only store the figures of finished shards")
-    parser.add_argument("--write", action="store_true", help="only rewrite the tables of docs/metrics.md")
+    parser.add_argument(
+        "--collect", action="store_true", help="only store the figures of finished shards"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="only rewrite the tables of docs/metrics.md"
+    )
     options = parser.parse_args()
     if options.write:
         write_page()
         return
     temperatures = options.temperatures or ("1,1.2" if options.plug_in else "1,1.2,2")
     raw = Path(options.raw)
-    runs: dict[str, Shard] = {"plug": plug_in_shard} if options.plug_in else {"study": shard, "cheap": cheap}
+    runs: dict[str, Shard] = (
+        {"plug": plug_in_shard} if options.plug_in else {"study": shard, "cheap": cheap}
+    )
     for temperature in map(float, temperatures.split(",")):
         for kind, run in {} if options.collect else runs.items():
             run_shards(kind, run, temperature, options.sets, raw, options.jobs)

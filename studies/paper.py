@@ -71,14 +71,18 @@ def run(data: Path, file: Path = FILE) -> None:
                     continue
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = hcal.compare(*parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1)
+                    found = hcal.compare(
+                        *parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1
+                    )
                 if method in found.errors:
                     print(f"{name} {method}: {found.errors[method]}")
                     continue
                 told = found.to_dict()[method]
                 seconds = f"{float(told.get('fit_s', math.nan)):.1f}"
                 for metric in (*names, "mean_confidence"):
-                    table.writerow([hcal.__version__, name, method, metric, f"{told[metric]:.8g}", seconds])
+                    table.writerow(
+                        [hcal.__version__, name, method, metric, f"{told[metric]:.8g}", seconds]
+                    )
                 out.flush()
                 print(name, method, seconds, flush=True)
 
@@ -124,7 +128,11 @@ def short_table(own: Numbers, paper: Numbers, task: str) -> list[str]:
         cells = []
         for metric in SHORT:
             base = method.partition(":")[0]
-            value = paper.get((task, base, metric)) if base != "h" or method == PRINTED[metric] else None
+            value = (
+                paper.get((task, base, metric))
+                if base != "h" or method == PRINTED[metric]
+                else None
+            )
             cells += ["–" if value is None else f"{value:.5f}", f"{own[task, method, metric]:.5f}"]
         out.append(f"| `{method}` | {' | '.join(cells)} | {own[task, method, 'nll']:.4f} |")
     return [*out, ""]
@@ -142,7 +150,13 @@ def full_tables(own: Numbers, paper: Numbers) -> list[str]:
     for task, title in TASKS.items():
         out += ["", f"## {title}"]
         for metric, label in METRICS.items():
-            out += ["", f"### {label}", "", "| method | paper | hcal | difference |", "|---|---:|---:|---:|"]
+            out += [
+                "",
+                f"### {label}",
+                "",
+                "| method | paper | hcal | difference |",
+                "|---|---:|---:|---:|",
+            ]
             for method in ("uncal", *METHODS):
                 base = method.partition(":")[0]
                 if (task, method, metric) in own and (task, base, metric) in paper:
@@ -170,7 +184,9 @@ def agreement(own: Numbers, paper: Numbers) -> list[str]:
         out.append(
             f"- **{title}**: before calibration the metrics differ from the paper's by at most "
             f"{max(before, default=math.nan):.1%}. Median difference over the metrics at most 2 %: {_names(close)}; "
-            f"at most 15 %: {_names(near)}; more: {_names(far)}.".replace("%.", " %.").replace("% ", " % ")
+            f"at most 15 %: {_names(near)}; more: {_names(far)}.".replace("%.", " %.").replace(
+                "% ", " % "
+            )
         )
     return [line.replace("  %", " %") for line in out]
 
@@ -186,7 +202,12 @@ def _apart(own: Numbers, paper: Numbers, task: str, method: str, metric: str) ->
 
 def _shown(key: tuple[str, str, str], task: str, group: tuple[str, ...], paper: Numbers) -> bool:
     name, method, metric = key
-    return name == task and metric.startswith(group) and method.partition(":")[0] != "h" and paper.get(key, 0) > 0
+    return (
+        name == task
+        and metric.startswith(group)
+        and method.partition(":")[0] != "h"
+        and paper.get(key, 0) > 0
+    )
 
 
 def draw(own: Numbers, paper: Numbers) -> Path:
@@ -196,10 +217,16 @@ def draw(own: Numbers, paper: Numbers) -> Path:
         for axis, (task, title) in zip(axes, TASKS.items(), strict=True):
             for colour, group in zip(
                 PALETTE[:3],
-                (("ece_", "dece", "ks", "kde", "ace", "mmce"), ("cwece", "tcwece"), ("dkde", "skce")),
+                (
+                    ("ece_", "dece", "ks", "kde", "ace", "mmce"),
+                    ("cwece", "tcwece"),
+                    ("dkde", "skce"),
+                ),
                 strict=True,
             ):
-                pairs = [(paper[k], own[k]) for k in own if _shown(k, task, group, paper) and own[k] > 0]
+                pairs = [
+                    (paper[k], own[k]) for k in own if _shown(k, task, group, paper) and own[k] > 0
+                ]
                 label = {"ece_": "top-label", "cwece": "class-wise", "dkde": "canonical"}[group[0]]
                 axis.plot(*zip(*pairs, strict=True), "o", color=colour, alpha=0.6, label=label)
             for metric, setting in PRINTED.items():
@@ -217,7 +244,9 @@ def draw(own: Numbers, paper: Numbers) -> Path:
 def draw_reliability(data: Path) -> Path:
     """Draw reliability diagrams of both tasks: before, temperature scaling and h, as the paper's figure does."""
     with styled() as plt:
-        figure, axes = plt.subplots(2, 3, figsize=(8.4, 5.4), sharex=True, sharey=True, layout="constrained")
+        figure, axes = plt.subplots(
+            2, 3, figsize=(8.4, 5.4), sharex=True, sharey=True, layout="constrained"
+        )
         for row, (name, title) in zip(axes, TASKS.items(), strict=True):
             task = load_task(name, data)
             for axis, method in zip(row, ("uncal", "ts", "h"), strict=True):
@@ -231,7 +260,16 @@ def draw_reliability(data: Path) -> Path:
                 mean = np.bincount(bins, confidence, 15)[shown] / count[shown]
                 at = (np.arange(15)[shown] + 0.5) / 15
                 axis.bar(at, rate, 1 / 15, color=PALETTE[0], edgecolor="white", label="accuracy")
-                axis.bar(at, mean - rate, 1 / 15, rate, color=SUBJECT, alpha=0.5, edgecolor="white", label="gap")
+                axis.bar(
+                    at,
+                    mean - rate,
+                    1 / 15,
+                    rate,
+                    color=SUBJECT,
+                    alpha=0.5,
+                    edgecolor="white",
+                    label="gap",
+                )
                 axis.plot([0, 1], [0, 1], color="black", linewidth=0.8)
                 error = hcal.metrics.ece_ew(p, task.y_test)
                 axis.set_title(f"{title.partition(', ')[2]}, {method}: ECE {error:.4f}")
@@ -243,7 +281,9 @@ def draw_reliability(data: Path) -> Path:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given: Any = parser.parse_args()

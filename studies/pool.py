@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 import hcal
-from hcal.calibrators.pool import binary, members
-from hcal.calibrators.pool import map as maps
 from hcal.io.files import atomic_path
 from hcal.numerics import softmax
+from hcal.pool import binary, members
+from hcal.pool import map as maps
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
@@ -59,7 +59,16 @@ NETWORKS = [
     "cifar10lt_resnet110",
     "pathmnist_resnet50",
 ]
-_BOTH = ["uncal", "sk-sigmoid", "sk-isotonic", "pm-cir", "venn-abers", "pm-ts", "pm-ets", "splinecalib"]
+_BOTH = [
+    "uncal",
+    "sk-sigmoid",
+    "sk-isotonic",
+    "pm-cir",
+    "venn-abers",
+    "pm-ts",
+    "pm-ets",
+    "splinecalib",
+]
 PEERS = {
     "binary": [*_BOTH, "pm-affine", "pm-quadratic", "betacal-abm", "netcal-bbq", "pm-hist"],
     "multiclass": [*_BOTH, "pm-vs", "pm-svs", "pm-sms"],
@@ -130,7 +139,9 @@ def predict(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray, kind:
 
 def measure(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Return every metric of the joint measure."""
-    return {m: float(getattr(hcal.metrics, m)(probs, y)) for names in GROUPS.values() for m in names}
+    return {
+        m: float(getattr(hcal.metrics, m)(probs, y)) for names in GROUPS.values() for m in names
+    }
 
 
 def joint(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
@@ -159,8 +170,12 @@ def peer_scores() -> dict[str, dict[str, dict[str, float]]]:
 
 def win_rates(task: str, found: dict[str, float], k: int, peers: Any) -> dict[str, float]:
     """Return the share of peers that are strictly worse, by each score."""
-    others = [peers[task][m] for m in PEERS["binary" if k == 2 else "multiclass"] if m in peers[task]]
-    return {f"wins_{s}": float(np.mean([o[s] > found[s] for o in others])) for s in ("brier", "nll")}
+    others = [
+        peers[task][m] for m in PEERS["binary" if k == 2 else "multiclass"] if m in peers[task]
+    ]
+    return {
+        f"wins_{s}": float(np.mean([o[s] > found[s] for o in others])) for s in ("brier", "nll")
+    }
 
 
 def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Iterator[Row]:
@@ -173,7 +188,13 @@ def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Ite
             changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
             after = measure(probs, y_test)
             found = {"nll": after["nll"], "brier": after["brier"], "changed": changed}
-            yield {"kind": "network", "task": task, "method": method, **joint(after, before), **found}
+            yield {
+                "kind": "network",
+                "task": task,
+                "method": method,
+                **joint(after, before),
+                **found,
+            }
 
 
 def table_rows(methods: Sequence[str], tasks: Sequence[str] | None = None) -> Iterator[Row]:
@@ -221,7 +242,10 @@ def boards(args: argparse.Namespace) -> None:
 def changed(**values: Any) -> Iterator[None]:
     """Set constants and functions of the pool, given as ``module__name``, for a while."""
     modules = {"members": members, "maps": maps, "binary": binary}
-    places = [(modules[key.split("__", 1)[0]], key.split("__", 1)[1], value) for key, value in values.items()]
+    places = [
+        (modules[key.split("__", 1)[0]], key.split("__", 1)[1], value)
+        for key, value in values.items()
+    ]
     old = [(module, name, getattr(module, name)) for module, name, _ in places]
     try:
         for module, name, value in places:
@@ -236,10 +260,14 @@ def without_member(number: int) -> Callable[..., np.ndarray]:
     """Return the weighing of members with one left out."""
     weigh = members.pool_weights
 
-    def weights(log_p: np.ndarray, y: Any, weight: Any, center: np.ndarray, ridge: float) -> np.ndarray:
+    def weights(
+        log_p: np.ndarray, y: Any, weight: Any, center: np.ndarray, ridge: float
+    ) -> np.ndarray:
         kept = [i for i in range(len(log_p)) if i != number]
         out = np.zeros(len(log_p))
-        out[kept] = weigh(log_p[kept], y, weight, center[kept] / max(float(center[kept].sum()), 1e-9), ridge)
+        out[kept] = weigh(
+            log_p[kept], y, weight, center[kept] / max(float(center[kept].sum()), 1e-9), ridge
+        )
         return out
 
     return weights
@@ -262,8 +290,14 @@ def parts() -> dict[str, Row]:
     return {
         "full": {},
         "without temperature": {"members__pool_weights": drop[0], "binary__pool_weights": drop[0]},
-        "without top-versus-rest / quadratic": {"members__pool_weights": drop[1], "binary__pool_weights": drop[1]},
-        "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
+        "without top-versus-rest / quadratic": {
+            "members__pool_weights": drop[1],
+            "binary__pool_weights": drop[1],
+        },
+        "without matrix / spline": {
+            "members__pool_weights": drop[2],
+            "binary__pool_weights": drop[2],
+        },
         "without the last curve": {"members__last_curve": _no_curve},
         "one slope below the top": {"maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
         "three bends instead of six": {"maps__BENDS": (2.0, 5.0, 10.0, 1e9, 1e9, 1e9)},
@@ -275,7 +309,7 @@ def parts() -> dict[str, Row]:
 
 
 def ablation(args: argparse.Namespace) -> None:
-    sys.modules["hcal.calibrators.pool._compiled"] = None  # type: ignore[assignment]  # parts change in the formula alone
+    sys.modules["hcal.pool._compiled"] = None  # type: ignore[assignment]  # parts change in the formula alone
     rows: list[Row] = []
     for name, how in parts().items():
         with changed(**how):
@@ -358,8 +392,21 @@ def selection(args: argparse.Namespace) -> None:
                     found[name][factor] = losses(all_rows(["pool"]))
             gaps = {key: v - found[name][1.0][key] for key, v in found[name][factor].items()}
             for (kind, dataset), gap in gaps.items():
-                rows.append({"constant": name, "factor": factor, "kind": kind, "dataset": dataset, "loss": gap})
-        print(name, {d: best_factor(found[name], d) for _, d in found[name][1.0]}, file=sys.stderr, flush=True)
+                rows.append(
+                    {
+                        "constant": name,
+                        "factor": factor,
+                        "kind": kind,
+                        "dataset": dataset,
+                        "loss": gap,
+                    }
+                )
+        print(
+            name,
+            {d: best_factor(found[name], d) for _, d in found[name][1.0]},
+            file=sys.stderr,
+            flush=True,
+        )
     choices: dict[tuple[float, ...], list[str]] = defaultdict(list)
     for dataset in dict.fromkeys(d for _, d in losses(default)):
         choices[tuple(best_factor(found[name], dataset) for name in CONSTANTS)].append(dataset)
@@ -399,7 +446,9 @@ def perturbed(method: str, task: str) -> Iterator[Row]:
         "noise": predict(method, noisy, y, test, kind),
         "dropped": predict(method, cal[dropped], y[dropped], test, kind),
         "float32": predict(method, cal.astype(narrow), y, test.astype(narrow), kind),
-        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[:, np.argsort(order)],
+        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[
+            :, np.argsort(order)
+        ],
     }
     for name, probs in moved.items():
         yield {"task": task, "method": method, "perturbation": name, **moves(base, probs, y_test)}
@@ -418,20 +467,39 @@ def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
     for number in ("1", "2"):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "p.npz"
-            names = {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number, "MKL_NUM_THREADS": number}
-            command = [sys.executable, "-m", "studies.pool", "_fit", ",".join(methods), ",".join(tasks), str(out)]
+            names = {
+                "OMP_NUM_THREADS": number,
+                "OPENBLAS_NUM_THREADS": number,
+                "MKL_NUM_THREADS": number,
+            }
+            command = [
+                sys.executable,
+                "-m",
+                "studies.pool",
+                "_fit",
+                ",".join(methods),
+                ",".join(tasks),
+                str(out),
+            ]
             subprocess.run(command, check=True, env={**os.environ, **names}, cwd=ROOT)
             with np.load(out) as f:
                 found.append({key: f[key] for key in f})
     for key in found[0]:
         method, task = key.split("|")
         y = any_task(task)[0][3]
-        yield {"task": task, "method": method, "perturbation": "threads", **moves(found[0][key], found[1][key], y)}
+        yield {
+            "task": task,
+            "method": method,
+            "perturbation": "threads",
+            **moves(found[0][key], found[1][key], y),
+        }
 
 
 def stability(args: argparse.Namespace) -> None:
     tasks = args.tasks.split(",") if args.tasks else stability_tasks()
-    methods = args.methods.split(",") if args.methods != "pool,pool:accuracy,pool:none,ts" else METHODS
+    methods = (
+        args.methods.split(",") if args.methods != "pool,pool:accuracy,pool:none,ts" else METHODS
+    )
     rows = [row for task in tasks for method in methods for row in perturbed(method, task)]
     rows += threads(methods, tasks)
     write(RESULTS / "pool_stability.csv", rows)
@@ -440,12 +508,20 @@ def stability(args: argparse.Namespace) -> None:
 
 def stability_table(rows: Sequence[Row]) -> list[str]:
     """Return the worst task of every method and perturbation, as Markdown."""
-    lines = ["| calibration rows | method | largest change | mean change | change of the NLL |", "|---" * 5 + "|"]
+    lines = [
+        "| calibration rows | method | largest change | mean change | change of the NLL |",
+        "|---" * 5 + "|",
+    ]
     for name in dict.fromkeys(r["perturbation"] for r in rows):
         for method in dict.fromkeys(r["method"] for r in rows):
             chosen = [r for r in rows if r["method"] == method and r["perturbation"] == name]
-            worst = [max(chosen, key=lambda r, f=field: float(r[f])) for field in ("max", "mean", "nll")]
-            cells = [f"{float(w[f]):.1e} ({w['task']})" for w, f in zip(worst, ("max", "mean", "nll"), strict=True)]
+            worst = [
+                max(chosen, key=lambda r, f=field: float(r[f])) for field in ("max", "mean", "nll")
+            ]
+            cells = [
+                f"{float(w[f]):.1e} ({w['task']})"
+                for w, f in zip(worst, ("max", "mean", "nll"), strict=True)
+            ]
             lines.append("| " + " | ".join([name, method, *cells]) + " |")
     return lines
 
@@ -453,7 +529,15 @@ def stability_table(rows: Sequence[Row]) -> list[str]:
 # -- few rows -----------------------------------------------------------------------------------------
 
 SIZES = (30, 100, 300, 1000, 3000)
-FEW_TABLES = ["letter_mlp", "letter_rf", "pendigits_lgbm", "thyroid_mlp", "bank_gnb", "bank_lgbm", "bank_mlp"]
+FEW_TABLES = [
+    "letter_mlp",
+    "letter_rf",
+    "pendigits_lgbm",
+    "thyroid_mlp",
+    "bank_gnb",
+    "bank_lgbm",
+    "bank_mlp",
+]
 FEW_TABLES += ["credit_logreg", "credit_rf", "magic_hgb", "spambase_svc", "wine_good_rf"]
 
 
@@ -466,7 +550,8 @@ def few(args: argparse.Namespace) -> None:
             for draw in range(3 if size < len(y) else 0):
                 part = np.random.default_rng([draw, size]).permutation(len(y))[:size]
                 nll = {
-                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"] for m in ("uncal", "ts", "pool")
+                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"]
+                    for m in ("uncal", "ts", "pool")
                 }
                 rows.append({"task": task, "rows": size, "draw": draw, **nll})
     write(RESULTS / "pool_few_rows.csv", rows)
@@ -475,7 +560,10 @@ def few(args: argparse.Namespace) -> None:
 
 def few_table(rows: Sequence[Row]) -> list[str]:
     """Return median and worst ratios by number of rows, as Markdown."""
-    lines = ["| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |", "|---" * 6 + "|"]
+    lines = [
+        "| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |",
+        "|---" * 6 + "|",
+    ]
     for size in SIZES:
         by_task: dict[str, list[Row]] = defaultdict(list)
         for r in rows:
@@ -488,7 +576,9 @@ def few_table(rows: Sequence[Row]) -> list[str]:
                 ratio[m].append(mean[m] / min(mean["uncal"], mean["ts"]))
         pool = np.array(ratio["pool"])
         cells = [str(size), str(len(pool)), f"{np.median(pool):.3f}", str(int((pool > 1.01).sum()))]
-        lines.append("| " + " | ".join([*cells, f"{pool.max():.3f}", f"{max(ratio['ts']):.3f}"]) + " |")
+        lines.append(
+            "| " + " | ".join([*cells, f"{pool.max():.3f}", f"{max(ratio['ts']):.3f}"]) + " |"
+        )
     return lines
 
 
@@ -556,7 +646,9 @@ def _fit(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = {
         "boards": boards,
         "ablation": ablation,

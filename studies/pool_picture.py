@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.calibrators.pool import map as maps
 from hcal.io.files import atomic_path
 from hcal.numerics import softmax
+from hcal.pool import map as maps
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "assets" / "default.svg"
 CLASSES = ("cat", "dog", "fox", "owl")
@@ -33,7 +33,11 @@ def steps() -> list[tuple[str, np.ndarray]]:
     top, rest = maps.split_top(pooled, shares)
     return [
         ("the model", softmax(row)[0]),
-        *zip(("temperature", "top-versus-rest", "matrix"), (softmax(said)[0] for said in members), strict=True),
+        *zip(
+            ("temperature", "top-versus-rest", "matrix"),
+            (softmax(said)[0] for said in members),
+            strict=True,
+        ),
         ("product", softmax(pooled)[0]),
         ("one curve", softmax(pooled + shares * learned.last(top - rest))[0]),
         ("class kept", np.exp(learned(row))[0]),
@@ -42,15 +46,21 @@ def steps() -> list[tuple[str, np.ndarray]]:
 
 def svg() -> str:
     """Return the picture: a group of four bars for each step."""
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 250" font-family="sans-serif" font-size="12">']
+    out = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 250" font-family="sans-serif" font-size="12">'
+    ]
     out.append("<title>Probabilities of four classes after each step of the default</title>")
     for i, (name, probs) in enumerate(steps()):
         left = 15 + 121 * i
         out.append(f'<text x="{left + 48}" y="232" text-anchor="middle" fill="#555">{name}</text>')
         for j, p in enumerate(probs):
             x, high = left + 24 * j, 170 * float(p)
-            out.append(f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" fill="{COLORS[j]}"/>')
-            out.append(f'<text x="{x + 10}" y="{195 - high:.1f}" text-anchor="middle" fill="#555">{100 * p:.0f}</text>')
+            out.append(
+                f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" fill="{COLORS[j]}"/>'
+            )
+            out.append(
+                f'<text x="{x + 10}" y="{195 - high:.1f}" text-anchor="middle" fill="#555">{100 * p:.0f}</text>'
+            )
             out.append(
                 f'<text x="{x + 10}" y="214" text-anchor="middle" fill="#888" font-size="10">{CLASSES[j]}</text>'
             )

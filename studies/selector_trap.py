@@ -37,10 +37,15 @@ def measure(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 def walk(data: Path) -> list[dict[str, object]]:
     task = load_task(TASK, data)
-    scaled = np.log(hcal.make_calibrator("ts").fit(task.logits_cal, task.y_cal).predict_proba(task.logits_test))
+    scaled = np.log(
+        hcal.make_calibrator("ts").fit(task.logits_cal, task.y_cal).predict_proba(task.logits_test)
+    )
     pool = hcal.PooledCalibrator().fit(task.logits_cal, task.y_cal).predict_proba(task.logits_test)
     points = [(f"{s:g}", softmax(s * scaled)) for s in STEPS] + [("pool", pool)]
-    return [{"point": name, **measure(p, task.y_test), "version": hcal.__version__} for name, p in points]
+    return [
+        {"point": name, **measure(p, task.y_test), "version": hcal.__version__}
+        for name, p in points
+    ]
 
 
 def draw(rows: list[dict[str, str]]) -> Path:
@@ -51,8 +56,20 @@ def draw(rows: list[dict[str, str]]) -> Path:
         for axis, (name, title) in zip(axes, titles.items(), strict=True):
             x, y = ([float(r[key]) for r in path] for key in ("mean_confidence", name))
             axis.plot(x, y, "o-", color="#3b6fb6")
-            axis.plot(float(ours["mean_confidence"]), float(ours[name]), "D", color="#c2571a", label="pool (default)")
-            axis.annotate("temperature scaling", (x[0], y[0]), (-8, 10), textcoords="offset points", ha="right")
+            axis.plot(
+                float(ours["mean_confidence"]),
+                float(ours[name]),
+                "D",
+                color="#c2571a",
+                label="pool (default)",
+            )
+            axis.annotate(
+                "temperature scaling",
+                (x[0], y[0]),
+                (-8, 10),
+                textcoords="offset points",
+                ha="right",
+            )
             axis.annotate("uniform", (x[-1], y[-1]), (8, 0), textcoords="offset points")
             axis.set(title=title, xlabel="mean confidence (accuracy is the same everywhere)")
             axis.set_ylim(bottom=0)
@@ -66,7 +83,11 @@ def table(rows: list[dict[str, str]]) -> list[str]:
     out = ["| s | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for row in rows:
         if row["point"] in SHOWN:
-            out.append(f"| {row['point']} | " + " | ".join(f"{float(row[name]):.4f}" for name in names) + " |")
+            out.append(
+                f"| {row['point']} | "
+                + " | ".join(f"{float(row[name]):.4f}" for name in names)
+                + " |"
+            )
     return out
 
 
@@ -77,13 +98,17 @@ def read() -> list[dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     rows = walk(parser.parse_args().data)
     with FILE.open("w", newline="", encoding="utf-8") as f:
         writer = csv.DictWriter(f, list(rows[0]))
         writer.writeheader()
-        writer.writerows({k: v if isinstance(v, str) else f"{v:.6g}" for k, v in row.items()} for row in rows)
+        writer.writerows(
+            {k: v if isinstance(v, str) else f"{v:.6g}" for k, v in row.items()} for row in rows
+        )
     replace_between(PAGE, MARKS, table(read()))
     print(draw(read()))
 

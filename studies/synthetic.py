@@ -21,7 +21,9 @@ import numpy as np
 
 from hcal.numerics import Float64, IntArray, softmax
 
-Distortion = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
+Distortion = Literal[
+    "calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"
+]
 KINDS: Final[tuple[Distortion, ...]] = get_args(Distortion)
 
 
@@ -58,10 +60,14 @@ def make_synthetic(
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}; valid kinds: {', '.join(KINDS)}")
     if n_classes < 2 or n_cal < 1 or n_test < 1:
-        raise ValueError(f"need n_classes >= 2 and rows in both parts, got {n_classes}, {n_cal}, {n_test}")
+        raise ValueError(
+            f"need n_classes >= 2 and rows in both parts, got {n_classes}, {n_cal}, {n_test}"
+        )
     rng = np.random.default_rng([random_state, n_classes, KINDS.index(kind)])
     prior_cal, prior_test = _priors(kind, n_classes, strength)
-    bias = rng.normal(size=n_classes) * 1.5 * strength if kind == "class_bias" else np.zeros(n_classes)
+    bias = (
+        rng.normal(size=n_classes) * 1.5 * strength if kind == "class_bias" else np.zeros(n_classes)
+    )
     cal, y_cal = _draw(n_cal, prior_cal, rng)
     test, y_test = _draw(n_test, prior_test, rng)
     return SyntheticTask(
@@ -123,7 +129,9 @@ def parse_synthetic(text: str) -> SyntheticTask:
     try:
         numbers = {keys[o[0]]: int(o[1:]) for o in options}
     except (KeyError, ValueError, IndexError):
-        raise ValueError(f"cannot read synthetic task {text!r}; write for example temperature-k10-n3000-s0") from None
+        raise ValueError(
+            f"cannot read synthetic task {text!r}; write for example temperature-k10-n3000-s0"
+        ) from None
     if "n_cal" in numbers:
         numbers["n_test"] = numbers["n_cal"]
     return make_synthetic(kind, **numbers)  # type: ignore[arg-type]

@@ -85,9 +85,14 @@ def load_task(name: str, data: Path) -> Task:
         raise ValueError(f"{name!r} is neither a file of {data} nor one of the paper's tasks")
     task = _checked(name, parts)
     if name in PAPER_TASKS:
-        wanted, found = (_SHAPES[PAPER_TASKS[name][0]], (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test)))
+        wanted, found = (
+            _SHAPES[PAPER_TASKS[name][0]],
+            (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test)),
+        )
         if found != wanted:
-            raise ValueError(f"{name}: classes, calibration and test rows are {found}, the paper says {wanted}")
+            raise ValueError(
+                f"{name}: classes, calibration and test rows are {found}, the paper says {wanted}"
+            )
     return task
 
 
@@ -124,7 +129,9 @@ def checksum(path: Path) -> str:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["list", "get"])
     parser.add_argument("name", nargs="?", choices=PAPER_TASKS)
     given = parser.parse_args()

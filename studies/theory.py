@@ -72,7 +72,9 @@ class World:
         return float(0.5 * np.abs(self.true - self.predicted).sum(axis=1).max())
 
 
-def random_world(rng: np.random.Generator, atoms: int = 12, n_classes: int = 4, groups: int = 4) -> World:
+def random_world(
+    rng: np.random.Generator, atoms: int = 12, n_classes: int = 4, groups: int = 4
+) -> World:
     """Return a world in which several atoms share a prediction, as level sets must for Thm 1 to say much.
 
     Examples
@@ -84,7 +86,9 @@ def random_world(rng: np.random.Generator, atoms: int = 12, n_classes: int = 4, 
     group = rng.integers(0, groups, size=atoms)
     centre = rng.dirichlet(np.ones(n_classes), size=groups)
     closeness = rng.uniform()
-    means = np.array([true[group == g].mean(axis=0) if (group == g).any() else centre[g] for g in range(groups)])
+    means = np.array(
+        [true[group == g].mean(axis=0) if (group == g).any() else centre[g] for g in range(groups)]
+    )
     predicted = closeness * means + (1 - closeness) * centre
     return World(rng.dirichlet(np.ones(atoms)), true, predicted[group])
 
@@ -128,7 +132,9 @@ def check_theorem_1(worlds: int = 400, seed: int = 0) -> Check:
             w = random_world(rng, n_classes=n_classes)
             pairs.append((w.h, conditional_error(w, w.predicted, w.true, w.predicted)))
         h, error = np.array(pairs).T
-        rows.append((n_classes, worlds, float(h.mean()), float(error.mean()), float((error / h).max())))
+        rows.append(
+            (n_classes, worlds, float(h.mean()), float(error.mean()), float((error / h).max()))
+        )
     return Check(
         "Theorem 1",
         "h-calibration is sufficient for canonical calibration with error at most h",

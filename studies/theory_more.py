@@ -37,7 +37,7 @@ def objective(probs: Array, y: np.ndarray, **settings: Any) -> float:
     """
     import torch
 
-    from hcal.objective.loss import HCalibrationLoss
+    from hcal.h_calibration.loss import HCalibrationLoss
 
     return float(HCalibrationLoss(**settings)(torch.from_numpy(probs), torch.from_numpy(y)))
 
@@ -53,7 +53,9 @@ def check_proposition_1(seed: int = 0) -> Check:
     rng = np.random.default_rng(seed)
     rows = []
     for n_classes in (2, 10, 100):
-        true = make_synthetic("calibrated", n_classes=n_classes, n_test=5000, random_state=seed).true_test
+        true = make_synthetic(
+            "calibrated", n_classes=n_classes, n_test=5000, random_state=seed
+        ).true_test
         first, second = draw_labels(true, rng), draw_labels(true, rng)
         sure = true.max(axis=1) > 0.99
         wrong = float((first != true.argmax(axis=1))[sure].mean())
@@ -88,7 +90,12 @@ def check_theorem_3(n_classes: int = 4, rows_n: int = 60, seed: int = 0) -> Chec
     top = predicted.argmax(axis=1)
     every = np.arange(rows_n)
     cases = (
-        ("top-label", true[every, top], predicted[every, top], 0.5 * np.abs(true - predicted).sum(1).max()),
+        (
+            "top-label",
+            true[every, top],
+            predicted[every, top],
+            0.5 * np.abs(true - predicted).sum(1).max(),
+        ),
         ("class 0", true[:, 0], predicted[:, 0], 0.5 * np.abs(true - predicted).sum(1).max()),
         ("class 0, made right", true[:, 0], apart[:, 0], world.h),
     )
@@ -97,7 +104,11 @@ def check_theorem_3(n_classes: int = 4, rows_n: int = 60, seed: int = 0) -> Chec
         own = float(np.abs(mu - pc).max())
         bounds = [smallest_epsilon(mu[None], pc[None], d) for d in (0.1, 0.01)]
         rows.append((name, own, *bounds, float(h_all)))
-    holds = all(r[2 + i] <= r[1] + 1e-12 <= r[2 + i] + 2 * d + 2e-12 for r in rows for i, d in enumerate((0.1, 0.01)))
+    holds = all(
+        r[2 + i] <= r[1] + 1e-12 <= r[2 + i] + 2 * d + 2e-12
+        for r in rows
+        for i, d in enumerate((0.1, 0.01))
+    )
     return Check(
         "Theorem 3",
         "h-𝒜 calibration is equivalent to δ-ε-𝒜 boundedness; both are necessary for h-calibration and not sufficient",
@@ -156,7 +167,9 @@ def check_degenerate(seed: int = 0) -> Check:
     for n_classes in (2, 10):
         task = make_synthetic("temperature", n_classes=n_classes, n_test=500, random_state=seed)
         probs = np.exp(task.logits_test - np.logaddexp.reduce(task.logits_test, axis=1)[:, None])
-        loss = objective(probs, task.y_test, window=1, epsilon=0.0, scale=1.0, weighting="uniform", norm=2)
+        loss = objective(
+            probs, task.y_test, window=1, epsilon=0.0, scale=1.0, weighting="uniform", norm=2
+        )
         rows.append((n_classes, loss, brier(probs, task.y_test) / n_classes))
     return Check(
         "The degenerate case",
@@ -191,7 +204,14 @@ def check_views(n: int = 300, window: int = 20, seed: int = 0) -> Check:
         "the sum of squared window gaps is a kernel error, k(a, b) = windows that hold both / M²; and a "
         "window is a sample of M pseudo-labels for its centre",
         bool(abs(windows - kernel) < 1e-9 and pooled < 2.5 * single / np.sqrt(window)),
-        ("events", "M", "sum over windows", "sum over pairs", "RMS error of one label", "of a window's rate"),
+        (
+            "events",
+            "M",
+            "sum over windows",
+            "sum over pairs",
+            "RMS error of one label",
+            "of a window's rate",
+        ),
         [(n, window, windows, kernel, single, pooled)],
         "Predictions are the truth here, so the last two columns are the errors of the label, and of the "
         "label rate of a window, as estimates of the probability.",
@@ -231,17 +251,38 @@ def check_pooled_is_blind(n: int = 20_000, draws: int = 5, seed: int = 0) -> Che
         for labels in (y, calibrated):
             loss = objective(p, labels, scale=1.0)
             pooled, by_class = h_error(p, labels, events="pooled"), h_error(p, labels)
-            found.append((loss, cwece_a(p, labels), pooled.value, pooled.noise, by_class.value, by_class.noise))
+            found.append(
+                (
+                    loss,
+                    cwece_a(p, labels),
+                    pooled.value,
+                    pooled.noise,
+                    by_class.value,
+                    by_class.noise,
+                )
+            )
     table = np.array(found).reshape(draws, 2, -1).mean(axis=0)
     rows: list[tuple[Any, ...]] = [
-        (name, *map(float, row)) for name, row in zip(("the two classes wrong", "calibrated"), table, strict=True)
+        (name, *map(float, row))
+        for name, row in zip(("the two classes wrong", "calibrated"), table, strict=True)
     ]
     wrong, right = rows
     return Check(
         "What pooling hides",
         "a predictor can be wrong in its classes while the pooled objective is at the noise",
-        wrong[1] < 1.03 * right[1] and wrong[2] > 2 * right[2] and wrong[3] < 2 * wrong[4] and wrong[5] > 3 * wrong[6],
-        ("truth", "pooled loss / r", "CWECE_a", "HCE pooled", "its noise", "HCE class-wise", "its noise"),
+        wrong[1] < 1.03 * right[1]
+        and wrong[2] > 2 * right[2]
+        and wrong[3] < 2 * wrong[4]
+        and wrong[5] > 3 * wrong[6],
+        (
+            "truth",
+            "pooled loss / r",
+            "CWECE_a",
+            "HCE pooled",
+            "its noise",
+            "HCE class-wise",
+            "its noise",
+        ),
         rows,
         f"Symmetric Dirichlet predictions, K = 4, μ₀ = p₀ + 0.9·p₀p₁, μ₁ = p₁ − 0.9·p₀p₁; {n} rows, mean of "
         f"{draws} draws. At every level of probability the errors of the two classes cancel in the pool.",

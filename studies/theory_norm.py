@@ -13,8 +13,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.h_calibration.definition import window_weights
 from hcal.numerics import softmax
-from hcal.objective.definition import window_weights
 from studies.synthetic import Distortion, make_synthetic
 from studies.theory import Check
 
@@ -47,7 +47,14 @@ class Draws:
 
 
 def draw_worlds(
-    kind: Distortion, omega: Omega, *, n: int = 1000, k: int = 5, window: int = 200, draws: int = 100, seed: int = 0
+    kind: Distortion,
+    omega: Omega,
+    *,
+    n: int = 1000,
+    k: int = 5,
+    window: int = 200,
+    draws: int = 100,
+    seed: int = 0,
 ) -> Draws:
     """Fit h, NLL and Brier to repeated label draws of one world.
 
@@ -77,7 +84,9 @@ def draw_worlds(
     if omega == "fixed":
         norms = [norms[0]] * len(probs)
     rng = np.random.default_rng([seed, 7])
-    out = np.array([_one_draw(task.true_test, true, probs, norms, rng.random((n, 1))) for _ in range(draws)]).T
+    out = np.array(
+        [_one_draw(task.true_test, true, probs, norms, rng.random((n, 1))) for _ in range(draws)]
+    ).T
     return Draws(kind, omega, window, *out)
 
 
@@ -93,7 +102,9 @@ class _Norm:
     def of(cls, p: Array, window: int, omega: Omega) -> _Norm:
         order = np.argsort(p, kind="stable")
         means = _run_means(p[order], window)
-        weight = window_weights(means) if omega == "algorithm" else np.full(len(means), 1 / len(means))
+        weight = (
+            window_weights(means) if omega == "algorithm" else np.full(len(means), 1 / len(means))
+        )
         return cls(order, weight / weight.sum(), window)
 
     def __call__(self, difference: Array) -> float:
@@ -105,7 +116,9 @@ def _run_means(x: Array, window: int) -> Array:
     return np.asarray((prefix[window:] - prefix[:-window]) / window)
 
 
-def _one_draw(true_rows: Array, true: Array, probs: Array, norms: list[_Norm], u: Array) -> list[float]:
+def _one_draw(
+    true_rows: Array, true: Array, probs: Array, norms: list[_Norm], u: Array
+) -> list[float]:
     y = (true_rows.cumsum(axis=1) > u).argmax(axis=1)
     marks = np.eye(true_rows.shape[1])[y].ravel()
     losses = [norm(p - marks) for norm, p in zip(norms, probs, strict=True)]
@@ -125,7 +138,9 @@ def all_draws(draws: int = 100) -> list[Draws]:
     >>> len(all_draws(draws=2))
     6
     """
-    return [draw_worlds(kind, omega, draws=draws) for omega in ("fixed", "algorithm") for kind in WORLDS]
+    return [
+        draw_worlds(kind, omega, draws=draws) for omega in ("fixed", "algorithm") for kind in WORLDS
+    ]
 
 
 ALPHAS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.0707, 0.1, 0.1414, 0.2)

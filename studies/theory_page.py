@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.drawing import PALETTE, SUBJECT, save_figure, styled, write_text
-from studies.theory import Check, World, check_counterexample, check_theorem_1, check_theorem_2, check_theorem_4
+from studies.theory import (
+    Check,
+    World,
+    check_counterexample,
+    check_theorem_1,
+    check_theorem_2,
+    check_theorem_4,
+)
 from studies.theory_more import (
     check_atoms_do_not_bound,
     check_degenerate,
@@ -19,7 +26,12 @@ from studies.theory_more import (
     check_theorem_5_modes,
     check_views,
 )
-from studies.theory_norm import all_draws, check_proposition_error, check_proposition_psr, compare_with_scores
+from studies.theory_norm import (
+    all_draws,
+    check_proposition_error,
+    check_proposition_psr,
+    compare_with_scores,
+)
 from studies.theory_windows import check_theorem_5, check_theorem_6, check_theorem_7
 
 if TYPE_CHECKING:
@@ -199,7 +211,9 @@ def plot_propositions(checks: dict[str, Check]) -> Figure:
             check = checks[label]
             alpha, bound = check.column("α"), check.column(check.columns[1])
             axes.semilogx(alpha, bound, "--", color="black", label=check.columns[1])
-            axes.semilogx(alpha, check.column(check.columns[2]), "o-", color=SUBJECT, label="observed, worst")
+            axes.semilogx(
+                alpha, check.column(check.columns[2]), "o-", color=SUBJECT, label="observed, worst"
+            )
             axes.axhspan(1, 2, color="#f0f0f0")
             axes.text(alpha[0], 1.04, "the bound says nothing", fontsize=8, color="#555555")
             axes.set(xlabel="α", ylim=(-0.05, 1.6))
@@ -215,10 +229,15 @@ def plot_distances(checks: dict[str, Check]) -> Figure:
     with styled() as plt:
         figure, axes = plt.subplots(figsize=(7.0, 3.0))
         width = 0.26
-        for i, (name, colour) in enumerate(zip(("h", "NLL", "Brier"), (SUBJECT, *PALETTE[::2]), strict=False)):
+        for i, (name, colour) in enumerate(
+            zip(("h", "NLL", "Brier"), (SUBJECT, *PALETTE[::2]), strict=False)
+        ):
             places = [j + (i - 1) * width for j in range(len(check.rows))]
             axes.bar(places, check.column(name), width * 0.92, color=colour, label=name)
-        names = [f"{w.replace('_', ' ')}\n{o} ω" for w, o in zip(check.column("world"), check.column("ω"), strict=True)]
+        names = [
+            f"{w.replace('_', ' ')}\n{o} ω"
+            for w, o in zip(check.column("world"), check.column("ω"), strict=True)
+        ]
         axes.set_xticks(range(len(names)), names)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("distance to the truth, ‖·‖$_{M,ω}$")
@@ -232,7 +251,11 @@ def plot_h_and_canonical() -> Figure:
     rng = np.random.default_rng(4)
     true = rng.dirichlet(np.ones(3), 60)
     order = np.argsort(true @ [0.0, 1.0, 2.0])
-    kinds: dict[str, list[World]] = {"groups of rows share their mean": [], "the truth, sharpened": [], "both": []}
+    kinds: dict[str, list[World]] = {
+        "groups of rows share their mean": [],
+        "the truth, sharpened": [],
+        "both": [],
+    }
     for groups in (1, 2, 3, 5, 8, 12, 20, 30):
         shared = np.empty_like(true)
         for rows in np.array_split(order, groups):
@@ -241,14 +264,25 @@ def plot_h_and_canonical() -> Figure:
         for beta in (1.5, 3.0):
             kinds["both"].append(World(np.full(60, 1 / 60), true, _sharpened(shared, beta)))
     for beta in (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0):
-        kinds["the truth, sharpened"].append(World(np.full(60, 1 / 60), true, _sharpened(true, beta)))
+        kinds["the truth, sharpened"].append(
+            World(np.full(60, 1 / 60), true, _sharpened(true, beta))
+        )
     with styled() as plt:
         figure, axes = plt.subplots(figsize=(4.8, 3.4))
         for (kind, worlds), colour in zip(kinds.items(), PALETTE, strict=False):
-            axes.plot([_canonical(w) for w in worlds], [w.h for w in worlds], "o", color=colour, label=kind)
+            axes.plot(
+                [_canonical(w) for w in worlds],
+                [w.h for w in worlds],
+                "o",
+                color=colour,
+                label=kind,
+            )
         axes.plot([0, 0.45], [0, 0.45], color="black", linewidth=0.8)
         axes.annotate(
-            "base rates", (0, kinds["groups of rows share their mean"][0].h), (8, -3), textcoords="offset points"
+            "base rates",
+            (0, kinds["groups of rows share their mean"][0].h),
+            (8, -3),
+            textcoords="offset points",
         )
         axes.set(xlabel="canonical error (total variation)", ylabel="h: largest error of any event")
         axes.set_title("Calibrated is not close; h bounds both", loc="left")
@@ -265,14 +299,19 @@ def _canonical(world: World) -> float:
     """Return the largest total variation between a prediction and the mean truth of the rows that share it."""
     _, member = np.unique(world.predicted.round(12), axis=0, return_inverse=True)
     groups = [np.flatnonzero(member == g) for g in range(member.max() + 1)]
-    return max(0.5 * float(np.abs(world.true[rows].mean(axis=0) - world.predicted[rows[0]]).sum()) for rows in groups)
+    return max(
+        0.5 * float(np.abs(world.true[rows].mean(axis=0) - world.predicted[rows[0]]).sum())
+        for rows in groups
+    )
 
 
 def main() -> None:
     """Write the page and all pictures."""
     root = Path(__file__).resolve().parents[1]
     written = write_theory_page(root / "studies" / "theory-checked.md")
-    written.append(save_figure(plot_h_and_canonical(), root / "docs" / "assets" / "h-and-canonical.svg"))
+    written.append(
+        save_figure(plot_h_and_canonical(), root / "docs" / "assets" / "h-and-canonical.svg")
+    )
     print(*written, sep="\n")
 
 

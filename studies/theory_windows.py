@@ -8,7 +8,7 @@ from itertools import chain, combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.objective.definition import sliding_means
+from hcal.h_calibration.definition import sliding_means
 from studies.synthetic import make_synthetic
 from studies.theory import Check
 
@@ -36,7 +36,10 @@ class WindowStatistics:
 
 
 def exact_statistics(
-    p: ArrayLike, occurred: ArrayLike, interval: tuple[float, float], subset: ArrayLike | None = None
+    p: ArrayLike,
+    occurred: ArrayLike,
+    interval: tuple[float, float],
+    subset: ArrayLike | None = None,
 ) -> WindowStatistics:
     """Return T₁, T₂, T₃ of Thm 7 with their boundary terms.
 
@@ -70,7 +73,9 @@ def exact_statistics(
         raise ValueError("the subset must be a non-empty set of events inside the interval")
     q, o = value[chosen], mark[chosen]
     times = np.where((q == low) | (q == high), 1.0, 2.0)
-    return WindowStatistics(float((times * (1 - q))[o].sum()), float((times * q)[~o].sum()), float(times.sum()))
+    return WindowStatistics(
+        float((times * (1 - q))[o].sum()), float((times * q)[~o].sum()), float(times.sum())
+    )
 
 
 def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
@@ -95,7 +100,9 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
     rows = []
     for m in sizes:
         level = sliding_means(true.ravel()[order], m)[::m]
-        spread = sliding_means((true * (1 - true)).ravel()[order], m)[::m]  # variance if independent, times m
+        spread = sliding_means((true * (1 - true)).ravel()[order], m)[
+            ::m
+        ]  # variance if independent, times m
         mean_square = np.array(squares[m]).mean(axis=0)
         middle = (level > 0.3) & (level < 0.7)
         ratio = float((mean_square * m)[middle].sum() / spread[middle].sum())
@@ -105,7 +112,13 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
         "Theorem 5",
         "the label rate of a window converges (in mean square) to the mean of the true probabilities",
         all(r[1] <= r[3] and r[2] <= r[3] for r in rows),
-        ("M", "RMS gap, all windows", "RMS gap, windows at 0.3–0.7", "bound ½/√M", "variance / independent"),
+        (
+            "M",
+            "RMS gap, all windows",
+            "RMS gap, windows at 0.3–0.7",
+            "bound ½/√M",
+            "variance / independent",
+        ),
         rows,
         "Pooled atomic events of one row exclude each other, so the events of a window are not independent; "
         "the last column (windows at 0.3–0.7) shows that this lowers the variance, so the bound stays valid.",
@@ -123,7 +136,12 @@ def check_theorem_6(kappa: float = 0.1) -> Check:
     sizes = (10, 25, 50, 100, 200, 400, 800)
     spread = {m: np.linspace(0.3, 0.7, m) for m in sizes}
     rows = [
-        (m, tail_probability(p, kappa), chernoff_bound(p, kappa), 2 * float(np.exp(-2 * m * kappa**2)))
+        (
+            m,
+            tail_probability(p, kappa),
+            chernoff_bound(p, kappa),
+            2 * float(np.exp(-2 * m * kappa**2)),
+        )
         for m, p in spread.items()
     ]
     slope = float(np.log(rows[-1][1] / rows[-2][1]) / (sizes[-1] - sizes[-2]))
@@ -174,7 +192,9 @@ def chernoff_bound(p: Array, kappa: float) -> float:
         cumulant = np.log(1 - p + p * np.exp(sign * t)) - sign * t * p
         return float(cumulant.sum() - t * kappa * len(p))
 
-    best = [minimize_scalar(exponent, bounds=(0, 60), args=(s,), method="bounded").fun for s in (1, -1)]
+    best = [
+        minimize_scalar(exponent, bounds=(0, 60), args=(s,), method="bounded").fun for s in (1, -1)
+    ]
     return float(np.exp(best[0]) + np.exp(best[1]))
 
 
@@ -191,7 +211,9 @@ def check_theorem_7(cases: int = 40, seed: int = 0) -> Check:
     for n in (3, 4, 5, 6):
         gaps, epsilons = [], []
         for _ in range(cases):
-            p = rng.choice(np.linspace(0.1, 0.9, 9), size=n)  # a grid, so that ties and boundaries occur
+            p = rng.choice(
+                np.linspace(0.1, 0.9, 9), size=n
+            )  # a grid, so that ties and boundaries occur
             o = rng.random(n) < p
             by_rate, by_t = smallest_epsilon_rate(p, o), smallest_epsilon_windows(p, o)
             gaps.append(abs(by_rate - by_t))
@@ -201,7 +223,12 @@ def check_theorem_7(cases: int = 40, seed: int = 0) -> Check:
         "Theorem 7",
         "|a − rate| ≤ ε + δ for all intervals and subsets if and only if |T₁ − T₂|/T₃ ≤ ε for all of them",
         all(r[2] < 1e-9 for r in rows),
-        ("events", "cases", "largest difference of the two smallest ε", "difference to max |o − p|"),
+        (
+            "events",
+            "cases",
+            "largest difference of the two smallest ε",
+            "difference to max |o − p|",
+        ),
         rows,
         "Exhaustive over all subsets and all intervals. Read literally, both conditions range over subsets "
         "of one event, so their smallest ε is max |o − p|: with observed labels only near-certain, always "

@@ -24,7 +24,9 @@ def _softmax(z: Vector) -> Vector:
 
 def _logits(n: int, k: int, rng: np.random.Generator) -> Vector:
     z = rng.normal(size=(n, k))
-    z[np.arange(n), rng.integers(0, k, n)] += rng.gamma(2.0, 1.5, n)  # most rows are easy, some are not
+    z[np.arange(n), rng.integers(0, k, n)] += rng.gamma(
+        2.0, 1.5, n
+    )  # most rows are easy, some are not
     return np.asarray(z)
 
 
@@ -123,7 +125,9 @@ def draw_labels(q: Vector, rng: np.random.Generator) -> IntArray:
     array([1])
     """
     cumulated = q.cumsum(axis=1)
-    return np.asarray((cumulated > rng.random((len(q), 1)) * cumulated[:, -1:]).argmax(axis=1), dtype=np.int64)
+    return np.asarray(
+        (cumulated > rng.random((len(q), 1)) * cumulated[:, -1:]).argmax(axis=1), dtype=np.int64
+    )
 
 
 def truth_table(p: Vector, q: Vector) -> EventTable:

@@ -19,12 +19,16 @@ OUTPUTS = {"fit": "m.hcal", "apply": "p.npz", "report": "r.html"}
 
 def run(*arguments: object, code: int = 0) -> Result:
     """Run a command in this process, which ends with that code."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"})
+    result = CliRunner().invoke(
+        app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"}
+    )
     assert result.exit_code == code, result.output
     return result
 
 
-def start(folder: Path, *arguments: str, code: str = "", **options: object) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *arguments: str, code: str = "", **options: object
+) -> subprocess.Popen[str]:
     """Start the command in a process of its own, after some Python that arranges the fault."""
     program = f"{code}\nfrom hcal.cli import main\nimport sys\nsys.argv[0] = 'hcal'\nmain()"
     return subprocess.Popen(
@@ -39,7 +43,13 @@ def start(folder: Path, *arguments: str, code: str = "", **options: object) -> s
 def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prepared")
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
-    np.savez(path / "task.npz", logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
+    np.savez(
+        path / "task.npz",
+        logits_cal=logits_cal,
+        y_cal=y_cal,
+        logits_test=logits_test,
+        y_test=y_test,
+    )
     np.save(path / "y.npy", y_test)
     run("fit", path / "task.npz", "-o", path / "model.hcal", "--method", "ts", "-q")
     return path

@@ -16,8 +16,28 @@ from helpers import GOLDEN, fit_quietly, quick, synthetic
 
 #: What `make test` may lack: extras, and packages that only `make test-all` installs.
 OPTIONAL = {
-    *("torch", "matplotlib", "pandas", "pyarrow", "onnx", "onnxscript", "onnxruntime", "numba", "torchmetrics"),
-    *("evaluate", "datasets", "mlflow", "dask", "distributed", "polars", "faiss", "lightgbm", "xgboost"),
+    *(
+        "torch",
+        "matplotlib",
+        "pandas",
+        "pyarrow",
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+        "numba",
+        "torchmetrics",
+    ),
+    *(
+        "evaluate",
+        "datasets",
+        "mlflow",
+        "dask",
+        "distributed",
+        "polars",
+        "faiss",
+        "lightgbm",
+        "xgboost",
+    ),
     *("ignite", "selenium", "triton", "transformers", "lightning", "catboost"),
 }
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
@@ -38,7 +58,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     except ImportError as error:
-        needed = {(error.name or "").split(".")[0], *re.findall(r"needs? (\w+):", str(error))} & ABSENT
+        needed = {
+            (error.name or "").split(".")[0],
+            *re.findall(r"needs? (\w+):", str(error)),
+        } & ABSENT
         if needed:
             pytest.skip(f"needs {', '.join(needed)}")
         raise
@@ -64,7 +87,7 @@ def fitted() -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _registries_stay_as_they_are() -> Iterator[None]:
-    places = (("hcal.calibrators.registry", "_registered"), ("hcal.metrics.registry", "METRICS"))
+    places = (("hcal.methods.registry", "_registered"), ("hcal.metrics.registry", "METRICS"))
     found = [getattr(import_module(module), name) for module, name in places]
     known = [dict(registry) for registry in found]
     yield

@@ -32,10 +32,17 @@ def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
         if "logits_cal" in f:
             return f["logits_cal"], y_cal, f["logits_test"], y_test
         tiny = np.finfo(f["probs_cal"].dtype).smallest_subnormal
-        return (np.log(np.maximum(f["probs_cal"], tiny)), y_cal, np.log(np.maximum(f["probs_test"], tiny)), y_test)
+        return (
+            np.log(np.maximum(f["probs_cal"], tiny)),
+            y_cal,
+            np.log(np.maximum(f["probs_test"], tiny)),
+            y_test,
+        )
 
 
-def synthetic(n: int = 400, k: int = 4, *, scale: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def synthetic(
+    n: int = 400, k: int = 4, *, scale: float = 2.5, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """Over-confident logits: labels are drawn from softmax(z), the logits shown are scale·z."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, k)) * 1.5
@@ -63,7 +70,9 @@ def quick(name: str, **params: Any) -> Any:
     import hcal
 
     known = hcal.make_calibrator(name).get_params()
-    return hcal.make_calibrator(name, **{k: v for k, v in QUICK.get(name, {}).items() if k in known} | params)
+    return hcal.make_calibrator(
+        name, **{k: v for k, v in QUICK.get(name, {}).items() if k in known} | params
+    )
 
 
 def fit_quietly(cal: Any, scores: Any, y: Any, **kwargs: Any) -> Any:
@@ -94,13 +103,17 @@ def measured_report(scale: float = 2.5, n: int = 4000) -> Content:
 
     logits, y = synthetic(n, scale=scale, seed=1)
     calibrator = hcal.make_calibrator("ts").fit(*synthetic(4000, scale=scale))
-    return measure_report(logits, y, calibrator, source=Source("task.npz", "test", "logits", "ab" * 32))
+    return measure_report(
+        logits, y, calibrator, source=Source("task.npz", "test", "logits", "ab" * 32)
+    )
 
 
 def assert_as_before(lines: Iterable[str], expected: Path) -> None:
     """Compare lines with a file beside the test: words one by one, numbers within rounding."""
     number = re.compile(r"-?\d+\.?\d*(?:e[-+]\d+)?")
-    for now, before in zip("\n".join(lines).splitlines(), expected.read_text("utf-8").splitlines(), strict=True):
+    for now, before in zip(
+        "\n".join(lines).splitlines(), expected.read_text("utf-8").splitlines(), strict=True
+    ):
         assert number.sub("#", now) == number.sub("#", before)
         found, wanted = ([float(x) for x in number.findall(line)] for line in (now, before))
         assert found == pytest.approx(wanted, rel=1e-4, abs=2e-6), before

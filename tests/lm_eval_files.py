@@ -51,8 +51,13 @@ def write_samples(
             asked += list(unconditional)
         responses = [[float(v), bool(i == int(np.argmax(lls)))] for i, v in enumerate(asked)]
         probs = np.exp(lls - lls.max()) / np.exp(lls - lls.max()).sum()
-        best = [np.argmax(found) for found in (lls, lls / np.array([len(c) for c in choices]), lls - unconditional)]
-        figures.append([*(float(b == gold) for b in best), float(((probs - np.eye(k)[gold]) ** 2).sum())])
+        best = [
+            np.argmax(found)
+            for found in (lls, lls / np.array([len(c) for c in choices]), lls - unconditional)
+        ]
+        figures.append(
+            [*(float(b == gold) for b in best), float(((probs - np.eye(k)[gold]) ** 2).sum())]
+        )
         for name in filters:
             lines.append(
                 {
@@ -60,10 +65,13 @@ def write_samples(
                     "doc": {"question": "Question?", "choices": choices, "label": gold},
                     "target": str(gold) if target == "index" else choices[gold],
                     "arguments": {
-                        f"gen_args_{i}": {"arg_0": context, "arg_1": text} for i, (context, text) in enumerate(requests)
+                        f"gen_args_{i}": {"arg_0": context, "arg_1": text}
+                        for i, (context, text) in enumerate(requests)
                     },
                     "resps": [[[str(a), str(b)]] for a, b in responses],
-                    "filtered_resps": [[str(a), str(b)] for a, b in responses] if as_strings else responses,
+                    "filtered_resps": [[str(a), str(b)] for a, b in responses]
+                    if as_strings
+                    else responses,
                     "filter": name,
                     "acc": figures[-1][0],
                 }

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from hcal import compiled
-from hcal.maps.trainable import PiecewiseLinear
-from hcal.solvers.training import AdamSettings, torch_nll, train
+from hcal.h_calibration.trainable_maps import PiecewiseLinear
+from hcal.h_calibration.training import AdamSettings, torch_nll, train
 from helpers import ROOT
 
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="needs numba: the extra 'fast'")
@@ -52,11 +52,21 @@ def test_kernels_are_kept_in_the_folder_that_the_user_names(fresh: Path) -> None
 @pytest.mark.parametrize(
     ("place", "error", "said"),
     [
-        ("dispatcher.Dispatcher.enable_caching", RuntimeError("no locator available"), "no folder can be written to"),
-        ("caching.IndexDataCacheFile.save", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        (
+            "dispatcher.Dispatcher.enable_caching",
+            RuntimeError("no locator available"),
+            "no folder can be written to",
+        ),
+        (
+            "caching.IndexDataCacheFile.save",
+            OSError(errno.ENOSPC, "No space left on device"),
+            "No space left",
+        ),
     ],
 )
-def test_kernels_that_cannot_be_kept_are_used_all_the_same(fresh: Path, monkeypatch, place, error, said) -> None:
+def test_kernels_that_cannot_be_kept_are_used_all_the_same(
+    fresh: Path, monkeypatch, place, error, said
+) -> None:
     monkeypatch.setattr(f"numba.core.{place}", Mock(side_effect=error))
     with pytest.warns(UserWarning, match=rf"{said}.*NUMBA_CACHE_DIR") as caught:
         assert [compiled.jit()(doubled)(2) for _ in range(2)] == [4, 4]
@@ -69,11 +79,14 @@ def test_a_read_only_install_and_home() -> None:
     """A hardened container: the library belongs to somebody else, and there is no home to write to."""
     with tempfile.TemporaryDirectory(prefix="hcal-install-") as folder:
         place = Path(folder)
-        shutil.copytree(ROOT / "src/hcal", place / "hcal", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / "src/hcal", place / "hcal", ignore=shutil.ignore_patterns("__pycache__")
+        )
         for path in (*place.rglob("*"), place):
             path.chmod(0o555 if path.is_dir() else 0o444)
         code = (
-            "import numpy as np, hcal; from hcal.objective.engines import loss_and_grad; import hcal.maps._numba;"
+            "import numpy as np, hcal; from hcal.h_calibration.engines import loss_and_grad;"
+            "import hcal.h_calibration._mixture_numba;"
             "print(hcal.__file__, loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2)[0])"
         )
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}

@@ -88,9 +88,13 @@ def run_bash(block: Block, folder: Path) -> str:
             assert re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
         elif re.match(r"(python3? -m )?pip |git |\s*(#|$)", line):
             continue
-        elif line.startswith("hcal ") and not re.search(r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)):
+        elif line.startswith("hcal ") and not re.search(
+            r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)
+        ):
             done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], env=env)
-            assert done.exit_code == 0, f"line {block.line}: {line}: exit {done.exit_code}\n{done.output}"
+            assert done.exit_code == 0, (
+                f"line {block.line}: {line}: exit {done.exit_code}\n{done.output}"
+            )
             printed += done.stdout
         else:
             path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -101,7 +105,9 @@ def run_bash(block: Block, folder: Path) -> str:
                 capture_output=True,
                 text=True,
             )
-            assert shell.returncode == 0, f"line {block.line}: {line}: exit {shell.returncode}\n{shell.stderr}"
+            assert shell.returncode == 0, (
+                f"line {block.line}: {line}: exit {shell.returncode}\n{shell.stderr}"
+            )
             printed += shell.stdout
     return printed
 
@@ -123,7 +129,9 @@ def is_same(printed: str, expected: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_code_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_runs_and_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     for seed, name in enumerate(("cal", "test")):
@@ -133,11 +141,15 @@ def test_code_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path, mon
     namespace: dict[str, object] = {"__name__": "__main__"}
     changes = []
     for block in blocks(text):
-        assert block.exempt or block.language in RUN | SHOWN, f"{page.name}:{block.line}: is not run"
+        assert block.exempt or block.language in RUN | SHOWN, (
+            f"{page.name}:{block.line}: is not run"
+        )
         if block.exempt or block.language not in RUN:
             continue
         is_python = block.language == "python"
-        printed = tidy(run_python(block, page, namespace) if is_python else run_bash(block, tmp_path))
+        printed = tidy(
+            run_python(block, page, namespace) if is_python else run_bash(block, tmp_path)
+        )
         if block.expected is not None and os.environ.get("HCAL_UPDATE_DOCS"):
             changes.append((block.span, printed + "\n"))
         elif block.expected is not None and not is_same(printed, tidy(block.expected)):
@@ -165,7 +177,9 @@ def test_links_lead_somewhere_and_every_page_is_in_the_navigation() -> None:
 def test_pages_are_short_and_decisions_few() -> None:
     long = {}
     for page in PAGES:
-        words = len(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split())
+        words = len(
+            re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split()
+        )
         if words > 1500:
             long[page.name] = words
     assert long == {}
@@ -202,7 +216,9 @@ def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
 def test_no_message_uses_private_words() -> None:
     for path in (ROOT / "src" / "hcal").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        said = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        said = [
+            n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        ]
         documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
         found = [m[0] for n in said if id(n) not in documented for m in PRIVATE.finditer(n.value)]
         assert found == [], path

@@ -29,7 +29,10 @@ def _with(array: np.ndarray, place: tuple[int, ...], value: float) -> np.ndarray
 
 BAD_SCORES: dict[str, tuple[Any, str]] = {
     "nan": (_with(LOGITS, (3, 1), np.nan), "logits contains NaN, first at row 3, column 1"),
-    "inf": (_with(LOGITS, (5, 2), np.inf), "logits contains an infinite value, first at row 5, column 2"),
+    "inf": (
+        _with(LOGITS, (5, 2), np.inf),
+        "logits contains an infinite value, first at row 5, column 2",
+    ),
     "minus inf": (_with(LOGITS, (5, 2), -np.inf), "infinite value, first at row 5, column 2"),
     "empty": (np.zeros((0, 4)), r"logits is empty: shape \(0, 4\)"),
     "one class": (np.zeros((40, 1)), "at least 2 classes"),
@@ -44,14 +47,19 @@ BAD_SCORES: dict[str, tuple[Any, str]] = {
 
 def test_fit_and_predict_refuse_bad_scores() -> None:
     fitted = hcal.make_calibrator("ts").fit(LOGITS, Y)
-    for scores, message in (*BAD_SCORES.values(), (LOGITS[:, :3], "3 classes, but the calibrator was fitted on 4")):
+    for scores, message in (
+        *BAD_SCORES.values(),
+        (LOGITS[:, :3], "3 classes, but the calibrator was fitted on 4"),
+    ):
         with pytest.raises(ValueError, match=message):
             fitted.predict_proba(scores)
     for scores, message in BAD_SCORES.values():
         calibrator = hcal.make_calibrator("ts")
         with pytest.raises(ValueError, match=message):
             calibrator.fit(scores, Y)
-        with pytest.raises(ValueError, match="not fitted"):  # a failed fit leaves nothing that predicts
+        with pytest.raises(
+            ValueError, match="not fitted"
+        ):  # a failed fit leaves nothing that predicts
             calibrator.predict_proba(LOGITS)
 
 
@@ -59,7 +67,10 @@ BAD_PROBS: dict[str, tuple[Any, str]] = {
     "sum": (_with(PROBS, (7, 0), 3.0), "must sum to 1 in every row .*; row 7 sums to .*say input="),
     "negative": (_with(PROBS, (2, 1), -0.5), "negative value -0.5, first at row 2, column 1"),
     "nan": (_with(PROBS, (3, 1), np.nan), "probs contains NaN, first at row 3, column 1"),
-    "inf": (_with(PROBS, (3, 1), np.inf), "probs contains an infinite value, first at row 3, column 1"),
+    "inf": (
+        _with(PROBS, (3, 1), np.inf),
+        "probs contains an infinite value, first at row 3, column 1",
+    ),
     "empty": (np.zeros((0, 4)), "probs is empty"),
     "logits": (LOGITS, "negative value|must sum to 1"),
 }
@@ -96,7 +107,9 @@ def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dty
     assert (whole[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
     probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
     probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
-    cal = hcal.make_calibrator("ts", input="probs").fit(probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0))
+    cal = hcal.make_calibrator("ts", input="probs").fit(
+        probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0)
+    )
     assert np.array_equal(cal.predict_proba(probs).argmax(axis=1), probs.argmax(axis=1))
 
 
@@ -120,7 +133,9 @@ def test_the_first_bad_row_is_named_whatever_block_it_is_in() -> None:
 
 
 def test_log_probs_must_be_logarithms_of_probabilities() -> None:
-    with pytest.raises(ValueError, match="log_probs must be logarithms of rows that sum to 1; exp of row 0"):
+    with pytest.raises(
+        ValueError, match="log_probs must be logarithms of rows that sum to 1; exp of row 0"
+    ):
         inputs.check_logits(LOGITS, input="log_probs")
     with pytest.raises(ValueError, match="infinite value, first at row 0, column 1"):
         inputs.check_logits([[0.0, np.inf]], input="log_probs")
@@ -136,7 +151,9 @@ def test_probability_zero_keeps_the_order_and_stays_finite() -> None:
 
 
 def test_the_kind_of_input_is_never_guessed() -> None:
-    with pytest.raises(ValueError, match=r"'input' .*'logits' or 'probs' or 'log_probs', got 'scores'"):
+    with pytest.raises(
+        ValueError, match=r"'input' .*'logits' or 'probs' or 'log_probs', got 'scores'"
+    ):
         hcal.make_calibrator("ts", input="scores").fit(LOGITS, Y)
 
 
@@ -165,7 +182,9 @@ def test_bad_labels_are_refused_at_every_door() -> None:
             hcal.metrics.nll(PROBS, labels)
 
 
-@pytest.mark.parametrize("labels", [Y.astype(np.int16), Y.astype(np.float64), Y[:, None], Y.tolist()])
+@pytest.mark.parametrize(
+    "labels", [Y.astype(np.int16), Y.astype(np.float64), Y[:, None], Y.tolist()]
+)
 def test_integers_in_any_clothes_are_labels(labels: Any) -> None:
     np.testing.assert_array_equal(inputs.check_labels(labels, 40, 4), Y)
 
@@ -197,7 +216,9 @@ def test_bad_weights_are_refused(weight: Any, message: str) -> None:
 def test_unknown_names_list_the_valid_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown calibrator 'tss'; valid names: .*\bts\b"):
         hcal.make_calibrator("tss")
-    with pytest.raises(ValueError, match="'ts' has no parameter 'temperature'; valid parameters: input"):
+    with pytest.raises(
+        ValueError, match="'ts' has no parameter 'temperature'; valid parameters: input"
+    ):
         hcal.make_calibrator("ts", temperature=2)
 
 
@@ -236,7 +257,9 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
     assert list(got.columns) == names
     assert list(got.index) == list(frame.index)
     np.testing.assert_array_equal(got.to_numpy(), expected)
-    np.testing.assert_array_equal(calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected)
+    np.testing.assert_array_equal(
+        calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected
+    )
     tensor = calibrator.predict_proba(torch.from_numpy(LOGITS).bfloat16())
     assert tensor.dtype == torch.bfloat16
     two = hcal.make_calibrator("ts").fit(LOGITS[:, 0], Y == 0, classes=["other", "cat"])
@@ -245,8 +268,8 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
 
 
 def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
-    from hcal.calibrators._scaling import Temperature
-    from hcal.calibrators.base import Calibrator, Fitted
+    from hcal.methods._scaling import Temperature
+    from hcal.methods.base import Calibrator, Fitted
 
     class Worse(Calibrator):
         name = "worse"
@@ -268,7 +291,9 @@ def test_every_door_refuses_masked_entries() -> None:
     """numpy drops the mask on conversion, and the hidden values would count."""
     scores = np.ma.masked_array(np.tile([[0.2, 0.8], [0.6, 0.4]], (20, 1)))
     y = np.ma.masked_array(np.tile([1, 0], 20))
-    np.testing.assert_array_equal(inputs.check_probs(scores)[0], np.asarray(scores))  # nothing is masked
+    np.testing.assert_array_equal(
+        inputs.check_probs(scores)[0], np.asarray(scores)
+    )  # nothing is masked
     assert type(inputs.check_labels(y, 40, 2)) is np.ndarray
     bad_scores, bad_y = scores.copy(), y.copy()
     bad_scores[3, 1] = bad_y[3] = np.ma.masked
@@ -277,9 +302,11 @@ def test_every_door_refuses_masked_entries() -> None:
         ((scores, bad_y), "y has masked entries, first at row 3"),
         ((scores, y, bad_y), "sample_weight has masked entries, first at row 3"),
     ):
-        for call in (hcal.evaluate, hcal.metrics.nll, hcal.make_calibrator("ts", input="probs").fit) + (
-            () if len(given) == 3 else (hcal.reliability, _compare, _report)
-        ):
+        for call in (
+            hcal.evaluate,
+            hcal.metrics.nll,
+            hcal.make_calibrator("ts", input="probs").fit,
+        ) + (() if len(given) == 3 else (hcal.reliability, _compare, _report)):
             options = {} if len(given) == 2 else {"sample_weight": given[2]}
             with pytest.raises(ValueError, match=f"^{message}"):
                 call(*given[:2], **options)

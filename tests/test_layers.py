@@ -27,11 +27,12 @@ ORDER = (
     "inputs",
     "leakage",
     "io",
-    "objective",
     "maps",
     "solvers",
     "metrics",
-    "calibrators",
+    "methods",
+    "h_calibration",
+    "pool",
     "certificates",
     "evaluation",
     "reporting",
@@ -42,9 +43,18 @@ ORDER = (
 FACADE_USERS = {"cli"}
 #: Imports upward, inside a function, and why.
 UPWARD = {
-    ("xp.py", "hcal.xp_torch"): "the operations for tensors are imported when the first tensor comes",
-    ("calibrators/base.py", "hcal.integrations.torch.predict_on_device"): "tensors are predicted where they are",
-    ("evaluation/comparison.py", "hcal.integrations.dask.Runner"): "who runs the cells is the caller's choice",
+    (
+        "xp.py",
+        "hcal.xp_torch",
+    ): "the operations for tensors are imported when the first tensor comes",
+    (
+        "methods/base.py",
+        "hcal.integrations.torch.predict_on_device",
+    ): "tensors are predicted where they are",
+    (
+        "evaluation/comparison.py",
+        "hcal.integrations.dask.Runner",
+    ): "who runs the cells is the caller's choice",
 }
 #: Lines of a file, and the few that may have more.
 LONGEST = 500
@@ -52,14 +62,25 @@ LONG_FILES = {"io/language_models.py": 600}
 #: The containers that are written after import: registries, and names that are imported when first used.
 REGISTRIES = {
     ("__init__.py", "globals()"),
-    ("calibrators/registry.py", "_registered"),
+    ("methods/registry.py", "_registered"),
     ("metrics/registry.py", "METRICS"),
 }
 #: Names of earlier versions that told a reader nothing.
 SAY_NOTHING = {"few", "see", "look", "loud", "tell", "new", "counted", "is_elsewhere", "Wish", "Ask", "Recipe",
                "Driver", "Crew", "Setting", "Standing"}  # fmt: skip
 OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
-MUTATORS = {"append", "add", "update", "clear", "pop", "setdefault", "extend", "insert", "remove", "discard"}
+MUTATORS = {
+    "append",
+    "add",
+    "update",
+    "clear",
+    "pop",
+    "setdefault",
+    "extend",
+    "insert",
+    "remove",
+    "discard",
+}
 CONTAINERS = {"dict", "list", "set", "defaultdict", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary",
               "OrderedDict", "deque", "Counter"}  # fmt: skip
 
@@ -68,7 +89,9 @@ CONTAINERS = {"dict", "list", "set", "defaultdict", "WeakSet", "WeakKeyDictionar
 def sources() -> dict[str, ast.Module]:
     """Return the files of the package, parsed, by their path in it."""
     paths = sorted(PACKAGE.rglob("*.py"))
-    return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in paths}
+    return {
+        p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in paths
+    }
 
 
 def part_of(path: str) -> str:
@@ -97,7 +120,11 @@ def test_packages_import_downward_and_leave_privates_alone() -> None:
         for name in hcal_imports(tree):
             parts = name.split(".")[1:]
             if not parts or parts[0] not in ORDER:
-                wrong += [f"{path}: {name}: import it from its package"] if here not in FACADE_USERS else []
+                wrong += (
+                    [f"{path}: {name}: import it from its package"]
+                    if here not in FACADE_USERS
+                    else []
+                )
             elif ORDER.index(parts[0]) > ORDER.index(here) and (path, name) not in UPWARD:
                 wrong.append(f"{path}: {here} is below {parts[0]}")
             elif parts[0] not in (here, "_version") and any(p.startswith("_") for p in parts):
@@ -118,10 +145,19 @@ def test_files_are_neither_long_nor_logic_in_disguise() -> None:
 
 def test_the_package_needs_nothing_that_is_not_shipped() -> None:
     for path, tree in sources().items():
-        names = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-        names |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        names = {
+            a.name.split(".")[0]
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Import)
+            for a in n.names
+        }
+        names |= {
+            (n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)
+        }
         assert not names & OUTSIDE, path
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]
     assert build["targets"]["wheel"] == {"packages": ["src/hcal"]}
 
 
@@ -129,7 +165,9 @@ def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
     folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert folders <= {*ORDER, "studies", "fuzz"}
     names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
-    assert sorted(set(names)) == sorted(names), "two test modules of one name cannot be imported together"
+    assert sorted(set(names)) == sorted(names), (
+        "two test modules of one name cannot be imported together"
+    )
 
 
 def test_what_programs_import_of_the_package_is_there() -> None:
@@ -152,7 +190,9 @@ def _exists(dotted: str) -> bool:
     if not file.is_file():
         return False
     tree = sources()[file.relative_to(PACKAGE).as_posix()]
-    strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    strings = {
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    }
     return name in {*bound(tree.body)} or ("__getattr__" in bound(tree.body) and name in strings)
 
 
@@ -179,7 +219,9 @@ def containers(tree: ast.Module) -> set[str]:
     found = set()
     for node in tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        made = isinstance(value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
+        made = isinstance(
+            value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
+        )
         if isinstance(value, ast.Call):
             made = ast.unparse(value.func).split(".")[-1].split("[")[0] in CONTAINERS
         if made:
@@ -192,7 +234,11 @@ def writes(function: ast.AST) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             yield ast.unparse(node.value)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in MUTATORS
+        ):
             yield ast.unparse(node.func.value)
         elif isinstance(node, ast.Global):
             yield from node.names
@@ -200,11 +246,25 @@ def writes(function: ast.AST) -> Iterator[str]:
 
 def is_cache_of_data(function: ast.FunctionDef) -> bool:
     """Say whether a function remembers its results for anything but names, numbers and types."""
-    cached = any("cache" in ast.unparse(d).split("(")[0].split(".")[-1] for d in function.decorator_list)
+    cached = any(
+        "cache" in ast.unparse(d).split("(")[0].split(".")[-1] for d in function.decorator_list
+    )
     cached &= not any("cached_property" in ast.unparse(d) for d in function.decorator_list)
-    plain = {"str", "int", "bool", "float", "type", "str | None", "int | None", "tuple[int, ...]", "tuple[str, ...]"}
+    plain = {
+        "str",
+        "int",
+        "bool",
+        "float",
+        "type",
+        "str | None",
+        "int | None",
+        "tuple[int, ...]",
+        "tuple[str, ...]",
+    }
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return cached and any(a.annotation is None or ast.unparse(a.annotation) not in plain for a in arguments)
+    return cached and any(
+        a.annotation is None or ast.unparse(a.annotation) not in plain for a in arguments
+    )
 
 
 def remembered(path: str, tree: ast.Module) -> Iterator[str]:
@@ -212,7 +272,11 @@ def remembered(path: str, tree: ast.Module) -> Iterator[str]:
     held = containers(tree) | {"globals()"}
     for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
         arguments = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-        local = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        local = {
+            n.id
+            for n in ast.walk(function)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
         declared = {g for n in ast.walk(function) if isinstance(n, ast.Global) for g in n.names}
         for name in set(writes(function)):
             if name in declared or (name in held and name not in (arguments | local)):
@@ -260,4 +324,7 @@ def test_what_decides_a_draw_is_called_random_state() -> None:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                assert "seed" not in {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}, (path, node.name)
+                assert "seed" not in {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}, (
+                    path,
+                    node.name,
+                )

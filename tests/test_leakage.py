@@ -82,7 +82,9 @@ def test_copied_fit_rows_do_not_hide_the_overlap() -> None:
     assert overlap(fingerprint(np.repeat(x, 2, axis=0)), x).refused
 
 
-def test_many_rows_are_sampled_and_the_share_is_still_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_sampled_and_the_share_is_still_estimated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(leakage, "KEPT_ROWS", 2000)
     rng = np.random.default_rng(4)
     x = logits(rng, 20_000, 3)
@@ -90,10 +92,14 @@ def test_many_rows_are_sampled_and_the_share_is_still_estimated(monkeypatch: pyt
     assert len(kept["projections"]) <= 2000
     assert 0 < kept["kept_below"] < 1
     assert overlap(kept, x[:300]).share > 0.9
-    assert overlap(kept, np.concatenate([x[:3000], logits(rng, 7000, 3)])).share == pytest.approx(0.3, abs=0.06)
+    assert overlap(kept, np.concatenate([x[:3000], logits(rng, 7000, 3)])).share == pytest.approx(
+        0.3, abs=0.06
+    )
     assert overlap(kept, logits(rng, 10_000, 3)).share == 0
     parts = merge_fingerprints(fingerprint(x[:7000]), fingerprint(x[7000:]))
-    assert np.array_equal(np.sort(parts["projections"], axis=0), np.sort(kept["projections"], axis=0))
+    assert np.array_equal(
+        np.sort(parts["projections"], axis=0), np.sort(kept["projections"], axis=0)
+    )
     same = fingerprint(np.zeros((5000, 3)))  # one value only: bounded all the same
     assert len(same["projections"]) <= 2000
     assert not overlap(same, np.zeros((10, 3))).refused

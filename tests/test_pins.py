@@ -23,14 +23,28 @@ def test_every_pin_has_hashes_of_the_version_that_is_pinned() -> None:
 
 
 def test_pins_cover_what_the_project_asks_for() -> None:
-    asked = [*PROJECT["dependencies"], *(w for e in PROJECT["optional-dependencies"].values() for w in e)]
+    asked = [
+        *PROJECT["dependencies"],
+        *(w for e in PROJECT["optional-dependencies"].values() for w in e),
+    ]
     names = {re.split(r"[\[<>=!; ]", want)[0].lower().replace("_", "-") for want in asked}
-    assert names - {"hcal"} <= set(PINNED), f"not in constraints.txt: {sorted(names - {'hcal'} - set(PINNED))}"
+    assert names - {"hcal"} <= set(PINNED), (
+        f"not in constraints.txt: {sorted(names - {'hcal'} - set(PINNED))}"
+    )
 
 
 def test_hcal_alone_needs_eight_packages() -> None:
     names = [re.split(r"[<>=]", want)[0] for want in PROJECT["dependencies"]]
-    assert names == ["numpy", "scipy", "scikit-learn", "joblib", "jinja2", "safetensors", "typer", "rich"]
+    assert names == [
+        "numpy",
+        "scipy",
+        "scikit-learn",
+        "joblib",
+        "jinja2",
+        "safetensors",
+        "typer",
+        "rich",
+    ]
 
 
 def test_hashes_are_those_of_files_that_a_supported_python_installs() -> None:
@@ -42,7 +56,9 @@ def test_hashes_are_those_of_files_that_a_supported_python_installs() -> None:
         "e": "some_thing-1.2.1-py3-none-any.whl",
         "f": "some_thing_more-1.2-py3-none-any.whl",
     }
-    page = "".join(f'<a href="x/{file}#sha256={key * 64}">{file}</a>' for key, file in files.items())
+    page = "".join(
+        f'<a href="x/{file}#sha256={key * 64}">{file}</a>' for key, file in files.items()
+    )
     assert pins.hashes_of(page, "some-thing", "1.2") == ["a" * 64, "b" * 64, "d" * 64]
 
 

@@ -22,7 +22,18 @@ from helpers import ROOT, synthetic
 from tools.readme import ROWS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HEAVY = {"torch", "sklearn", "scipy", "matplotlib", "pandas", "polars", "pyarrow", "numba", "onnx", "rich"}
+HEAVY = {
+    "torch",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "numba",
+    "onnx",
+    "rich",
+}
 CONTRACT = [
     "PooledCalibrator", "HCalibrator", "make_calibrator", "list_calibrators", "list_metrics",
     "evaluate", "metrics", "HCalibrationLoss", "compare", "clinical", "cross_fit",
@@ -39,7 +50,9 @@ def test_the_version_is_said_once() -> None:
 
 def _loaded(code: str) -> set[str]:
     command = f"{code}; import sys; print('\\n'.join(sys.modules))"
-    got = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    got = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True
+    )
     return set(got.stdout.split())
 
 
@@ -47,7 +60,9 @@ def test_imports_are_light() -> None:
     assert _loaded("import hcal").isdisjoint(HEAVY)
     assert _loaded("import hcal.cli.app").isdisjoint(HEAVY - {"rich"})
     added = _loaded("import hcal; hcal.PooledCalibrator") - _loaded("import sklearn.base")
-    assert added.isdisjoint({"pandas", "pyarrow", "torch", "matplotlib", "numba"})  # scikit-learn imports pandas itself
+    assert added.isdisjoint(
+        {"pandas", "pyarrow", "torch", "matplotlib", "numba"}
+    )  # scikit-learn imports pandas itself
     needed = {"scipy", "numba"}  # numba where kernels are compiled
     slow = {"scipy.stats", "scipy.optimize", "scipy.fft", "jinja2", "joblib"}
     evaluate = "import hcal; hcal.evaluate([[0.2, 0.8], [0.6, 0.4]] * 20, [1, 0] * 20, ci=0.95)"
@@ -105,7 +120,9 @@ def test_a_prediction_of_the_default_is_a_short_walk() -> None:
         ranked = np.sort(logits, axis=1)
         clear = logits[ranked[:, -1] - ranked[:, -2] > 1]
         cal.predict_proba(clear)
-        with ThreadPoolExecutor(1) as pool:  # a kernel of numba leaves the profiler of its thread switched off
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # a kernel of numba leaves the profiler of its thread switched off
             where, functions = pool.submit(walk, partial(cal.predict_proba, clear)).result()
         assert 4 < len(where) <= 6, sorted(where)
         assert len(functions) <= 15, sorted(functions)
@@ -151,6 +168,12 @@ def test_names_targets_and_extras_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    named = set(re.findall(r"^\| `(\w+)` \| .*$", README.split("extra | brings")[-1].split("\n\n")[0], re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = set(
+        re.findall(
+            r"^\| `(\w+)` \| .*$", README.split("extra | brings")[-1].split("\n\n")[0], re.MULTILINE
+        )
+    )
     assert named == set(extras) - {"test", "test-all", "docs"}

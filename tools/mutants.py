@@ -27,11 +27,11 @@ from coverage import Coverage
 ROOT = Path(__file__).resolve().parents[1]
 #: Part of the source -> the tests that hold it.
 PARTS = {
-    "objective": ["tests/objective"],
-    "maps": ["tests/maps", "tests/calibrators/test_contract.py", "tests/calibrators/test_h.py"],
+    "h_calibration": ["tests/h_calibration", "tests/methods/test_contract.py"],
+    "maps": ["tests/maps", "tests/methods/test_contract.py"],
     "metrics": ["tests/metrics"],
     "certificates": ["tests/certificates"],
-    "calibrators/pool": ["tests/calibrators/test_pool.py", "tests/calibrators/test_contract.py"],
+    "pool": ["tests/pool", "tests/methods/test_contract.py"],
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -47,7 +47,11 @@ def places(tree: ast.Module) -> list[ast.AST]:
     for node in ast.walk(tree):
         aside = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         aside += [node] if isinstance(node, ast.Raise | ast.JoinedStr) else []
-        aside += [node.test] if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) else []
+        aside += (
+            [node.test]
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            else []
+        )
         skipped |= {id(inner) for one in aside if one is not None for inner in ast.walk(one)}
     nodes = (node for node in ast.walk(tree) if id(node) not in skipped)
     return [node for node in nodes if variants(node)]
@@ -81,14 +85,18 @@ def change(node: ast.AST) -> str:
 def sample(part: str, count: int, seed: int) -> list[tuple[Path, int]]:
     """Return some of all (file, place) of a part."""
     files = sorted(f for f in (ROOT / "src" / "hcal" / part).glob("*.py") if f.name != "_triton.py")
-    found = [(f, i) for f in files for i in range(len(places(ast.parse(f.read_text(encoding="utf-8")))))]
+    found = [
+        (f, i) for f in files for i in range(len(places(ast.parse(f.read_text(encoding="utf-8")))))
+    ]
     random.Random(seed).shuffle(found)
     return found[:count]
 
 
 def copied(place: Path) -> Path:
     """Return a copy of the tracked files of the project, the shared data beside it."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in listed.splitlines():
         (place / "hcal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, place / "hcal" / name)
@@ -100,7 +108,18 @@ def copied(place: Path) -> Path:
 def run(tree: Path, *words: str) -> bool:
     """Run pytest in a copy until the first failure; return whether all passed."""
     paths = os.pathsep.join(str(tree / name) for name in ("src", "tests", "."))
-    command = [sys.executable, *words[:-1], "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    command = [
+        sys.executable,
+        *words[:-1],
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+    ]
     done = subprocess.run(
         [*command, *words[-1].split()],
         cwd=tree,
@@ -114,7 +133,14 @@ def run(tree: Path, *words: str) -> bool:
 def tests_of_lines(tree: Path, part: str) -> dict[str, dict[int, list[str]]]:
     """Return which tests run each line, by file; the tests of the part must pass."""
     (tree / "coverage.ini").write_text("[run]\ndynamic_context = test_function\n", encoding="utf-8")
-    measured = ["-m", "coverage", "run", "--rcfile=coverage.ini", f"--source=src/hcal/{part}", " ".join(PARTS[part])]
+    measured = [
+        "-m",
+        "coverage",
+        "run",
+        "--rcfile=coverage.ini",
+        f"--source=src/hcal/{part}",
+        " ".join(PARTS[part]),
+    ]
     if not run(tree, *measured):
         sys.exit(f"the tests of {part} fail without any mutant")
     data = Coverage(data_file=str(tree / ".coverage"))
@@ -124,7 +150,9 @@ def tests_of_lines(tree: Path, part: str) -> dict[str, dict[int, list[str]]]:
 
 def selected(contexts: list[str], part: str, tree: Path) -> str:
     """Return the tests that run a line, as pytest names them; all tests of the part where none is known."""
-    files = {f.stem: f for name in PARTS[part] for f in [tree / name, *(tree / name).rglob("test_*.py")]}
+    files = {
+        f.stem: f for name in PARTS[part] for f in [tree / name, *(tree / name).rglob("test_*.py")]
+    }
     found = []
     for context in contexts:
         module, _, test = context.rpartition(".")
@@ -147,7 +175,9 @@ def is_killed(
     functions = [n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef)]
     inside = any(n.body[0].lineno <= number <= (n.end_lineno or 0) for n in functions)
     # What runs at import counts for every test, not for the one that happened to import the file.
-    contexts = lines.get(str(target).replace(str(tree), "", 1), {}).get(number, []) if inside else []
+    contexts = (
+        lines.get(str(target).replace(str(tree), "", 1), {}).get(number, []) if inside else []
+    )
     try:
         target.write_text(ast.unparse(ast.fix_missing_locations(parsed)) + "\n", encoding="utf-8")
         passed = run(tree, f"{selected(contexts, part, tree)} {target.relative_to(tree)}")
@@ -169,10 +199,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / str(i)) for i in range(options.workers)]
         for part in parts:
-            lines = {f.replace(str(trees[0]), "", 1): found for f, found in tests_of_lines(trees[0], part).items()}
+            lines = {
+                f.replace(str(trees[0]), "", 1): found
+                for f, found in tests_of_lines(trees[0], part).items()
+            }
             chosen = sample(part, options.count // len(parts), options.seed)
 
-            def work(tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen) -> list[tuple[bool, str]]:
+            def work(
+                tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen
+            ) -> list[tuple[bool, str]]:
                 mine = chosen[trees.index(tree) :: len(trees)]
                 found = []
                 for file, place in mine:

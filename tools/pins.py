@@ -39,13 +39,17 @@ def read_pins(text: str) -> dict[str, str]:
 def hashes_of(page: str, name: str, version: str) -> list[str]:
     """Return the hashes of the files of one version that a supported Python can install."""
     links = re.findall(r'href="[^"]*?([^/"]+)#sha256=([0-9a-f]{64})"', page)
-    start = re.compile(rf"{name.replace('-', '[-_.]')}-{re.escape(version)}(-|\.tar)", re.IGNORECASE)
+    start = re.compile(
+        rf"{name.replace('-', '[-_.]')}-{re.escape(version)}(-|\.tar)", re.IGNORECASE
+    )
     return sorted({digest for file, digest in links if start.match(file) and TAGS.search(file)})
 
 
 def write_hashes() -> None:
     """Write every pin with the hashes of its files: ``pip install --require-hashes`` refuses all else."""
-    lines = ["# Made by `make hashes` from constraints.txt: a file whose hash is not here is not installed."]
+    lines = [
+        "# Made by `make hashes` from constraints.txt: a file whose hash is not here is not installed."
+    ]
     for name, version in read_pins(PINS.read_text()).items():
         with urllib.request.urlopen(f"{INDEX.rstrip('/')}/{name}/", timeout=60) as answer:
             found = hashes_of(answer.read().decode(), name, version)
@@ -62,9 +66,13 @@ def licence_of(name: str) -> str:
         said = metadata(name)
     except PackageNotFoundError:
         return "not installed here"
-    classes = [c.split(" :: ")[-1] for c in said.get_all("Classifier") or [] if c.startswith("License ::")]
+    classes = [
+        c.split(" :: ")[-1] for c in said.get_all("Classifier") or [] if c.startswith("License ::")
+    ]
     stated = (said.get("License") or "").strip().splitlines()
-    return said.get("License-Expression") or ", ".join(classes) or (stated or ["see the package"])[0]
+    return (
+        said.get("License-Expression") or ", ".join(classes) or (stated or ["see the package"])[0]
+    )
 
 
 def write_sbom() -> None:
@@ -101,7 +109,9 @@ def audit() -> int:
     asked = [{"package": {"ecosystem": "PyPI", "name": n}, "version": v} for n, v in pins.items()]
     try:
         body = json.dumps({"queries": asked}).encode()
-        with urllib.request.urlopen("https://api.osv.dev/v1/querybatch", body, timeout=60) as answer:
+        with urllib.request.urlopen(
+            "https://api.osv.dev/v1/querybatch", body, timeout=60
+        ) as answer:
             found = json.load(answer)["results"]
     except (OSError, ValueError, KeyError) as error:
         print(f"not audited: {error}", file=sys.stderr)

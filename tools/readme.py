@@ -37,7 +37,9 @@ def with_demo(text: str) -> str:
     """Return the README with the numbers of a demo that is run now."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hcal", "demo", "--json", "-o", folder]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        found = json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        )
     before, after = found["before"], found["after"]
     for row, key in ROWS.items():
         line = f"| {row} | {before[key]:.3f} | {after[key]:.3f} |"
@@ -62,10 +64,16 @@ def board(path: Path) -> str:
         f"Brier / log-loss wins | {n['multiclass']} tables, 3 and more: Brier / log-loss wins |",
         "|---|---|---|---|",
     ]
-    methods = sorted({m for m, _, _ in cells}, key=lambda m: list(TITLES).index(m) if m in TITLES else 99)
+    methods = sorted(
+        {m for m, _, _ in cells}, key=lambda m: list(TITLES).index(m) if m in TITLES else 99
+    )
     for method in methods:
         joint = cells.get((method, "network", "joint"))
-        line = f"| {TITLES.get(method, f'`{method}`')} | {fmean(joint):.3f} |" if joint else f"| `{method}` | |"
+        line = (
+            f"| {TITLES.get(method, f'`{method}`')} | {fmean(joint):.3f} |"
+            if joint
+            else f"| `{method}` | |"
+        )
         for kind in ("binary", "multiclass"):
             wins = [cells.get((method, kind, column)) for column in ("wins_brier", "wins_nll")]
             line += " " + " / ".join(f"{fmean(w):.3f}" for w in wins if w) + " |"
@@ -76,7 +84,12 @@ def board(path: Path) -> str:
 def with_board(text: str) -> str:
     """Return the README with the board of the kept results."""
     table = board(ROOT / "results" / "pool_boards.csv")
-    return re.sub(r"(<!-- board -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL)
+    return re.sub(
+        r"(<!-- board -->\n).*?(<!-- end -->)",
+        lambda m: f"{m[1]}{table}\n{m[2]}",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 if __name__ == "__main__":

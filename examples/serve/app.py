@@ -36,7 +36,11 @@ def build(path: str) -> FastAPI:
             count["refused"] += 1
             raise HTTPException(422, str(error)) from None
         count["rows"] += len(probs)
-        return {"classes": model.classes_.tolist(), "probs": probs.tolist(), "alarm": monitor.alarm is not None}
+        return {
+            "classes": model.classes_.tolist(),
+            "probs": probs.tolist(),
+            "alarm": monitor.alarm is not None,
+        }
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> str:

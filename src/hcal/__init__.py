@@ -17,44 +17,81 @@ from typing import TYPE_CHECKING, Any
 from hcal._version import __version__
 
 if TYPE_CHECKING:
-    from hcal import integrations, maps, metrics, objective
-    from hcal.calibrators import CalibrationWarning, list_calibrators, make_calibrator, register
-    from hcal.calibrators.batches import fit_batches
-    from hcal.calibrators.files import load, save
-    from hcal.calibrators.h import HCalibrator
-    from hcal.calibrators.multilabel import MultilabelCalibrator
-    from hcal.calibrators.pool import PooledCalibrator
+    from hcal import h_calibration, integrations, maps, methods, metrics
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
+    from hcal.h_calibration.calibrator import HCalibrator
+    from hcal.h_calibration.loss import HCalibrationLoss
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.io.class_names import drop_unlabelled
+    from hcal.methods import CalibrationWarning, list_calibrators, make_calibrator, register
+    from hcal.methods.batches import fit_batches
+    from hcal.methods.files import load, save
+    from hcal.methods.multilabel import MultilabelCalibrator
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
-    from hcal.objective.loss import HCalibrationLoss
+    from hcal.pool import PooledCalibrator
     from hcal.reporting import report
 
 __all__ = [
-    "CalibrationWarning", "Certificate", "Evaluation", "HCalibrationLoss", "HCalibrator", "Monitor",
-    "MultilabelCalibrator", "PooledCalibrator", "__version__", "certify", "clinical", "compare",
-    "cross_fit", "drift", "drop_unlabelled", "evaluate", "export", "export_onnx", "fit_batches",
-    "integrations", "list_calibrators", "list_metrics", "load", "make_calibrator", "maps", "metrics",
-    "objective", "register", "register_metric", "reliability", "report", "save", "softmax",
-]  # fmt: skip
+    "CalibrationWarning",
+    "Certificate",
+    "Evaluation",
+    "HCalibrationLoss",
+    "HCalibrator",
+    "Monitor",
+    "MultilabelCalibrator",
+    "PooledCalibrator",
+    "__version__",
+    "certify",
+    "clinical",
+    "compare",
+    "cross_fit",
+    "drift",
+    "drop_unlabelled",
+    "evaluate",
+    "export",
+    "export_onnx",
+    "fit_batches",
+    "h_calibration",
+    "integrations",
+    "list_calibrators",
+    "list_metrics",
+    "load",
+    "make_calibrator",
+    "maps",
+    "methods",
+    "metrics",
+    "register",
+    "register_metric",
+    "reliability",
+    "report",
+    "save",
+    "softmax",
+]
 
 #: The module of each public name. A module is imported when its name is first used, so that `import hcal` is fast.
 _HOMES = {
-    "hcal": ("calibrators", "certificates", "integrations", "maps", "metrics", "objective", "reporting"),
-    "hcal.calibrators": ("CalibrationWarning", "list_calibrators", "make_calibrator", "register"),
-    "hcal.calibrators.batches": ("fit_batches",),
-    "hcal.calibrators.files": ("load", "save"),
-    "hcal.calibrators.h": ("HCalibrator",),
-    "hcal.calibrators.multilabel": ("MultilabelCalibrator",),
-    "hcal.calibrators.pool": ("PooledCalibrator",),
+    "hcal": (
+        "certificates",
+        "h_calibration",
+        "integrations",
+        "maps",
+        "methods",
+        "metrics",
+        "reporting",
+    ),
+    "hcal.methods": ("CalibrationWarning", "list_calibrators", "make_calibrator", "register"),
+    "hcal.methods.batches": ("fit_batches",),
+    "hcal.methods.files": ("load", "save"),
+    "hcal.h_calibration.calibrator": ("HCalibrator",),
+    "hcal.methods.multilabel": ("MultilabelCalibrator",),
+    "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
@@ -66,7 +103,7 @@ _HOMES = {
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),
-    "hcal.objective.loss": ("HCalibrationLoss",),
+    "hcal.h_calibration.loss": ("HCalibrationLoss",),
     "hcal.reporting": ("report",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

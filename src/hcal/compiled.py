@@ -101,7 +101,9 @@ PARALLEL_EVENTS = 100_000
 def thread_count() -> int:
     """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on."""
     granted = os.environ.get("OMP_NUM_THREADS", "")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(int(granted), available)) if granted.isdigit() else available
 
 
@@ -130,7 +132,9 @@ def each(work: Callable[[S], T], items: Sequence[S], *, events: int = PARALLEL_E
     return list(_pool(thread_count(), os.getpid()).map(work, items))
 
 
-def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -> list[tuple[int, int]]:
+def split(
+    n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1
+) -> list[tuple[int, int]]:
     """Cut range(n) into one part a thread, or one part where n is small.
 
     ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``

@@ -35,7 +35,9 @@ def load_extra(what: str, module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError:
         verb = "need" if what.endswith("s") else "needs"
-        raise ImportError(f"{what} {verb} {module.partition('.')[0]}: {install_command(extra)}") from None
+        raise ImportError(
+            f"{what} {verb} {module.partition('.')[0]}: {install_command(extra)}"
+        ) from None
 
 
 def pyplot() -> Any:

@@ -12,7 +12,15 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, is_ragged, log_softmax_options, pad_options, row_blocks, softmax
+from hcal.numerics import (
+    FloatArray,
+    IntArray,
+    is_ragged,
+    log_softmax_options,
+    pad_options,
+    row_blocks,
+    softmax,
+)
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -59,11 +67,17 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     if library == "torch":
         values = x.detach().cpu()
         half = str(x.dtype) in ("torch.float16", "torch.bfloat16")
-        return (values.float() if half else values).numpy(), Origin("torch", x.dtype, device=x.device)
+        return (values.float() if half else values).numpy(), Origin(
+            "torch", x.dtype, device=x.device
+        )
     if library == "pandas" or library == "polars":
-        return x.to_numpy(), Origin(library, None, index=getattr(x, "index", None), columns=getattr(x, "columns", None))
+        return x.to_numpy(), Origin(
+            library, None, index=getattr(x, "index", None), columns=getattr(x, "columns", None)
+        )
     if np.ma.is_masked(x):  # numpy drops the mask on conversion, and the hidden values would count
-        raise ValueError(f"{what} has masked entries, first at {_first(x.mask)}: leave these out or fill them")
+        raise ValueError(
+            f"{what} has masked entries, first at {_first(x.mask)}: leave these out or fill them"
+        )
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -152,9 +166,15 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
         outside = (x < 0) | (x > 1)
         if outside.any():
             percent = x.min() >= 0 and x.max() <= 100
-            hint = "if they are per cent, divide by 100" if percent else 'if they are logits, say input="logits"'
+            hint = (
+                "if they are per cent, divide by 100"
+                if percent
+                else 'if they are logits, say input="logits"'
+            )
             row = int(outside.argmax())
-            raise ValueError(f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}")
+            raise ValueError(
+                f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}"
+            )
         return np.stack([1 - x, x], axis=1)
     with np.errstate(divide="ignore"):
         return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
@@ -210,7 +230,9 @@ def check_kind(input: InputKind) -> None:
         raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
 
 
-def check_logits(logits: Any, *, input: InputKind = "logits", n_classes: int | None = None) -> Checked:
+def check_logits(
+    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+) -> Checked:
     """Check scores of any declared kind and return them as finite logits.
 
     Parameters
@@ -236,7 +258,9 @@ def check_logits(logits: Any, *, input: InputKind = "logits", n_classes: int | N
     return to_logits(scores, input), origin
 
 
-def check_scores(logits: Any, *, input: InputKind = "logits", n_classes: int | None = None) -> Checked:
+def check_scores(
+    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+) -> Checked:
     """Check scores as :func:`check_logits` does, and return them without conversion to logits.
 
     Examples
@@ -311,7 +335,9 @@ def _refuse_probs(x: FloatArray) -> None:
         looks = looks and (x / unit != np.rint(x / unit)).any()
         rows, insist = "rows sum to 1", "add 1 to all of them, which does not change their softmax"
     if looks and unit == 100:
-        raise ValueError('logits look like per cent (rows sum to 100): divide by 100 and say input="probs"')
+        raise ValueError(
+            'logits look like per cent (rows sum to 100): divide by 100 and say input="probs"'
+        )
     if looks:
         words = f'logits look like probabilities (all in [0, 1], {rows}): say input="probs"'
         raise ValueError(f"{words}. If they really are logits, {insist}.")
@@ -343,13 +369,17 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     if labels.ndim == 2 and len(labels) == n_rows and np.isin(labels, (0, 1)).all():
         if (labels.sum(axis=1) == 1).all():
             raise ValueError("y is one-hot: pass one integer label a row, y.argmax(axis=1)")
-        raise ValueError("y has several labels a row (a matrix of 0 and 1): use hcal.MultilabelCalibrator")
+        raise ValueError(
+            "y has several labels a row (a matrix of 0 and 1): use hcal.MultilabelCalibrator"
+        )
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")
     if len(labels) != n_rows:
         raise ValueError(f"y has {len(labels)} labels for {n_rows} rows")
     if labels.dtype.kind not in "biuf":
-        raise ValueError(f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]")
+        raise ValueError(
+            f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]"
+        )
     with np.errstate(invalid="ignore"):
         integers = labels.astype(np.int64)
     bad = integers != labels  # a fraction, an infinite number, or NaN
@@ -379,17 +409,23 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     """
     if sample_weight is None:
         return None
-    weight = _as_float(to_numpy(sample_weight, "sample_weight")[0], "sample_weight").astype(np.float64)
+    weight = _as_float(to_numpy(sample_weight, "sample_weight")[0], "sample_weight").astype(
+        np.float64
+    )
     if weight.shape != (n_rows,):
         raise ValueError(f"sample_weight must have shape ({n_rows},), got {weight.shape}")
     bad = ~(np.isfinite(weight) & (weight >= 0))
     if bad.any():
-        raise ValueError(f"sample_weight must be finite and non-negative; {_first(bad)} is {weight[bad][0]}")
+        raise ValueError(
+            f"sample_weight must be finite and non-negative; {_first(bad)} is {weight[bad][0]}"
+        )
     if not weight.any():
         raise ValueError("sample_weight is zero everywhere")
     if weight.max() > MOST_ROWS:
         row = int(weight.argmax())
-        raise ValueError(f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a constant")
+        raise ValueError(
+            f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a constant"
+        )
     return np.where(weight < 1e-12 * weight.max(), 0.0, weight)
 
 
@@ -427,4 +463,6 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
                 check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
     checked = check_scores(scores, input=kind)[0]
-    return np.asarray(softmax(to_logits(checked, kind) if kind == "logits" else checked))  # −inf becomes 0
+    return np.asarray(
+        softmax(to_logits(checked, kind) if kind == "logits" else checked)
+    )  # −inf becomes 0

@@ -34,7 +34,9 @@ _LOWEST: Final = -30.0  # log-scores below this count as equal to it
 #: Distances up to which two rows count as equal: from rounding in float64 to that of six printed digits.
 _REACHES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3)
 _CHANCE: Final = 1e-4  # for each distance, the probability of taking new rows for fitted ones
-_SPARSE: Final = 0.02  # if fewer rows than this share coincide with others, they do so in single pairs
+_SPARSE: Final = (
+    0.02  # if fewer rows than this share coincide with others, they do so in single pairs
+)
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
 Fingerprint = dict[str, NDArray[Any]]
@@ -109,7 +111,11 @@ def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fi
     projections, stripes = projections[stripes < limit], stripes[stripes < limit]
     kept, below = _choose(stripes)
     rows = one["rows"] + other["rows"]
-    return {"rows": rows, "kept_below": np.array(min(below, limit)), "projections": projections[kept]}
+    return {
+        "rows": rows,
+        "kept_below": np.array(min(below, limit)),
+        "projections": projections[kept],
+    }
 
 
 def check_fingerprint(stored: Mapping[str, Any]) -> None:
@@ -120,8 +126,15 @@ def check_fingerprint(stored: Mapping[str, Any]) -> None:
     ...
     ValueError: the fingerprint of the fitted rows must hold rows, a positive integer; kept_below, from 0 to 1; ...
     """
-    rows, below, projections = (np.asarray(stored.get(name)) for name in ("rows", "kept_below", "projections"))
-    good = len(stored) == 3 and rows.shape == below.shape == () and rows.dtype.kind in "iu" and below.dtype.kind == "f"
+    rows, below, projections = (
+        np.asarray(stored.get(name)) for name in ("rows", "kept_below", "projections")
+    )
+    good = (
+        len(stored) == 3
+        and rows.shape == below.shape == ()
+        and rows.dtype.kind in "iu"
+        and below.dtype.kind == "f"
+    )
     good = good and bool(rows >= 1 and 0 <= below <= 1) and projections.dtype == np.float32
     good = good and projections.shape[1:] == (4,) and len(projections) <= min(int(rows), KEPT_ROWS)
     if not good or not np.isfinite(projections).all():
@@ -152,14 +165,22 @@ def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
     other = judged if isinstance(judged, dict) else fingerprint(judged)
     n, share = int(other["rows"]), 0.0
     limit = min(float(fitted["kept_below"]), float(other["kept_below"]))
-    mine, theirs = (f["projections"][_stripes(f["projections"][:, 0]) < limit] for f in (fitted, other))
+    mine, theirs = (
+        f["projections"][_stripes(f["projections"][:, 0]) < limit] for f in (fitted, other)
+    )
     if len(mine) and len(theirs):
         ratio = max(1.0, int(fitted["rows"]) / n)
-        found = [pair for kind in np.s_[:2, 2:] for pair in _excesses(mine[:, kind], theirs[:, kind], ratio)]
+        found = [
+            pair
+            for kind in np.s_[:2, 2:]
+            for pair in _excesses(mine[:, kind], theirs[:, kind], ratio)
+        ]
         share = max(found)[1]
         if int(fitted["rows"]) == n and _is_same_set(mine, theirs):
             share = 1.0
-    sentence = f"About {share:.0%} of the {n:,} rows were used to fit the calibrator.".replace("%", " %")
+    sentence = f"About {share:.0%} of the {n:,} rows were used to fit the calibrator.".replace(
+        "%", " %"
+    )
     return Overlap(share, sentence if share else "")
 
 
@@ -178,10 +199,15 @@ def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
     fitted = getattr(calibrator, "fitted_on_", None)
     if fitted is None:
         return None
-    own = getattr(calibrator, "rows", None)  # a multiple-choice calibrator brings its questions to one width
+    own = getattr(
+        calibrator, "rows", None
+    )  # a multiple-choice calibrator brings its questions to one width
     if own is not None:
         return overlap(fitted, np.asarray(own(scores)))
-    return overlap(fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0])
+    return overlap(
+        fitted,
+        inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0],
+    )
 
 
 def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
@@ -192,7 +218,11 @@ def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
     'About 100 % of the 50 rows were used to fit the calibrator: its errors look smaller than on new rows.'
     """
     found = overlap(fingerprint(fitted), judged)
-    return f"{found.sentence[:-1]}: its errors look smaller than on new rows." if found.sentence else ""
+    return (
+        f"{found.sentence[:-1]}: its errors look smaller than on new rows."
+        if found.sentence
+        else ""
+    )
 
 
 def model_fingerprint(calibrator: Any) -> str:
@@ -216,20 +246,26 @@ def model_fingerprint(calibrator: Any) -> str:
 # -- how rows are compared ------------------------------------------------------------------------
 
 
-def _projected(x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Matrix], Matrix]) -> Matrix:
+def _projected(
+    x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Matrix], Matrix]
+) -> Matrix:
     """Apply a function to the log-scores of the kept rows and return two projections (M, 2) of the result."""
     angle = _GOLDEN * np.arange(x.shape[1])
     weights, out = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1), np.empty((len(kept), 2))
     for rows in row_blocks((len(kept), x.shape[1]), 2**18):
         block = x[kept[rows]].astype(np.float64)
-        out[rows] = function(np.maximum(block - block.max(axis=1, keepdims=True), _LOWEST)) @ weights
+        out[rows] = (
+            function(np.maximum(block - block.max(axis=1, keepdims=True), _LOWEST)) @ weights
+        )
     return out
 
 
 def _stripes(u: NDArray[Any]) -> Matrix:
     """Return a hash in 0..1 of the stripe that each projection (N,) falls into; rounding rarely changes the stripe."""
     cell = np.floor(u.astype(np.float32) / np.float32(_STRIPE)).astype(np.int64).view(np.uint64)
-    cell = (cell ^ (cell >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
+    cell = (cell ^ (cell >> np.uint64(30))) * np.uint64(
+        0xBF58476D1CE4E5B9
+    )  # splitmix64's finaliser
     cell = (cell ^ (cell >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray((cell >> np.uint64(11)).astype(np.float64) / 2.0**53)
 
@@ -252,11 +288,15 @@ def _gaps(of: NDArray[np.float32], to: NDArray[np.float32] | None = None) -> Mat
     if to is not None:
         return np.asarray(cKDTree(np.unique(to, axis=0)).query(of, p=np.inf)[0])
     values, place, counts = np.unique(of, axis=0, return_inverse=True, return_counts=True)
-    gaps = np.asarray(cKDTree(values).query(values, k=2, p=np.inf)[0])[:, 1]  # infinite if there is only one value
+    gaps = np.asarray(cKDTree(values).query(values, k=2, p=np.inf)[0])[
+        :, 1
+    ]  # infinite if there is only one value
     return np.where(counts > 1, 0.0, gaps)[place]
 
 
-def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: float) -> Iterator[tuple[float, float]]:
+def _excesses(
+    mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: float
+) -> Iterator[tuple[float, float]]:
     """Yield for each distance in ``_REACHES`` a lower bound and an estimate of the share of judged rows in the fit.
 
     The rate of chance coincidences is that of fitted rows with other fitted rows. If the fitted set holds copies, that
@@ -264,7 +304,9 @@ def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: flo
     much larger. The caller takes the estimate with the largest lower bound.
     """
     n, m = len(mine), len(theirs)
-    between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)  # the share of pairs with one row from each set
+    between = (
+        n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
+    )  # the share of pairs with one row from each set
     gaps, own, others = _gaps(theirs, mine), _gaps(mine), _gaps(theirs)
     for reach in _REACHES:
         matched = int((gaps <= reach).sum())
@@ -280,7 +322,10 @@ def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: flo
         if likely > _CHANCE or upper >= 1:
             yield 0.0, 0.0
         else:
-            yield max((matched / m - upper) / (1 - upper), 1e-9), (matched / m - chance) / (1 - chance)
+            yield (
+                max((matched / m - upper) / (1 - upper), 1e-9),
+                (matched / m - chance) / (1 - chance),
+            )
 
 
 def _rate(marks: NDArray[np.bool_]) -> tuple[float, float]:

@@ -85,7 +85,9 @@ def log_softmax_options(scores: Float64) -> Float64:
     """
     logs: Float64 = log_softmax(scores)
     top = scores.argmax(axis=1)
-    rows = np.flatnonzero(logs.argmax(axis=1) != top)  # rounding may make the best option equal to an earlier one
+    rows = np.flatnonzero(
+        logs.argmax(axis=1) != top
+    )  # rounding may make the best option equal to an earlier one
     logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), np.inf)
     return logs
 
@@ -94,4 +96,6 @@ def _numbers(row: Any, number: int) -> Float64:
     try:
         return np.asarray(row, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
-        raise ValueError(f"row {number} of the probs or scores holds something that is no number") from None
+        raise ValueError(
+            f"row {number} of the probs or scores holds something that is no number"
+        ) from None

@@ -48,7 +48,9 @@ class Processes:
         from joblib.externals.loky.process_executor import TerminatedWorkerError
 
         try:
-            yield from Parallel(self.workers, return_as="generator")(delayed(function)(p) for p in pieces)
+            yield from Parallel(self.workers, return_as="generator")(
+                delayed(function)(p) for p in pieces
+            )
         except TerminatedWorkerError:
             raise WorkerDiedError(
                 "a worker process was killed: too little memory? Take fewer workers or smaller blocks"
@@ -83,7 +85,11 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
 
 
 def add_up(
-    function: Callable[[Any], P], pieces: Sequence[Any], empty: Callable[[], P], runner: Runner | None, advance: Advance
+    function: Callable[[Any], P],
+    pieces: Sequence[Any],
+    empty: Callable[[], P],
+    runner: Runner | None,
+    advance: Advance,
 ) -> P:
     """Run a function on all pieces and merge its results in their order.
 

@@ -15,7 +15,9 @@ def printable(text: object) -> str:
     '5 %'
     """
     shown = str(text).replace("\N{NO-BREAK SPACE}", " ")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown
+    )
 
 
 def without_nan(value: Any) -> Any:

@@ -30,7 +30,11 @@ row_max, row_min = partial(np.max, axis=-1, keepdims=True), partial(np.min, axis
 #: The index of the largest value of each row, (N, 1); the first of several that tie.
 argmax = partial(np.argmax, axis=-1, keepdims=True)
 #: Running sums along rows; M arrays of one shape (…) stacked to (…, M); arrays joined along the last axis.
-cumsum, stack, concat = (partial(np.cumsum, axis=-1), partial(np.stack, axis=-1), partial(np.concatenate, axis=-1))
+cumsum, stack, concat = (
+    partial(np.cumsum, axis=-1),
+    partial(np.stack, axis=-1),
+    partial(np.concatenate, axis=-1),
+)
 #: The values of each row at the row's own indices: x (N, K), index (N, J) → (N, J).
 take_along = partial(np.take_along_axis, axis=-1)
 #: How many of the ascending edges (G,) are smaller than each x; with ``side="right"``, smaller or equal.
@@ -92,7 +96,9 @@ def softmax(x: Array) -> Array:
 def log_sum_exp(x: Array) -> Array:
     """Return ln Σ e^x of each row, (N, 1)."""
     xp = namespace(x)
-    top = xp.row_max(x)  # not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top
+    top = xp.row_max(
+        x
+    )  # not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top
     return top + xp.log(xp.row_sum(xp.exp(x - top)))
 
 

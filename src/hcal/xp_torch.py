@@ -13,19 +13,32 @@ from hcal.xp import Side, interp, log_sum_exp, rounded  # noqa: F401 - formulas 
 exp, log, log1p, sqrt, abs = torch.exp, torch.log, torch.log1p, torch.sqrt, torch.abs
 where, take, astype = torch.where, torch.take, Tensor.type_as
 row_sum = partial(torch.sum, dim=-1, keepdim=True)
-row_max, row_min = partial(torch.amax, dim=-1, keepdim=True), partial(torch.amin, dim=-1, keepdim=True)
+row_max, row_min = (
+    partial(torch.amax, dim=-1, keepdim=True),
+    partial(torch.amin, dim=-1, keepdim=True),
+)
 argmax = partial(torch.argmax, dim=-1, keepdim=True)
-cumsum, stack, concat = (partial(torch.cumsum, dim=-1), partial(torch.stack, dim=-1), partial(torch.cat, dim=-1))
+cumsum, stack, concat = (
+    partial(torch.cumsum, dim=-1),
+    partial(torch.stack, dim=-1),
+    partial(torch.cat, dim=-1),
+)
 log_softmax, softmax = partial(torch.log_softmax, dim=-1), partial(torch.softmax, dim=-1)
 
 
 def take_along(x: Tensor, index: Tensor) -> Tensor:
     """Return the values of each row at the row's own indices: x (N, K), index (N, J) → (N, J)."""
-    return x.gather(-1, index)  # torch.take_along_dim would fix the number of rows in an exported graph
+    return x.gather(
+        -1, index
+    )  # torch.take_along_dim would fix the number of rows in an exported graph
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full((), float(value), dtype=like.dtype, device=like.device)
+    return (
+        value
+        if isinstance(value, Tensor)
+        else torch.full((), float(value), dtype=like.dtype, device=like.device)
+    )
 
 
 def maximum(x: Tensor, y: Any) -> Tensor:

@@ -8,7 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from hcal.certificates.bounds import bennett, certify_gain, check_level, kl, kl_interval, kl_upper, lower_mean
+from hcal.certificates.bounds import (
+    bennett,
+    certify_gain,
+    check_level,
+    kl,
+    kl_interval,
+    kl_upper,
+    lower_mean,
+)
 
 
 @example(0.0, 0.05)
@@ -54,7 +62,9 @@ def test_a_level_outside_is_refused(level: object) -> None:
 def test_the_betting_bound_covers_and_shrinks() -> None:
     rng = np.random.default_rng(0)
     misses = sum(lower_mean(rng.beta(2, 2, 300), 0.1) > 0.5 for _ in range(400))
-    assert misses <= 56  # 40 expected at most; 56 has probability 0.004 in a binomial of 400 and 0.1
+    assert (
+        misses <= 56
+    )  # 40 expected at most; 56 has probability 0.004 in a binomial of 400 and 0.1
     draws = rng.beta(2, 2, 30000)
     wide, narrow = (draws[:n].mean() - lower_mean(draws[:n], 0.1) for n in (300, 30000))
     assert narrow < wide / 5
@@ -64,7 +74,9 @@ def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
     rng = np.random.default_rng(1)
     better = 0
     for seed in range(100):
-        difference = np.sort(rng.normal(0, 0.3, 500).clip(-2, 2))[::-1]  # the good rows first, mean 0
+        difference = np.sort(rng.normal(0, 0.3, 500).clip(-2, 2))[
+            ::-1
+        ]  # the good rows first, mean 0
         gain = certify_gain(1 + difference / 2, 1 - difference / 2, 0.1, random_state=seed)
         better += gain.at_least > 0
     assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05

@@ -73,7 +73,9 @@ def test_the_monotone_band_covers_a_rising_truth() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 5000)
     y = (rng.random(5000) < p**2).astype(int)
-    streamed = CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result(assume="monotone")
+    streamed = (
+        CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result(assume="monotone")
+    )
     for certificate in (hcal.certify(p, y, assume="monotone"), streamed):
         found = certificate.headline.monotone
         table = certificate.headline.table
@@ -137,7 +139,9 @@ def test_the_bounds_shrink_as_rows_grow_and_rows_needed_agrees() -> None:
     assert needed is not None
     exact = certify_event("top label", rng.uniform(0.6, 1, needed), np.zeros(needed))
     p = exact.table.low
-    typical = np.median([certify_event("top label", p, rng.random(needed) < p).bound for _ in range(15)])
+    typical = np.median(
+        [certify_event("top label", p, rng.random(needed) < p).bound for _ in range(15)]
+    )
     assert typical == pytest.approx(0.02, rel=0.2)  # the recommendation is approximate
 
 
@@ -149,7 +153,9 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     binned, exact = cells.result().classes, hcal.certify(f, y).classes
     assert binned is not None
     assert exact is not None
-    np.testing.assert_allclose(binned.low, exact.low, atol=1e-4)  # the variance bound has other windows
+    np.testing.assert_allclose(
+        binned.low, exact.low, atol=1e-4
+    )  # the variance bound has other windows
     np.testing.assert_allclose(binned.bound, exact.bound, rtol=0.1, atol=0.002)
     for k in classes:  # different windows, but equally valid
         which = np.searchsorted(np.unique(bin_of(f[:, k])), bin_of(f[:, k]))
@@ -183,7 +189,9 @@ def test_classes_are_called_by_their_names() -> None:
     with pytest.raises(ValueError, match="classes has 2 names for 3"):
         hcal.certify(p, y, classes=names[:2])
     with pytest.raises(ValueError, match="or one of their names, got 'ill'"):
-        hcal.certify(p[:, :2] / p[:, :2].sum(1, keepdims=True), y % 2, classes=names[:2], positive="ill")
+        hcal.certify(
+            p[:, :2] / p[:, :2].sum(1, keepdims=True), y % 2, classes=names[:2], positive="ill"
+        )
 
 
 def test_the_gain_over_a_baseline() -> None:
@@ -230,7 +238,11 @@ def test_two_classes_are_spoken_of_by_the_positive_ones_name_and_tolerance() -> 
     p = rng.uniform(0, 1, 3000)
     y = (rng.random(3000) < p).astype(int)
     one, other = hcal.certify(p, y), hcal.certify(p, y, positive=0)
-    assert (one.headline.name, other.headline.name, one.classes) == ("P(class 1)", "P(class 0)", None)
+    assert (one.headline.name, other.headline.name, one.classes) == (
+        "P(class 1)",
+        "P(class 0)",
+        None,
+    )
     # The sum by parts starts at the other end: the bounds differ by less than the band is wide.
     assert other.smooth == pytest.approx(one.smooth, rel=0.1)
     with pytest.raises(ValueError, match="positive must be class 0 or 1"):
@@ -256,13 +268,16 @@ def test_nobody_is_told_to_collect_millions_of_rows() -> None:
     told = sentences.event_sentences(found, 0.0005)
     assert any("More rows than is practical would tell" in line for line in told)
     four = hcal.certify(np.full((40, 4), 0.25), np.arange(40) % 4)
-    assert any(s.startswith("None of the 4 classes could be certified: too few rows.") for s in four.sentences)
+    assert any(
+        s.startswith("None of the 4 classes could be certified: too few rows.")
+        for s in four.sentences
+    )
 
 
 # -- rows of the fit ----------------------------------------------------------------------------------
 
 
-def _fitted(name: str, x: np.ndarray, y: np.ndarray, **options: Any) -> hcal.calibrators.Calibrator:
+def _fitted(name: str, x: np.ndarray, y: np.ndarray, **options: Any) -> hcal.methods.Calibrator:
     return hcal.make_calibrator(name, **options).fit(x, y)
 
 
@@ -274,11 +289,17 @@ def test_rows_of_the_fit_are_refused(k: int) -> None:
         found = hcal.certify(calibrator, fresh, fresh_y)
         assert found.sentences[0].startswith("None of these rows was used to fit the calibrator.")
         for rows in (slice(None), slice(None, None, -1), slice(0, 80)):
-            with pytest.raises(RowsOfTheFitError, match=r"about \d+ % of the .* rows were used to fit"):
+            with pytest.raises(
+                RowsOfTheFitError, match=r"about \d+ % of the .* rows were used to fit"
+            ):
                 hcal.certify(calibrator, logits[rows].astype(np.float32), y[rows])
         few = np.concatenate([logits[:18], fresh[:382]])
         assert "were used to fit" in hcal.certify(calibrator, few, fresh_y).sentences[0]
-    assert hcal.certify(calibrator.predict_proba(fresh), fresh_y).sentences[0].startswith("Assumed: none of")
+    assert (
+        hcal.certify(calibrator.predict_proba(fresh), fresh_y)
+        .sentences[0]
+        .startswith("Assumed: none of")
+    )
 
 
 def test_a_certificate_depends_on_its_arguments_alone() -> None:
@@ -299,7 +320,9 @@ def test_a_loaded_model_still_knows_its_rows(tmp_path) -> None:  # type: ignore[
     with pytest.raises(RowsOfTheFitError):
         hcal.certify(loaded, logits, y)
     assert model_fingerprint(loaded) == model_fingerprint(calibrator)
-    assert model_fingerprint(loaded.with_prior([0.4, 0.2, 0.2, 0.2])) != model_fingerprint(calibrator)
+    assert model_fingerprint(loaded.with_prior([0.4, 0.2, 0.2, 0.2])) != model_fingerprint(
+        calibrator
+    )
     assert (tmp_path / "m.hcal").stat().st_size < 30_000
 
 
@@ -325,8 +348,14 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
         assert "without its fold (5 folds)" in found.sentences[0]
         assert "P(yes)" in str(found)
         json.dumps(found.to_dict())
-    for scale, told in ((3, "5 of 5 fits are proven to be off."), (1, "No fit is proven to be off.")):
-        assert hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1] == told
+    for scale, told in (
+        (3, "5 of 5 fits are proven to be off."),
+        (1, "No fit is proven to be off."),
+    ):
+        assert (
+            hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1]
+            == told
+        )
     for extra in ({"groups": y}, {"assume": "monotone"}):
         with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)

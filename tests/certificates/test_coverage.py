@@ -15,7 +15,9 @@ def test_statements_are_false_no_more_often_than_promised() -> None:
 
     for row in study(25):
         if "refused" not in row["statement"]:
-            assert row["false"] <= 5, row  # 1.25 expected at most; more than 5 has probability 0.001
+            assert row["false"] <= 5, (
+                row
+            )  # 1.25 expected at most; more than 5 has probability 0.001
 
 
 @pytest.mark.slow

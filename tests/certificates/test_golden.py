@@ -35,7 +35,11 @@ def _rows(world: str, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
     for name, value in event.to_dict().items():
         for part, inner in value.items() if isinstance(value, dict) else [("", value)]:
-            sample = [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]] if isinstance(inner, list) else inner
+            sample = (
+                [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]]
+                if isinstance(inner, list)
+                else inner
+            )
             yield f"  {name} {part} {f'{inner:.6g}' if isinstance(inner, float) else sample}"
     yield f"  rows needed {[event.rows_needed(bound) for bound in (0.1, 0.05, 0.02, 0.001)]}"
     tails = threshold_table(event.table, 0.05)
@@ -47,20 +51,34 @@ def _lines() -> Iterator[str]:
     names, groups = ["ant", "bee", "cat", "dog"], np.arange(3000) % 10 // 4
     cooler = f**0.5 / (f**0.5).sum(axis=1, keepdims=True)
     yield str(hcal.certify(f, y, classes=names, groups=groups, baseline=cooler))
-    for world, k, n in (("T=1", 2, 500), ("ties", 2, 3000), ("rare", 12, 3000), ("certain", 3, 300)):
+    for world, k, n in (
+        ("T=1", 2, 500),
+        ("ties", 2, 3000),
+        ("rare", 12, 3000),
+        ("certain", 3, 300),
+    ):
         found = hcal.certify(*_rows(world, n, k))
         yield from (world, str(found), *_numbers(found.headline))
         columns = {} if found.classes is None else found.classes.to_dict()
         for name in ("frequency", "stated", "low", "high", "bound", "at_least"):
             yield f"  {name} {np.round(columns.get(name, []), 6).tolist()}"
     streamed = CertificateStream(4).update(f[:1700], y[:1700], groups[:1700])
-    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(level=0.9)
-    yield from ("blocks", str(found), *_numbers(found.headline), *(str(g.group_row()) for g in found.groups))
+    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(
+        level=0.9
+    )
+    yield from (
+        "blocks",
+        str(found),
+        *_numbers(found.headline),
+        *(str(g.group_row()) for g in found.groups),
+    )
     yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, n_folds=4))
     for tolerance in (0.0, 0.02, "auto"):
         monitor = hcal.Monitor(tolerance=tolerance, classes=names)
         for day, (world, n) in enumerate((("T=1", 1500), ("T=2", 1200), ("T=1", 3300)), 1):
-            monitor.update(*_rows(world, n, 4, day), name=world, digest=str(day), date=f"2026-01-0{day}")
+            monitor.update(
+                *_rows(world, n, 4, day), name=world, digest=str(day), date=f"2026-01-0{day}"
+            )
             yield f"{monitor} {monitor.log_evidence:.6g} {monitor.strongest()}"
         yield "\n".join(map(str, monitor.alarms)) + monitor.prometheus()
         yield from (str(monitor.windows(since)) for since in (None, "2026-01-02"))
@@ -79,7 +97,9 @@ def test_drift_is_judged_by_either_number() -> None:
     many = rng.normal(size=(2, 4000, 6))
     wider = drift(many[0], 1.08 * many[1])  # the index sees confidences alone
     assert (moved.changed, wider.changed) == (True, True)
-    assert (moved.psi, wider.psi) == pytest.approx((0.32707, 0.02597), abs=1e-4)  # changed is above 0.25
+    assert (moved.psi, wider.psi) == pytest.approx(
+        (0.32707, 0.02597), abs=1e-4
+    )  # changed is above 0.25
     assert moved.p_value > 0.01 > wider.p_value
     assert (moved.rows, wider.rows) == ((60, 60), (4000, 4000))
 
@@ -100,8 +120,16 @@ def test_a_missing_group_is_named_by_its_row() -> None:
 
 def test_the_bound_of_an_event_alone() -> None:
     """Windows and curve get half of the failure each; the curve refutes if its band lies on one side of 0."""
-    for ends, refuted in (((0.1, 0.2), True), ((-0.2, -0.1), True), ((-0.1, 0.1), False), ((0.0, 0.0), False)):
-        assert Band(np.ones(1), np.ones(1), *np.array([ends]).T, reach=0.1, smooth=0.1).refutes == refuted
+    for ends, refuted in (
+        ((0.1, 0.2), True),
+        ((-0.2, -0.1), True),
+        ((-0.1, 0.1), False),
+        ((0.0, 0.0), False),
+    ):
+        assert (
+            Band(np.ones(1), np.ones(1), *np.array([ends]).T, reach=0.1, smooth=0.1).refutes
+            == refuted
+        )
     f, y = _rows("T=1", 800, 2)
     alone = certify_event("P(class 1)", f[:, 1], y == 1, failure=0.025)
     assert certify_event("P(class 1)", f[:, 1], y == 1).failure == 0.05

@@ -25,7 +25,10 @@ def _stream(n: int, k: int, world: str, seed: int = 0) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("family", ["top-label", "class-wise"])
 def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance: float) -> None:
     p = np.concatenate([np.linspace(0, 1, 101), [1e-9, 1 - 1e-9]])
-    won, lost = (np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance)) for c in (True, False))
+    won, lost = (
+        np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance))
+        for c in (True, False)
+    )
     for off in (-tolerance, 0.0, tolerance):
         q = np.clip(p + off, 0, 1)[:, None]
         assert (q * won + (1 - q) * lost <= 1 + 1e-9).all()
@@ -34,7 +37,9 @@ def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance:
 
 
 def test_false_alarms_are_rare() -> None:
-    alarms = sum(hcal.Monitor(0.2).update(*_stream(3000, 3, "T=1", s)).alarm is not None for s in range(40))
+    alarms = sum(
+        hcal.Monitor(0.2).update(*_stream(3000, 3, "T=1", s)).alarm is not None for s in range(40)
+    )
     assert alarms <= 14  # at most 8 expected; 14 has probability 0.02 in a binomial of 40 and 0.2
 
 
@@ -62,7 +67,9 @@ def test_the_class_that_drifts_is_named_with_its_direction() -> None:
     assert monitor.alarm.direction.startswith("stated too high")
     names = ["ant", "bee", "cat", "dog"]
     named = hcal.Monitor(tolerance=0.01, classes=names)
-    named = hcal.Monitor.from_state(json.loads(json.dumps(named.state))).update(f, np.array(names)[y])
+    named = hcal.Monitor.from_state(json.loads(json.dumps(named.state))).update(
+        f, np.array(names)[y]
+    )
     assert named.alarm is not None
     assert named.alarm.event == "class cat"
     assert named.evidence == monitor.evidence
@@ -116,7 +123,9 @@ def test_an_alarm_names_rows_and_size_and_ends() -> None:
     alarm = monitor.alarm
     assert alarm is not None
     assert 3000 < alarm.row < alarm.last <= 5000
-    assert alarm.stated - alarm.observed == pytest.approx(0.15, abs=0.1)  # most of the recent rows are off
+    assert alarm.stated - alarm.observed == pytest.approx(
+        0.15, abs=0.1
+    )  # most of the recent rows are off
     assert f"in rows {alarm.last - alarm.rows + 1:,} to {alarm.last:,}" in str(monitor)
     monitor.update(*_binary(rng, 6000))
     assert monitor.alarm is None
@@ -141,12 +150,16 @@ def test_files_are_remembered_and_refused_a_second_time() -> None:
         monitor.update(*batch, name=f"{day}.csv", digest=str(day), date=f"2026-01-0{day}")
     back = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
     assert [f["name"] for f in back.files] == ["1.csv", "2.csv", "3.csv"]
-    with pytest.raises(ValueError, match=r"again\\x1b.csv was added before, as 2.csv \(2026-01-02\)"):
+    with pytest.raises(
+        ValueError, match=r"again\\x1b.csv was added before, as 2.csv \(2026-01-02\)"
+    ):
         back.update(*_binary(rng, 500), name="again\x1b.csv", digest="2")
     assert back.n == 1500
     since = back.windows(since="2026-01-03")
     assert (since["before"]["rows"], since["recent"]["rows"]) == (1000, 500)
-    assert since["recent"]["stated"] == pytest.approx(batches[2][0].mean())  # of P(class 1), as in "before"
+    assert since["recent"]["stated"] == pytest.approx(
+        batches[2][0].mean()
+    )  # of P(class 1), as in "before"
     assert since["before"]["observed"] == pytest.approx(np.mean([y for _, y in batches[:2]]))
     assert since["recent"]["gap"] > since["before"]["gap"]
 
@@ -155,7 +168,9 @@ def test_the_automatic_tolerance_fits_the_frequency() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(1, 24, 20_000)  # 4 % positives
     for off, raised in ((1.3, False), (2.5, True)):
-        monitor = hcal.Monitor(tolerance="auto").update(p, (rng.random(20_000) < off * p).astype(int))
+        monitor = hcal.Monitor(tolerance="auto").update(
+            p, (rng.random(20_000) < off * p).astype(int)
+        )
         assert monitor._allowed[1] == pytest.approx(0.0196, abs=0.001)
         assert (monitor.alarm is not None) == raised
         assert hcal.Monitor.from_state(monitor.state).log_evidence == monitor.log_evidence

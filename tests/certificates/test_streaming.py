@@ -27,13 +27,17 @@ def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows(
     group = y % 2
     whole = CertificateStream(5).update(f, y, group)
     first, second = CertificateStream(5), CertificateStream(5)
-    first.update(f[:1000], y[:1000], group[:1000]).update(f[1000:2500], y[1000:2500], group[1000:2500])
+    first.update(f[:1000], y[:1000], group[:1000]).update(
+        f[1000:2500], y[1000:2500], group[1000:2500]
+    )
     second.update(f[2500:], y[2500:], group[2500:])
     merged = pickle.loads(pickle.dumps(second)).merge(first).result().to_dict()
     expected = whole.result().to_dict()
     assert merged["smooth_at_most"] == pytest.approx(expected["smooth_at_most"], abs=1e-12)
     streamed, exact = CertificateStream(5).update(f, y).result(), hcal.certify(f, y)
-    assert streamed.headline.bound == pytest.approx(exact.headline.bound, abs=0.004)  # half a bin, on average
+    assert streamed.headline.bound == pytest.approx(
+        exact.headline.bound, abs=0.004
+    )  # half a bin, on average
     assert streamed.headline.overall == pytest.approx(exact.headline.overall, abs=2e-4)
     assert streamed.at_least == pytest.approx(exact.at_least, abs=0.03)
     assert any("one after the other" in r for r in streamed.refused)
@@ -85,7 +89,9 @@ def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path) -> 
     found = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250), cal, level=0.9)
     assert found.sentences[0].startswith("None of these rows was used to fit")
     assert (found.n, found.level) == (600, 0.9)
-    assert found.headline.stated == pytest.approx(cal.predict_proba(fresh).max(axis=1).mean(), abs=1e-6)
+    assert found.headline.stated == pytest.approx(
+        cal.predict_proba(fresh).max(axis=1).mean(), abs=1e-6
+    )
     plain = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250))
     assert plain.headline.stated == pytest.approx(hcal.softmax(fresh).max(axis=1).mean(), abs=1e-6)
     with pytest.raises(RowsOfTheFitError, match="about 100 %"):

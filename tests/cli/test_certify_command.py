@@ -24,7 +24,14 @@ def task(tmp_path: Path) -> tuple[Path, Path]:
     file, model = tmp_path / "task.npz", tmp_path / "m.hcal"
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(3000, seed=2)
     site = np.where(np.arange(3000) < 1000, "north", "south")
-    np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test, site_test=site)
+    np.savez(
+        file,
+        logits_cal=logits_cal,
+        y_cal=y_cal,
+        logits_test=logits_test,
+        y_test=y_test,
+        site_test=site,
+    )
     _run("fit", file, "-o", model, "--method", "ts", "-q")
     return file, model
 
@@ -45,7 +52,9 @@ def test_sentences_table_and_json(task: tuple[Path, Path]) -> None:
     assert found["gain"]["at_least"] > 0
 
 
-def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path], tmp_path: Path) -> None:
+def test_rows_of_the_fit_are_refused_on_the_command_line(
+    task: tuple[Path, Path], tmp_path: Path
+) -> None:
     file, model = task
     with np.load(file) as f:
         np.savez(tmp_path / "same.npz", logits=f["logits_cal"], y=f["y_cal"])
@@ -78,13 +87,32 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
     q = p * [1.0, 1.0, 0.4]
     y = (rng.random((6000, 1)) > (q / q.sum(1, keepdims=True)).cumsum(1)).sum(1)
     names = np.array(["ant", "bee", "cat"])
-    for name, columns, rows in (("mon", "ant,bee,cat", slice(600)), ("tue", "cat,ant,bee", slice(600, None))):
+    for name, columns, rows in (
+        ("mon", "ant,bee,cat", slice(600)),
+        ("tue", "cat,ant,bee", slice(600, None)),
+    ):
         order = [names.tolist().index(c) for c in columns.split(",")]
-        lines = [f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)]
-        (tmp_path / f"{name}.csv").write_text("\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines]))
+        lines = [
+            f"{','.join(map(str, row[order]))},{names[k]}"
+            for row, k in zip(p[rows], y[rows], strict=True)
+        ]
+        (tmp_path / f"{name}.csv").write_text(
+            "\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines])
+        )
     files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
     found = json.loads(
-        _run("watch", *files, "--input", "probs", "--label", "label", "--tolerance", "0", "--json", code=3)
+        _run(
+            "watch",
+            *files,
+            "--input",
+            "probs",
+            "--label",
+            "label",
+            "--tolerance",
+            "0",
+            "--json",
+            code=3,
+        )
     )
     assert found["alarm"]["event"] == "class cat"
     assert found["rows"] == 6000
@@ -99,9 +127,17 @@ def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Pat
     file, model = tmp_path / "test.npz", tmp_path / "m.hcal"
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
-    said = [_run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))]  # and a gain
+    said = [
+        _run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))
+    ]  # and a gain
     report = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    said += ["\n".join([*report["sentences"], *report["chips"].values()]), (tmp_path / "r.html").read_text()]
-    found = [set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split()))) for text in said]
+    said += [
+        "\n".join([*report["sentences"], *report["chips"].values()]),
+        (tmp_path / "r.html").read_text(),
+    ]
+    found = [
+        set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split())))
+        for text in said
+    ]
     assert len(found[0]) == 1
     assert all(each == found[0] for each in found), found

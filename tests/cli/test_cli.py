@@ -52,17 +52,40 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
 def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
     """A missing attribute of a fitted calibrator once imported scikit-learn, pandas and scipy.stats: 1 s."""
     code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\ntry: app()\nexcept SystemExit: pass\n"
-    command = [sys.executable, "-c", f"{code}print(*sys.modules)", "fit", task, "-o", task.with_name("m.hcal"), "-q"]
+    command = [
+        sys.executable,
+        "-c",
+        f"{code}print(*sys.modules)",
+        "fit",
+        task,
+        "-o",
+        task.with_name("m.hcal"),
+        "-q",
+    ]
     loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    heavy = {"sklearn", "pandas", "pyarrow", "torch", "matplotlib", "numba", "scipy.stats", "joblib", "jinja2"}
+    heavy = {
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "torch",
+        "matplotlib",
+        "numba",
+        "scipy.stats",
+        "joblib",
+        "jinja2",
+    }
     assert loaded & heavy == set()
 
 
-def test_apply_reads_the_test_part_and_writes_what_the_library_computes(task: Path, model: Path) -> None:
+def test_apply_reads_the_test_part_and_writes_what_the_library_computes(
+    task: Path, model: Path
+) -> None:
     path = task.with_name("probs.npz")
     run("apply", model, task, "-o", path)
     with np.load(task) as f, np.load(path) as got:
-        np.testing.assert_array_equal(got["probs"], hcal.load(model).predict_proba(f["logits_test"]))
+        np.testing.assert_array_equal(
+            got["probs"], hcal.load(model).predict_proba(f["logits_test"])
+        )
         np.testing.assert_array_equal(got["y"], f["y_test"])
 
 
@@ -80,7 +103,9 @@ def test_evaluate_agrees_with_the_library(task: Path, model: Path) -> None:
     assert found["before"]["ece_ew"] > SYNTHETIC_ECE_BEFORE > 3 * found["metrics"]["ece_ew"]
 
 
-def test_evaluate_of_applied_probabilities_is_evaluate_with_the_model(task: Path, model: Path) -> None:
+def test_evaluate_of_applied_probabilities_is_evaluate_with_the_model(
+    task: Path, model: Path
+) -> None:
     probs = task.with_name("p.csv")
     run("apply", model, task, "-o", probs, "-q")
     one = json.loads(run("evaluate", probs, "--json").stdout)["metrics"]
@@ -90,7 +115,16 @@ def test_evaluate_of_applied_probabilities_is_evaluate_with_the_model(task: Path
 
 def test_evaluate_prints_levels_and_a_diagram(task: Path, model: Path) -> None:
     result = run("evaluate", task, "--model", model)
-    for text in ("top-label", "class-wise", "canonical", "ece_ew", "before", "after", "█", "0 of 600"):
+    for text in (
+        "top-label",
+        "class-wise",
+        "canonical",
+        "ece_ew",
+        "before",
+        "after",
+        "█",
+        "0 of 600",
+    ):
         assert text in result.output
     assert "█" not in run("evaluate", task, "--no-diagram").output
     found = json.loads(run("evaluate", task, "--metrics", "nll, brier", "--json").stdout)
@@ -111,7 +145,12 @@ def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: P
     assert "class spam is now predicted when the model's own score is above" in told.output
     assert f"{moved} of 300 predictions change" in told.output
     found = json.loads(run("fit", task, "-o", model, "--json").stdout)
-    assert (found["method"], found["rows"], found["classes"], found["converged"]) == ("pool", 300, 2, True)
+    assert (found["method"], found["rows"], found["classes"], found["converged"]) == (
+        "pool",
+        300,
+        2,
+        True,
+    )
     assert found["info"]["changed_predictions"] == moved
 
 
@@ -125,8 +164,16 @@ def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
         with np.load(path) as got:
             np.testing.assert_array_equal(got["probs"], expected.predict_proba(logits))
             assert abs(got["probs"] - cal.predict_proba(logits)).max() > 1e-3
-    for option, words in (("0.5,0.5", "4"), ("often", "numbers with commas, or 'estimate', got 'often'")):
-        assert words in run("apply", model, task, "-o", task.with_name("none.npz"), "--prior", option, code=1).output
+    for option, words in (
+        ("0.5,0.5", "4"),
+        ("often", "numbers with commas, or 'estimate', got 'often'"),
+    ):
+        assert (
+            words
+            in run(
+                "apply", model, task, "-o", task.with_name("none.npz"), "--prior", option, code=1
+            ).output
+        )
         assert not task.with_name("none.npz").exists()
 
 
@@ -134,7 +181,14 @@ def test_bare_arrays_with_labels_in_a_second_file(tmp_path: Path) -> None:
     logits, y = synthetic()
     np.save(tmp_path / "z.npy", logits)
     np.save(tmp_path / "y.npy", y)
-    arguments = ("fit", tmp_path / "z.npy", "--labels", tmp_path / "y.npy", "-o", tmp_path / "m.hcal")
+    arguments = (
+        "fit",
+        tmp_path / "z.npy",
+        "--labels",
+        tmp_path / "y.npy",
+        "-o",
+        tmp_path / "m.hcal",
+    )
     assert "(--input)" in run(*arguments, "--method", "ts", code=1).output
     run(*arguments, "--method", "ts", "--input", "logits")
     run("apply", tmp_path / "m.hcal", tmp_path / "z.npy", "-o", tmp_path / "p.npy")
@@ -146,14 +200,34 @@ def test_bare_arrays_with_labels_in_a_second_file(tmp_path: Path) -> None:
 FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no such file": (("fit", "none.npz", "-o", "m.hcal"), 1, "error: no such file: none.npz"),
     "no such folder": (("fit", "task.npz", "-o", "no/m.hcal"), 1, "error: no such directory: no"),
-    "unknown method": (("fit", "task.npz", "-o", "m", "--method", "x"), 1, "unknown calibrator 'x'; valid"),
-    "unknown type": (("fit", "a.docx", "-o", "m"), 1, "error: cannot read a.docx: the types are .csv, .feather"),
+    "unknown method": (
+        ("fit", "task.npz", "-o", "m", "--method", "x"),
+        1,
+        "unknown calibrator 'x'; valid",
+    ),
+    "unknown type": (
+        ("fit", "a.docx", "-o", "m"),
+        1,
+        "error: cannot read a.docx: the types are .csv, .feather",
+    ),
     "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
     "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
-    "not a model": (("apply", "task.npz", "task.npz", "-o", "p.npz"), 1, "is not an hcal model file"),
-    "parameter": (("fit", "task.npz", "-o", "m", "--param", "a=3"), 1, "'pool' has no parameter 'a'; valid"),
+    "not a model": (
+        ("apply", "task.npz", "task.npz", "-o", "p.npz"),
+        1,
+        "is not an hcal model file",
+    ),
+    "parameter": (
+        ("fit", "task.npz", "-o", "m", "--param", "a=3"),
+        1,
+        "'pool' has no parameter 'a'; valid",
+    ),
     "bad pair": (("fit", "task.npz", "-o", "m", "--param", "x"), 1, "--param expects name=value"),
-    "input twice": (("fit", "task.npz", "-o", "m", "--param", "input=probs"), 1, "with --input, not"),
+    "input twice": (
+        ("fit", "task.npz", "-o", "m", "--param", "input=probs"),
+        1,
+        "with --input, not",
+    ),
     "no labels": (("evaluate", "bare.npz"), 1, "bare.npz has no labels"),
     "nan": (("evaluate", "nan.npz"), 1, "error: logits contains NaN, first at row 1, column 0"),
     "missing argument": (("fit",), 2, "Missing argument"),
@@ -163,7 +237,9 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 
 
-def test_errors_are_one_sentence_with_an_exit_code(task: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_sentence_with_an_exit_code(
+    task: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(task.parent)
     np.savez("bare.npz", logits=np.zeros((2, 4)))
     np.savez("nan.npz", logits=np.array([[0, 1], [np.nan, 1]]), y=[0, 1])
@@ -198,14 +274,18 @@ def test_a_bug_is_called_a_bug(task: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(run("evaluate", task, code=1).exception, RuntimeError)
 
 
-def test_warnings_are_one_line_on_standard_error(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_one_line_on_standard_error(
+    task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import warnings
 
-    from hcal.calibrators.ts import TemperatureScaling
+    from hcal.methods.ts import TemperatureScaling
 
     real = TemperatureScaling.fit
 
-    def warns(self: TemperatureScaling, *arguments: object, **options: object) -> TemperatureScaling:
+    def warns(
+        self: TemperatureScaling, *arguments: object, **options: object
+    ) -> TemperatureScaling:
         warnings.warn("ts: did not converge", hcal.CalibrationWarning, stacklevel=1)
         return real(self, *arguments, **options)
 
@@ -229,7 +309,18 @@ def test_quiet_is_quiet(task: Path, model: Path) -> None:
 
 def test_help_explains_each_command_in_a_line_with_examples() -> None:
     text = run("--help").output
-    for command in ("fit", "apply", "info", "export", "evaluate", "report", "certify", "compare", "watch", "demo"):
+    for command in (
+        "fit",
+        "apply",
+        "info",
+        "export",
+        "evaluate",
+        "report",
+        "certify",
+        "compare",
+        "watch",
+        "demo",
+    ):
         assert f"│ {command} " in text
         told = run(command, "--help").output
         assert "Examples:" in told
@@ -243,6 +334,11 @@ def test_the_installed_command_runs_and_completes() -> None:
     for command in ([installed], [sys.executable, "-m", "hcal"]):
         got = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         assert got.stdout == f"hcal {hcal.__version__}\n"
-    asked = {**os.environ, "_HCAL_COMPLETE": "complete_bash", "COMP_WORDS": "hcal ev", "COMP_CWORD": "1"}
+    asked = {
+        **os.environ,
+        "_HCAL_COMPLETE": "complete_bash",
+        "COMP_WORDS": "hcal ev",
+        "COMP_CWORD": "1",
+    }
     got = subprocess.run([installed], capture_output=True, text=True, env=asked, check=False)
     assert got.stdout.strip() == "evaluate"

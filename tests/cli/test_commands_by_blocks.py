@@ -61,9 +61,24 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
     assert blocks["argmax_changed"] == whole["argmax_changed"]
     told = json.loads(run("certify", folder / "whole.npz", "--batch-rows", 300, "--json").stdout)
     assert told["n"] == N
-    for name, options in (("whole", ()), ("blocks", ("--batch-rows", 777)), ("sample", ("--sample-rows", 1500))):
-        run("fit", folder / "parts", "--method", "ts", "-o", tmp_path / f"{name}.hcal", *options, "--json")
-    one, two = (hcal.load(tmp_path / f"{name}.hcal").info_["temperature"] for name in ("whole", "blocks"))
+    for name, options in (
+        ("whole", ()),
+        ("blocks", ("--batch-rows", 777)),
+        ("sample", ("--sample-rows", 1500)),
+    ):
+        run(
+            "fit",
+            folder / "parts",
+            "--method",
+            "ts",
+            "-o",
+            tmp_path / f"{name}.hcal",
+            *options,
+            "--json",
+        )
+    one, two = (
+        hcal.load(tmp_path / f"{name}.hcal").info_["temperature"] for name in ("whole", "blocks")
+    )
     assert one == pytest.approx(two, rel=1e-6)
     assert hcal.load(tmp_path / "sample.hcal").info_["batches"]["rows_used"] == 1500
     run("report", folder / "parts", "--model", folder / "m.hcal", "-o", tmp_path / "r.html")
@@ -73,7 +88,9 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
 def test_rows_of_the_fit_are_found_among_blocks(folder: Path, tmp_path: Path) -> None:
     z, y = synthetic(1000, seed=1)
     fresh, labels = synthetic(1000, seed=5)
-    np.savez(tmp_path / "mixed.npz", logits=np.concatenate([fresh, z]), y=np.concatenate([labels, y]))
+    np.savez(
+        tmp_path / "mixed.npz", logits=np.concatenate([fresh, z]), y=np.concatenate([labels, y])
+    )
     model = ("--model", folder / "m.hcal", "--batch-rows", 300)
     assert "used to fit" in run("certify", tmp_path / "mixed.npz", *model, code=1).stderr
 
@@ -84,7 +101,12 @@ def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
         told = [run(*asked, folder / "parts", "--json", *w).stdout for w in ((), ("--workers", 2))]
         assert told[0] == told[1]
     with patch("hcal.passes.Processes.__call__", side_effect=RuntimeError("asked")):
-        assert "asked" in run("report", folder / "parts", "-o", tmp_path / "r.html", "--workers", 2, code=1).stderr
+        assert (
+            "asked"
+            in run(
+                "report", folder / "parts", "-o", tmp_path / "r.html", "--workers", 2, code=1
+            ).stderr
+        )
     model = folder / "m.hcal"
     run("apply", model, folder / "parts", "-o", tmp_path / "two", "--workers", 2)
     assert len(list((tmp_path / "two").iterdir())) == 4
@@ -96,7 +118,9 @@ def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
 def test_a_file_larger_than_memory(tmp_path: Path) -> None:
     """240 MB of scores under a limit on the address space: evaluate names the way out, apply reads by blocks."""
     n, limit = 6_000_000, 1_300_000_000
-    np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float32, (n, 10))  # zeros, and no disk for them
+    np.lib.format.open_memmap(
+        tmp_path / "big.npy", "w+", np.float32, (n, 10)
+    )  # zeros, and no disk for them
     np.save(tmp_path / "y.npy", np.zeros(n, dtype=np.int8))
     x, y = synthetic(n=500, k=10, seed=1)
     hcal.save(hcal.make_calibrator("ts").fit(x, y), tmp_path / "m.hcal")

@@ -22,11 +22,25 @@ def test_the_network_is_real_over_confident_and_repeatable() -> None:
     np.testing.assert_array_equal(train_digits()["logits_test"], digits["logits_test"])
 
 
-def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(tmp_path: Path) -> None:
+def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
+    tmp_path: Path,
+) -> None:
     told = run("demo", "--method", "ts", "-o", tmp_path).output
-    for text in ("over-confident by", "before", "after", "█", "Not one prediction changed", "next:"):
+    for text in (
+        "over-confident by",
+        "before",
+        "after",
+        "█",
+        "Not one prediction changed",
+        "next:",
+    ):
         assert text in told
-    assert {p.name for p in tmp_path.iterdir()} == {"digits.npz", "model.hcal", "reliability.png", "report.html"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "digits.npz",
+        "model.hcal",
+        "reliability.png",
+        "report.html",
+    }
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
     asked = (
         "evaluate",

@@ -54,8 +54,12 @@ def test_the_output_is_never_an_input(
 # -- names are no markup ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["data[final]", "run[bold]x", "[link=file:x]a", "back\\slash[x]", "run[/x]"])
-def test_brackets_in_names_are_printed(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["data[final]", "run[bold]x", "[link=file:x]a", "back\\slash[x]", "run[/x]"]
+)
+def test_brackets_in_names_are_printed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """``run[/x].npz``, which closes a tag, ended in a MarkupError after the file was written."""
     monkeypatch.chdir(folder)
     Path(f"{name}.npz").parent.mkdir(exist_ok=True)

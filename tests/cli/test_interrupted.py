@@ -38,7 +38,9 @@ pathlib.Path.replace = slow
 
 
 @pytest.mark.parametrize("command", OUTPUTS)
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
 def test_a_signal_while_writing_leaves_the_old_output(
     folder: Path, command: str, sent: signal.Signals, code: int
 ) -> None:
@@ -62,7 +64,13 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output:
     command = {"m.hcal": "fit", "r.html": "report"}.get(output, "apply")
     (folder / output).write_text("old")
     code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))"
-    process = start(folder, *command_of(command, output), "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""})
+    process = start(
+        folder,
+        *command_of(command, output),
+        "-q",
+        code=code,
+        env={**os.environ, "NUMBA_CACHE_DIR": ""},
+    )
     _, err = process.communicate()
     assert process.returncode == 1
     assert_one_line(err, "error: ")
@@ -120,7 +128,9 @@ def test_a_read_only_folder_is_one_line(folder: Path, command: str) -> None:
         ("evaluate", ("--json",)),
     ],
 )
-def test_a_closed_pipe_keeps_the_output(folder: Path, command: str, options: tuple[str, ...]) -> None:
+def test_a_closed_pipe_keeps_the_output(
+    folder: Path, command: str, options: tuple[str, ...]
+) -> None:
     """As in ``hcal fit … | true``: the file is whole, and nobody complains."""
     read, write = os.pipe()
     os.close(read)
@@ -134,7 +144,15 @@ def test_a_closed_pipe_keeps_the_output(folder: Path, command: str, options: tup
 
 
 def test_json_without_standard_output(folder: Path) -> None:
-    process = start(folder, "evaluate", "task.npz", "--metrics", "nll", "--json", code="import sys; sys.stdout = None")
+    process = start(
+        folder,
+        "evaluate",
+        "task.npz",
+        "--metrics",
+        "nll",
+        "--json",
+        code="import sys; sys.stdout = None",
+    )
     _, err = process.communicate()
     assert process.returncode == 1
     assert_one_line(err, "error: standard output is closed")
@@ -150,7 +168,8 @@ def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
     model = hcal.make_calibrator("ts").fit(*synthetic(200, 40))
     hcal.save(model, folder / "model.hcal")
     code = (
-        _LOADED + "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 2**24\n"
+        _LOADED
+        + "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 2**24\n"
         "resource.setrlimit(resource.RLIMIT_AS, (size, size))"
     )
     process = start(folder, *command_of(command), "-q", code=code)
@@ -164,7 +183,7 @@ def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
 
 def test_ctrl_c_during_a_fit_is_130(folder: Path) -> None:
     code = (
-        "import time\nfrom hcal.calibrators.ts import TemperatureScaling as T\n"
+        "import time\nfrom hcal.methods.ts import TemperatureScaling as T\n"
         "T.fit = lambda *a, **k: (print('fitting', flush=True), time.sleep(60))"
     )
     process = start(folder, *command_of("fit"), "-q", code=code)

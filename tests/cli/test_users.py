@@ -67,12 +67,21 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
     assert len(found["groups"]) == 2
     assert "class" in run("certify", new, "--model", model).stdout
     told = run("info", model).stdout
-    for words in ("Temperature scaling", "cat, dog, eel, fox", "scores logit_*", "on 300 rows", "cal.csv"):
+    for words in (
+        "Temperature scaling",
+        "cat, dog, eel, fox",
+        "scores logit_*",
+        "on 300 rows",
+        "cal.csv",
+    ):
         assert words in told
     assert json.loads(run("info", model, "--json").stdout)["info"]["request"]["id"] == "key"
     wrong = table(tmp_path / "wrong.csv", 2).read_text().replace("logit_cat", "cat_score")
     (tmp_path / "wrong.csv").write_text(wrong)
-    assert "not those of the model" in run("apply", model, tmp_path / "wrong.csv", "-o", out, code=1).stderr
+    assert (
+        "not those of the model"
+        in run("apply", model, tmp_path / "wrong.csv", "-o", out, code=1).stderr
+    )
 
 
 def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> None:
@@ -101,7 +110,10 @@ def test_rows_without_a_label(tmp_path: Path) -> None:
 
 
 def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
-    cal, new = two_classes(tmp_path / "cal.csv", 0, 2000), two_classes(tmp_path / "new.csv", 1, 2000)
+    cal, new = (
+        two_classes(tmp_path / "cal.csv", 0, 2000),
+        two_classes(tmp_path / "new.csv", 1, 2000),
+    )
     model, page = tmp_path / "m.hcal", tmp_path / "r.html"
     run("fit", cal, *TWO, "-o", model, "-q")
     told = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
@@ -112,10 +124,14 @@ def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
     said = run("certify", new, "--model", model).stdout
     assert "P(sick): stated" in said
     assert "tolerance" in said
-    said = run("report", new, "--model", model, "-o", page, "--threshold", 0.1, "--cost", "fn=10,fp=1").stdout
+    said = run(
+        "report", new, "--model", model, "-o", page, "--threshold", 0.1, "--cost", "fn=10,fp=1"
+    ).stdout
     assert "P(sick)" in said
     assert "P(sick)" in page.read_text(encoding="utf-8")
-    assert "--cost takes fn=10,fp=1" in run("report", new, "-o", page, "--cost", "10", code=1).stderr
+    assert (
+        "--cost takes fn=10,fp=1" in run("report", new, "-o", page, "--cost", "10", code=1).stderr
+    )
 
 
 def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
@@ -148,7 +164,18 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
         (a, ya), (b, yb) = synthetic(150, seed=i), synthetic(150, seed=i + 5)
         np.savez(tasks / f"t{i}.npz", logits_cal=a, y_cal=ya, logits_test=b, y_test=yb)
     results = tmp_path / "r.csv"
-    asked = ("compare", tasks, "--methods", "ts,platt", "--metrics", "nll,brier", "--jobs", 1, "--out", results)
+    asked = (
+        "compare",
+        tasks,
+        "--methods",
+        "ts,platt",
+        "--metrics",
+        "nll,brier",
+        "--jobs",
+        1,
+        "--out",
+        results,
+    )
     first = run(*asked).stdout
     assert "platt" in first
     lines = results.read_text().count("\n")
@@ -157,14 +184,26 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     assert "tabular" in run(*asked, "--latex").stdout
     assert run(*asked, "--sort", "nll").stdout
     rng = np.random.default_rng(0)
-    for i in range(2):  # files without a test part: predicted out of fold, not on the rows of the fit
+    for i in range(
+        2
+    ):  # files without a test part: predicted out of fold, not on the rows of the fit
         scores = (
             ",".join(["p_a", "p_b", "y"])
             + "\n"
             + "".join(f"{a},{-a},{i}\n" for a in rng.normal(size=80).round(3) for i in "01")
         )
         (tmp_path / f"{i}.csv").write_text(scores)
-    both = ("compare", tmp_path / "0.csv", tmp_path / "1.csv", "--scores", "p_*", "--label", "y", "--input", "logits")
+    both = (
+        "compare",
+        tmp_path / "0.csv",
+        tmp_path / "1.csv",
+        "--scores",
+        "p_*",
+        "--label",
+        "y",
+        "--input",
+        "logits",
+    )
     done = run(*both, "--methods", "hb", "--metrics", "nll")
     assert "coincide" not in done.stderr
     assert "hb" in done.stdout
@@ -186,7 +225,10 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     found = json.loads(run("evaluate", tmp_path / "a.npz", "--model", model, "--json").stdout)
     assert found["labels"]["mean"] == pytest.approx(hcal.load(model).evaluate(3 * z, y)["mean"])
     assert "mean: nll" in run("evaluate", tmp_path / "a.npz", "--model", model).stdout
-    assert "several labels a row" in run("certify", tmp_path / "a.npz", "--model", model, code=1).stderr
+    assert (
+        "several labels a row"
+        in run("certify", tmp_path / "a.npz", "--model", model, code=1).stderr
+    )
 
 
 def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:
@@ -237,7 +279,11 @@ def test_questions_keep_their_number_and_their_options(tmp_path: Path) -> None:
 def test_nothing_may_be_asked_to_be_preserved(tmp_path: Path) -> None:
     logits, y = synthetic(200)
     np.savez(tmp_path / "a.npz", logits=logits, y=y)
-    for said in (("--param", "preserve=None"), ("--param", "preserve=null"), ("--preserve", "none")):
+    for said in (
+        ("--param", "preserve=None"),
+        ("--param", "preserve=null"),
+        ("--preserve", "none"),
+    ):
         run("fit", tmp_path / "a.npz", *said, "-o", tmp_path / "m.hcal", "-q")
         assert hcal.load(tmp_path / "m.hcal").preserves is None
 
@@ -245,7 +291,9 @@ def test_nothing_may_be_asked_to_be_preserved(tmp_path: Path) -> None:
 def test_few_rows_are_met_with_a_sentence(tmp_path: Path) -> None:
     logits, y = synthetic(5)
     np.savez(tmp_path / "a.npz", logits=logits, y=y)
-    result = run("fit", tmp_path / "a.npz", "--method", "uncal", "-o", tmp_path / "m.hcal", "--json")
+    result = run(
+        "fit", tmp_path / "a.npz", "--method", "uncal", "-o", tmp_path / "m.hcal", "--json"
+    )
     assert "warning: 5 rows are very few to learn from" in result.stderr
     assert len(json.loads(result.stdout)["warnings"]) == 1
 
@@ -260,7 +308,9 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
     scope: dict = {}
     run("export", model, "-o", tmp_path / "m.py")
     exec((tmp_path / "m.py").read_text(), scope)
-    np.testing.assert_allclose(scope["predict_proba"](logits), hcal.load(model).predict_proba(logits), atol=1e-12)
+    np.testing.assert_allclose(
+        scope["predict_proba"](logits), hcal.load(model).predict_proba(logits), atol=1e-12
+    )
 
 
 def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
@@ -275,7 +325,10 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
     y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(int)
     p = 1 / (1 + np.exp(-2 * z))
     two, names = np.stack([1 - p, p], axis=1), np.array(["well", "sick"])[y]
-    of_probs, three = (hcal.make_calibrator("ts", input="probs"), hcal.make_calibrator("ts").fit(*synthetic(90, 3)))
+    of_probs, three = (
+        hcal.make_calibrator("ts", input="probs"),
+        hcal.make_calibrator("ts").fit(*synthetic(90, 3)),
+    )
     wrapper = CalibratedClassifier(GaussianNB(), method="ts")
     frame, labels = pd.DataFrame({"a": z}), pd.Series(names, name="target", dtype=object)
     missing = labels.where(np.arange(400) > 1)
@@ -283,18 +336,51 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probs=100 * two, y=y)
     assert "--unit percent" in run("evaluate", tmp_path / "a.npz", code=1).stderr
     cases: list[tuple[Any, str]] = [
-        (lambda: of_probs.fit(100 * two, y), "probs sum to 100 in every row, so they are per cent: divide by 100"),
-        (lambda: of_probs.fit(100 * p, y), "is P\\(class 1\\), from 0 to 1, and row .* per cent, divide by 100"),
-        (lambda: hcal.make_calibrator("ts").fit(100 * two, y), "logits look like per cent .* divide by 100"),
+        (
+            lambda: of_probs.fit(100 * two, y),
+            "probs sum to 100 in every row, so they are per cent: divide by 100",
+        ),
+        (
+            lambda: of_probs.fit(100 * p, y),
+            "is P\\(class 1\\), from 0 to 1, and row .* per cent, divide by 100",
+        ),
+        (
+            lambda: hcal.make_calibrator("ts").fit(100 * two, y),
+            "logits look like per cent .* divide by 100",
+        ),
         (lambda: hcal.evaluate(z, y), 'P\\(class 1\\), from 0 to 1, .* logits, say input="logits"'),
-        (lambda: of_probs.fit(pd.Series(p), labels), "classes=\\[…\\].* of one score a row, the second is its class"),
-        (lambda: three.predict_proba(z[:3]), "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)"),
-        (lambda: hcal.save(wrapped, tmp_path / "m.hcal"), "CalibratedClassifier: save its calibrator_"),
-        (lambda: hcal.reliability(two, y, binning="corp")[1], "its last curve is 0, of the class 1; level='class"),
-        (lambda: of_probs.fit(p, y + 0.5), "5, which is no class; hcal does no regression, .* MAPIE or crepes"),
-        (lambda: wrapper.fit(frame, z), "y holds fractions, .* hcal does no regression, .* MAPIE or crepes"),
-        (lambda: wrapper.fit(frame, missing), "the column 'target' of labels has no label in 2 of 400 rows"),
-        (lambda: wrapper.fit(frame, missing.to_frame()), "the column 'target' of labels has no label in 2 of 400"),
+        (
+            lambda: of_probs.fit(pd.Series(p), labels),
+            "classes=\\[…\\].* of one score a row, the second is its class",
+        ),
+        (
+            lambda: three.predict_proba(z[:3]),
+            "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)",
+        ),
+        (
+            lambda: hcal.save(wrapped, tmp_path / "m.hcal"),
+            "CalibratedClassifier: save its calibrator_",
+        ),
+        (
+            lambda: hcal.reliability(two, y, binning="corp")[1],
+            "its last curve is 0, of the class 1; level='class",
+        ),
+        (
+            lambda: of_probs.fit(p, y + 0.5),
+            "5, which is no class; hcal does no regression, .* MAPIE or crepes",
+        ),
+        (
+            lambda: wrapper.fit(frame, z),
+            "y holds fractions, .* hcal does no regression, .* MAPIE or crepes",
+        ),
+        (
+            lambda: wrapper.fit(frame, missing),
+            "the column 'target' of labels has no label in 2 of 400 rows",
+        ),
+        (
+            lambda: wrapper.fit(frame, missing.to_frame()),
+            "the column 'target' of labels has no label in 2 of 400",
+        ),
     ]
     for call, words in cases:
         with pytest.raises((ValueError, TypeError, IndexError), match=words):
@@ -305,10 +391,18 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
-    cal, new, model = (two_classes(tmp_path / "a.csv", 0), two_classes(tmp_path / "b.csv", 1), tmp_path / "m.hcal")
+    cal, new, model = (
+        two_classes(tmp_path / "a.csv", 0),
+        two_classes(tmp_path / "b.csv", 1),
+        tmp_path / "m.hcal",
+    )
     run("fit", cal, "--scores", "p_*", "--label", "y", "--method", "platt", "-o", model, "-q")
-    new.write_text(new.read_text().replace("p_well,p_sick", "p_sick,p_well"))  # the names, not the numbers
-    found = json.loads(run("evaluate", new, "--model", model, "--metrics", "accuracy", "--json").stdout)
+    new.write_text(
+        new.read_text().replace("p_well,p_sick", "p_sick,p_well")
+    )  # the names, not the numbers
+    found = json.loads(
+        run("evaluate", new, "--model", model, "--metrics", "accuracy", "--json").stdout
+    )
     assert any("probability of sick is lower on its own rows" in text for text in found["warnings"])
     told = run("fit", new, "--scores", "p_*", "--label", "y", "--id", "id", "-o", model).stderr
     assert "the class names, the columns or the labels swapped?" in told

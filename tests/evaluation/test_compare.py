@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators import CalibrationWarning
-from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.ts import TemperatureScaling
 from hcal.evaluation.comparison import Task, Work, read_cells, run_cell
 from hcal.evaluation.comparison_table import Cell, Comparison, holm
+from hcal.methods import CalibrationWarning
+from hcal.methods.folds import deal_folds
+from hcal.methods.ts import TemperatureScaling
 from helpers import synthetic
 
 
@@ -37,7 +37,9 @@ class Timid(TemperatureScaling):
         return self._found(1e-3, True, "")
 
 
-def test_scores_are_those_of_the_methods(task: tuple[np.ndarray, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_those_of_the_methods(
+    task: tuple[np.ndarray, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     z, y, z_test, y_test = task
     table = hcal.compare(*task, methods=["ts", "iso"], metrics=["ks", "cwece_a"], progress=True)
     assert capsys.readouterr().out == ""  # a bar goes to standard error
@@ -49,7 +51,12 @@ def test_scores_are_those_of_the_methods(task: tuple[np.ndarray, ...], capsys: p
         p = hcal.make_calibrator(name).fit(z, y).predict_proba(z_test)
         for metric in ("ks", "cwece_a", "nll"):
             expected = getattr(hcal.metrics, metric)(p, y_test)
-            assert table[name][metric] == table.to_dict()[name][metric] == frame.loc[name, metric] == expected
+            assert (
+                table[name][metric]
+                == table.to_dict()[name][metric]
+                == frame.loc[name, metric]
+                == expected
+            )
     assert table.best("ks") == min(("uncal", "ts", "iso"), key=lambda n: table[n]["ks"])
     assert all(r.fit_s >= 0 and r.predict_s >= 0 for r in table)
     for order in (table.best, table.sorted):
@@ -80,13 +87,19 @@ def test_collapse_is_flagged_and_never_the_best() -> None:
 
 
 def test_variants_and_instances(task: tuple[np.ndarray, ...]) -> None:
-    methods = {"hb 5": ("hb", {"bins": 5}), "hb 20": ("hb", {"bins": 20}), "mine": TemperatureScaling()}
+    methods = {
+        "hb 5": ("hb", {"bins": 5}),
+        "hb 20": ("hb", {"bins": 20}),
+        "mine": TemperatureScaling(),
+    }
     table = hcal.compare(*task, methods=methods, metrics=["ks"])
     assert [r.label for r in table] == ["uncal", "hb 5", "hb 20", "mine"]
     assert table["hb 5"] != table["hb 20"]
     # Cells can be run and brought together by hand.
     rows = Task.from_arrays("task", *task)
-    cells = [run_cell(Work("task", rows, n, hcal.make_calibrator(n), ("ks",))) for n in ("uncal", "ts")]
+    cells = [
+        run_cell(Work("task", rows, n, hcal.make_calibrator(n), ("ks",))) for n in ("uncal", "ts")
+    ]
     assert Comparison(cells, ["ks"])["ts"] == table["mine"]
 
 
@@ -110,7 +123,12 @@ def test_folds_do_not_favour_flexible_methods() -> None:
     """Folds dealt along labels repeat their noise: isotonic regression then beat the temperature that was true."""
     for seed in range(2):
         z, y = synthetic(800, 3, scale=2.0, seed=seed)
-        assert hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best("nll") == "ts"
+        assert (
+            hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best(
+                "nll"
+            )
+            == "ts"
+        )
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
@@ -174,7 +192,9 @@ def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ..
     z, y, z_test, y_test = task
     p = hcal.make_calibrator("ts").fit(z, y).predict_proba(z_test)
     rows = np.log(p[np.arange(500), y_test]) - np.log(hcal.softmax(z_test)[np.arange(500), y_test])
-    assert found["uncal"].high - found["uncal"].change == pytest.approx(1.96 * rows.std() / np.sqrt(500), rel=0.35)
+    assert found["uncal"].high - found["uncal"].change == pytest.approx(
+        1.96 * rows.std() / np.sqrt(500), rel=0.35
+    )
     assert table["a"]["phi"] == pytest.approx(rows.mean())
     assert holm({"a": 0.5, "b": 0.001, "c": 0.02}) == {"b": 0.003, "c": 0.04, "a": 0.5}
 
@@ -182,7 +202,9 @@ def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ..
 def test_several_tasks_files_and_formats(task: tuple[np.ndarray, ...], tmp_path: Path) -> None:
     other = *synthetic(300, 3, seed=2), *synthetic(400, 3, seed=3)
     file = tmp_path / "other.npz"
-    np.savez(file, **dict(zip(("logits_cal", "y_cal", "logits_test", "y_test"), other, strict=True)))
+    np.savez(
+        file, **dict(zip(("logits_cal", "y_cal", "logits_test", "y_test"), other, strict=True))
+    )
     table = hcal.compare(tasks={"one": task, "two": file}, methods=["ts", "hb"], resamples=20)
     one, two = hcal.compare(*task, methods=["ts"]), hcal.compare(*other, methods=["ts"])
     assert table["ts"]["nll"] == pytest.approx((one["ts"]["nll"] + two["ts"]["nll"]) / 2)
@@ -231,7 +253,11 @@ def test_bad_calls_say_why(task: tuple[np.ndarray, ...]) -> None:
         ((z, y), {}, "give a test part"),
         ((z, y, z_test), {}, "belong together"),
         ((z, y, z_test[:, :2], np.zeros(len(z_test), dtype=int)), {}, "has 2 classes"),
-        ((z, y), {"folds": 3, "groups": np.zeros(len(y))}, "folds must lie in 2..1, the number of rows or groups"),
+        (
+            (z, y),
+            {"folds": 3, "groups": np.zeros(len(y))},
+            "folds must lie in 2..1, the number of rows or groups",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             hcal.compare(*arguments, **options)

@@ -33,7 +33,12 @@ def test_all_metrics_by_default_and_each_is_the_plain_function() -> None:
 
 def test_metrics_are_chosen_by_name_or_level() -> None:
     assert list(hcal.evaluate(P, Y, metrics="nll").to_dict()) == ["nll"]
-    assert list(hcal.evaluate(P, Y, metrics=["score", "ks"]).to_dict()) == ["nll", "brier", "accuracy", "ks"]
+    assert list(hcal.evaluate(P, Y, metrics=["score", "ks"]).to_dict()) == [
+        "nll",
+        "brier",
+        "accuracy",
+        "ks",
+    ]
     assert list(hcal.evaluate(P, Y, metrics="all").to_dict()) == hcal.list_metrics()
 
 
@@ -64,7 +69,9 @@ def test_intervals_test_and_seed() -> None:
 
 def test_baseline_gives_paired_differences() -> None:
     q = softmax(LOGITS / 2.5)  # what the labels were drawn from
-    result = hcal.evaluate(q, Y, ["nll", "ece_ew", "dece", "skce"], ci=0.95, baseline=P, n_resamples=200)
+    result = hcal.evaluate(
+        q, Y, ["nll", "ece_ew", "dece", "skce"], ci=0.95, baseline=P, n_resamples=200
+    )
     for name, d in result.differences.items():
         assert d.before == getattr(hcal.metrics, name)(P, Y)
         assert d.change == pytest.approx(result[name] - d.before)
@@ -88,18 +95,28 @@ def test_paired_interval_covers_the_true_difference() -> None:
     for seed in range(60):
         logits, y = synthetic(300, 3, scale=1.0, seed=seed)
         d = hcal.evaluate(
-            softmax(1.5 * logits), y, "nll", ci=0.95, baseline=softmax(logits), n_resamples=200, test=False
+            softmax(1.5 * logits),
+            y,
+            "nll",
+            ci=0.95,
+            baseline=softmax(logits),
+            n_resamples=200,
+            test=False,
         ).differences["nll"]
         covered += d.low <= truth <= d.high
     assert covered >= 51  # a binomial of 0.95 falls below in one case of 300
 
 
 def test_forms_for_machines() -> None:
-    result = hcal.evaluate(P, Y, ["ece_ew", "skce", "dkde_ce", "nll"], ci=0.95, n_resamples=50, baseline=P)
+    result = hcal.evaluate(
+        P, Y, ["ece_ew", "skce", "dkde_ce", "nll"], ci=0.95, n_resamples=50, baseline=P
+    )
     content = json.loads(result.to_json())
     assert content["metrics"]["nll"]["value"] == result["nll"]
     assert content["metrics"]["nll"]["low"] == result.interval("nll")[0]
-    assert content["metrics"]["dkde_ce"].items() >= {"interval": "bias-aware", "chance": None}.items()
+    assert (
+        content["metrics"]["dkde_ce"].items() >= {"interval": "bias-aware", "chance": None}.items()
+    )
     assert (content["n"], content["k"], content["collapsed"]) == (400, 4, False)
     assert pickle.loads(pickle.dumps(result)).results == result.results  # metrics by their names
     frame = result.to_frame()
@@ -205,7 +222,11 @@ def test_two_classes_are_told_by_the_positive_one() -> None:
     p = rng.beta(1, 9, 3000)
     y = (rng.random(3000) < p).astype(int)
     found = hcal.evaluate(p, np.array(["well", "sick"])[y], ["nll"], 0.95, classes=["well", "sick"])
-    assert vars(found.positive) == {"name": "sick", "stated": pytest.approx(p.mean()), "observed": y.mean()}
+    assert vars(found.positive) == {
+        "name": "sick",
+        "stated": pytest.approx(p.mean()),
+        "observed": y.mean(),
+    }
     text = " ".join(str(found).split())
     assert "P(sick) stated" in text
     assert f"slope {found.clinical.slope}" in text
@@ -236,7 +257,11 @@ def test_groups_are_certified_worst_first() -> None:
 def test_two_classes_show_the_positive_one() -> None:
     p, y = np.array([0.1, 0.2, 0.9]), np.array([0, 0, 1])
     assert hcal.reliability(p, y).level == "positive"
-    for options, title in (({}, "class 1"), ({"positive": 0}, "class 0"), ({"level": "top-label"}, "top label")):
+    for options, title in (
+        ({}, "class 1"),
+        ({"positive": 0}, "class 0"),
+        ({"level": "top-label"}, "top label"),
+    ):
         assert hcal.reliability(p, y, **options)[0].title == title
     with pytest.raises(ValueError, match="positive must be a class"):
         hcal.reliability(p, y, positive=2)

@@ -29,7 +29,9 @@ def test_top_label_curve_is_its_definition(binning: str) -> None:
             assert curve.predicted[b] == pytest.approx(conf[inside].mean())
             assert curve.observed[b] == pytest.approx(hit[inside].mean())
         else:
-            assert np.isnan([curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]).all()
+            assert np.isnan(
+                [curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]
+            ).all()
     if binning == "equal-width":
         assert curve.error == pytest.approx(hcal.metrics.ece_ew(P, Y, bins=10))
     else:
@@ -43,7 +45,9 @@ def test_class_curves_are_those_of_the_class_wise_error() -> None:
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
-@pytest.mark.parametrize(("n", "p"), [(1, 0.3), (7, 0.5), (40, 0.02), (1000, 0.97), (25, 1.0), (3, 0.0)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(1, 0.3), (7, 0.5), (40, 0.02), (1000, 0.97), (25, 1.0), (3, 0.0)]
+)
 def test_band_is_the_binomial_quantile(n: int, p: float, level: float) -> None:
     low, high = consistency_band(np.array([p]), np.array([float(n)]), level)
     expected = binom.ppf([(1 - level) / 2, (1 + level) / 2], n, p) / n
@@ -93,7 +97,10 @@ def test_bad_options_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             hcal.reliability(P, Y, **options)
-    with pytest.raises(IndexError, match="no curve 1: its last curve is 0, of the class 1; level='class-wise' has one"):
+    with pytest.raises(
+        IndexError,
+        match="no curve 1: its last curve is 0, of the class 1; level='class-wise' has one",
+    ):
         hcal.reliability([0.2, 0.8], [0, 1], binning="corp")[1]
 
 

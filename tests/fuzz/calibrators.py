@@ -29,7 +29,9 @@ PATIENCE = 60.0
 
 
 def _mixed(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    scale = rng.choice([0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308], size=(n, 1))
+    scale = rng.choice(
+        [0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308], size=(n, 1)
+    )
     return np.clip(rng.normal(size=(n, k)), -1.5, 1.5) * scale
 
 
@@ -114,7 +116,9 @@ def draw_case(number: int, seed: int = 0) -> Case:
         return list(table)[rng.integers(len(table))]
 
     method = one_of(methods)
-    weighted = hcal.calibrators.get_calibrator(method).weighted and method != "h"  # h takes whole weights alone
+    weighted = (
+        hcal.methods.get_calibrator(method).weighted and method != "h"
+    )  # h takes whole weights alone
     return Case(
         method,
         int(one_of([1, 2, 3, 5, 10, 40])),
@@ -168,7 +172,9 @@ def _check_probabilities(calibrator: Any, rows: Any) -> None:
     if calibrator.preserves is not None and p.dtype != np.float16:
         assert (p.argmax(axis=1) == rows.argmax(axis=1)).all(), "argmax"
     alone = np.concatenate([calibrator.predict_proba(row[None]) for row in rows[:3]])
-    assert np.abs(alone.astype(np.float64) - wide[:3]).max() < 1e-9 + slack * (p.dtype != np.float64), "batch"
+    assert np.abs(alone.astype(np.float64) - wide[:3]).max() < 1e-9 + slack * (
+        p.dtype != np.float64
+    ), "batch"
 
 
 def run_case(case: Case) -> str:
@@ -177,7 +183,9 @@ def run_case(case: Case) -> str:
         check(case)
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+        return (
+            f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+        )
     return ""
 
 
@@ -190,5 +198,8 @@ def main(count: int, seed: int = 0) -> int:
         if fault:
             failed[case.method] += 1
             print(f"{case}\n    {fault}", flush=True)
-    print(f"calibrators: {count} cases, {sum(failed.values())} failed {dict(failed) or ''}", flush=True)
+    print(
+        f"calibrators: {count} cases, {sum(failed.values())} failed {dict(failed) or ''}",
+        flush=True,
+    )
     return 1 if failed else 0

@@ -27,9 +27,53 @@ from hcal.io.model_file import digest
 from helpers import quick
 
 Rng = np.random.Generator
-NUMBERS = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1.0, 1e-320, 1e-30, 1e15, 1e100, 1e290, 1e300, -1e300, 1.7e308]
-VALUES: list[Any] = [None, True, -1, 0, 1, 2, 3, 2**40, 10**30, 0.5, 1e300, float("nan"), float("inf"), "", "x"]
-VALUES += [[], [1], {}, {"a": 1}, ["x"], [[[[1]]]], "order", "probs", "logits", [0.1, 2.0], "\x1b[31m", "y" * 20_000]
+NUMBERS = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -1.0,
+    1.0,
+    1e-320,
+    1e-30,
+    1e15,
+    1e100,
+    1e290,
+    1e300,
+    -1e300,
+    1.7e308,
+]
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    2**40,
+    10**30,
+    0.5,
+    1e300,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+]
+VALUES += [
+    [],
+    [1],
+    {},
+    {"a": 1},
+    ["x"],
+    [[[[1]]]],
+    "order",
+    "probs",
+    "logits",
+    [0.1, 2.0],
+    "\x1b[31m",
+    "y" * 20_000,
+]
 
 
 def originals() -> list[bytes]:
@@ -83,7 +127,9 @@ def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:
     elif kind == "zeroed":
         data[place : place + 16] = bytes(len(data[place : place + 16]))
     else:
-        data[:8] = int(rng.choice([0, 1, 7, 2**31, 2**62, len(data), len(data) - 8])).to_bytes(8, "little")
+        data[:8] = int(rng.choice([0, 1, 7, 2**31, 2**62, len(data), len(data) - 8])).to_bytes(
+            8, "little"
+        )
     return f"bytes {kind}", bytes(data)
 
 
@@ -96,7 +142,9 @@ def _array(arrays: dict[str, Any], rng: Rng) -> None:
     elif kind == 1:
         arrays[str(rng.choice(["extra", "", "map.beta", "é" * 50]))] = np.zeros(3)
     elif kind == 2:
-        arrays[name] = np.resize(a if a.size else np.zeros(1), int(rng.choice([0, 1, 7, a.size + 1, 100_000])))
+        arrays[name] = np.resize(
+            a if a.size else np.zeros(1), int(rng.choice([0, 1, 7, a.size + 1, 100_000]))
+        )
     elif kind == 3:
         arrays[name] = a.astype(str(rng.choice(["float32", "int64", "uint8", "bool"])))
     elif kind == 4:
@@ -203,7 +251,9 @@ def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
             known = verdict in ("predicts", "refused")
             happened[f"{kind} {verdict if known else 'FAILED'}"] += 1
             if not known:
-                failures.append(f"case {number} ({kind}, {hcal.list_calibrators()[number % len(whole)]}): {verdict}")
+                failures.append(
+                    f"case {number} ({kind}, {hcal.list_calibrators()[number % len(whole)]}): {verdict}"
+                )
     worker.stop()
     return happened, failures
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import calibrators
 import numpy as np
 import torch
 
-import calibrators
 import hcal
 from hcal.metrics import METRICS, Sample
 
@@ -85,7 +85,9 @@ def draw_case(rng: np.random.Generator) -> Case:
     k = int(rng.choice([2, 3, 5, 12, 40]))
     kinds = [str(rng.choice(list(table))) for table in (PREDICTIONS, calibrators.LABELS, WEIGHTS)]
     probs = PREDICTIONS[kinds[0]](rng, n, k)
-    probs = np.where(np.isfinite(probs).all(axis=1, keepdims=True), probs, 1 / k)  # 0/0 of a Dirichlet draw
+    probs = np.where(
+        np.isfinite(probs).all(axis=1, keepdims=True), probs, 1 / k
+    )  # 0/0 of a Dirichlet draw
     y = calibrators.LABELS[kinds[1]](rng, probs)
     return Case(probs, y, WEIGHTS[kinds[2]](rng, n), f"N={n} K={k} {', '.join(kinds)}")
 
@@ -101,7 +103,10 @@ def _read_only(a: np.ndarray) -> np.ndarray:
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "list": lambda a: a.tolist(),
-    **{name: calibrators.FORMS[name] for name in ("column-major", "reversed twice", "every other row")},
+    **{
+        name: calibrators.FORMS[name]
+        for name in ("column-major", "reversed twice", "every other row")
+    },
     "read-only": _read_only,
     "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
     "masked, nothing hidden": np.ma.masked_array,
@@ -134,7 +139,9 @@ def check_metric(name: str, case: Case, form: str) -> None:
         assert not value > most * (1 + 1e-9), f"{value} above {most}"
     shaped = FORMS[form]
     other = metric.function(
-        shaped(case.probs), shaped(case.y), sample_weight=None if case.weight is None else shaped(case.weight)
+        shaped(case.probs),
+        shaped(case.y),
+        sample_weight=None if case.weight is None else shaped(case.weight),
     )
     # numpy sums other memory layouts in another order.
     assert _close(value, other, 1e-9), f"{value} plain, {other} as {form}"
@@ -162,13 +169,17 @@ def check_evaluate(case: Case, rng: np.random.Generator) -> None:
     ci = float(rng.choice([0.5, 0.95])) if rng.random() < 0.3 else None
     baseline = case.probs[::-1].copy() if rng.random() < 0.3 else None
     names = [m for m in METRICS if takes(m, case)]
-    result = hcal.evaluate(case.probs, case.y, names, ci, sample_weight=case.weight, baseline=baseline, n_resamples=20)
+    result = hcal.evaluate(
+        case.probs, case.y, names, ci, sample_weight=case.weight, baseline=baseline, n_resamples=20
+    )
     assert list(result.to_dict()) == names
     for name in names:
         plain = METRICS[name].function(case.probs, case.y, sample_weight=case.weight)
         assert _close(plain, result[name], 0), f"evaluate says {result[name]}, {name} {plain}"
         ends = result.interval(name)
-        assert ends is None or ends[0] <= ends[1] or any(map(math.isnan, ends)), f"interval {ends} of {name}"
+        assert ends is None or ends[0] <= ends[1] or any(map(math.isnan, ends)), (
+            f"interval {ends} of {name}"
+        )
     assert str(result)
 
 
@@ -178,7 +189,9 @@ def check_reliability(case: Case, rng: np.random.Generator) -> None:
     diagram = hcal.reliability(case.probs, case.y, level=level, sample_weight=case.weight)
     total = len(case.y) if case.weight is None else case.weight.sum()
     for curve in diagram.curves:
-        assert abs(curve.weight.sum() - total) <= 1e-9 * total, f"{curve.weight.sum()} of {total} rows"
+        assert abs(curve.weight.sum() - total) <= 1e-9 * total, (
+            f"{curve.weight.sum()} of {total} rows"
+        )
         full = curve.weight > 0
         for part in (curve.predicted[full], curve.observed[full]):
             assert ((part >= -1e-12) & (part <= 1 + 1e-9)).all(), "outside [0, 1]"
@@ -202,7 +215,9 @@ def check_compare(case: Case) -> None:
         )
     for name, line in table.to_dict().items():
         assert line["error"] or math.isfinite(line["nll"]), f"{name}: no number and no reason"
-        assert not line["error"] or line["error"].startswith("ValueError"), f"{name}: {line['error']}"
+        assert not line["error"] or line["error"].startswith("ValueError"), (
+            f"{name}: {line['error']}"
+        )
 
 
 # -- illegal cases ----------------------------------------------------------------------------------

@@ -55,7 +55,9 @@ def _arrow(write: str, compression: str, lists: bool = False) -> bytes:
 
     module, _, function = write.partition(".")
     save = getattr(importlib.import_module(f"pyarrow.{module}"), function)
-    scores = {"logits": LOGITS.tolist()} if lists else {f"logits_{k}": c for k, c in enumerate(LOGITS.T)}
+    scores = (
+        {"logits": LOGITS.tolist()} if lists else {f"logits_{k}": c for k, c in enumerate(LOGITS.T)}
+    )
     return _saved(lambda f: save(pa.table(scores | {"y": Y}), f, compression=compression))
 
 
@@ -74,7 +76,10 @@ def _jsonl(flat: bool) -> bytes:
 
 #: Suffix -> what whole files of it look like.
 SEEDS: dict[str, list[Maker]] = {
-    ".npz": [lambda: _saved(lambda f: np.savez(f, **TASK)), lambda: _saved(lambda f: np.savez_compressed(f, **TASK))],
+    ".npz": [
+        lambda: _saved(lambda f: np.savez(f, **TASK)),
+        lambda: _saved(lambda f: np.savez_compressed(f, **TASK)),
+    ],
     ".npy": [
         lambda: _saved(lambda f: np.save(f, LOGITS)),
         lambda: _saved(lambda f: np.save(f, np.asfortranarray(LOGITS.astype(">f4")))),
@@ -89,9 +94,20 @@ SEEDS: dict[str, list[Maker]] = {
     ],
     ".feather": [lambda h=h: _arrow("feather.write_feather", h) for h in ("uncompressed", "zstd")],
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
-    ".p": [*(lambda p=p: _pickled(p) for p in range(6)), lambda: pickle.dumps({"logits": LOGITS, "y": Y})],
+    ".p": [
+        *(lambda p=p: _pickled(p) for p in range(6)),
+        lambda: pickle.dumps({"logits": LOGITS, "y": Y}),
+    ],
 }
-_INTERESTING = [0, 1, 2, 7, 8, *(2**k for k in (7, 15, 31, 40, 62, 63)), *(2**k - 1 for k in (16, 31, 32, 64))]
+_INTERESTING = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    *(2**k for k in (7, 15, 31, 40, 62, 63)),
+    *(2**k - 1 for k in (16, 31, 32, 64)),
+]
 
 
 def mutate(data: bytes, rng: np.random.Generator) -> bytes:
@@ -101,7 +117,11 @@ def mutate(data: bytes, rng: np.random.Generator) -> bytes:
         place = int(rng.integers(0, max(len(out), 1)))
         # Half of the blows fall on the first or the last 300 bytes, where the headers are.
         if rng.random() < 0.5 and len(out) > 600:
-            place = int(rng.integers(0, 300)) if rng.random() < 0.5 else len(out) - int(rng.integers(1, 300))
+            place = (
+                int(rng.integers(0, 300))
+                if rng.random() < 0.5
+                else len(out) - int(rng.integers(1, 300))
+            )
         out = _BLOWS[int(rng.integers(len(_BLOWS)))](out, place, rng)
     return bytes(out)
 
@@ -160,7 +180,11 @@ def judge(path: Path) -> str:
         verdict = "read"
     except (ValueError, OSError) as error:
         text = str(error)
-        problem = "" if "\n" not in text and len(text) < 600 and path.name in text else f"message {text[:300]!r}"
+        problem = (
+            ""
+            if "\n" not in text and len(text) < 600 and path.name in text
+            else f"message {text[:300]!r}"
+        )
         verdict = "refused"
     except Exception as error:
         problem, verdict = f"{type(error).__name__}: {str(error)[:200]}", "failed"
@@ -240,7 +264,9 @@ def run(count: int, seed: int, keep: Path) -> tuple[Counter[str], list[str]]:
             path = Path(folder) / f"f{suffix}"
             path.write_bytes(mutate(data, rng))
             verdict = worker.read(path)
-            happened[f"{suffix} {verdict}" if verdict in ("read", "refused") else f"{suffix} FAILED"] += 1
+            happened[
+                f"{suffix} {verdict}" if verdict in ("read", "refused") else f"{suffix} FAILED"
+            ] += 1
             if verdict not in ("read", "refused"):
                 kept = keep / f"case-{seed}-{i}{suffix}"
                 keep.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,25 @@ import numpy as np
 
 import hcal
 
-VALUES = (None, True, -1, 0, 3, 2.5, -0.5, 1e308, 1e-320, 2**70, "", "x", "\x1b[31m", [], {}, [[1]], {"row": 1})
+VALUES = (
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2.5,
+    -0.5,
+    1e308,
+    1e-320,
+    2**70,
+    "",
+    "x",
+    "\x1b[31m",
+    [],
+    {},
+    [[1]],
+    {"row": 1},
+)
 
 
 def tamper(state: dict[str, Any], rng: np.random.Generator) -> str:
@@ -50,7 +68,11 @@ def check(path: Path, p: np.ndarray, y: np.ndarray) -> str:
     try:
         monitor = hcal.Monitor.load(path)
     except ValueError as error:
-        return "" if len(str(error).splitlines()) == 1 and "\x1b" not in str(error) else f"unclear: {error!r}"
+        return (
+            ""
+            if len(str(error).splitlines()) == 1 and "\x1b" not in str(error)
+            else f"unclear: {error!r}"
+        )
     try:
         monitor.update(p, y)
     except ValueError:
@@ -64,7 +86,12 @@ def main(count: int, seed: int) -> int:
     rng, found = np.random.default_rng(0), 0
     p = rng.dirichlet([1, 1, 1], size=300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
-    state = hcal.Monitor().update(p, y, name="a.csv", digest="1", date="2026-01-01").update(p, (y + 1) % 3).state
+    state = (
+        hcal.Monitor()
+        .update(p, y, name="a.csv", digest="1", date="2026-01-01")
+        .update(p, (y + 1) % 3)
+        .state
+    )
     path = Path(tempfile.mkdtemp()) / "state.json"
     for number in range(count):
         path.write_text(tamper(state, np.random.default_rng([seed, number])))

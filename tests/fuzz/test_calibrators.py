@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 import calibrators
-import hcal
+import pytest
 from calibrators import Case
+
+import hcal
 
 #: What the fuzzer found; the last number draws the rows.
 FOUND = [
@@ -27,7 +27,9 @@ FOUND = [
     Case("vs", 2, 12, "largest floats", "right", "sum to one", "every other row", "logits", 1984),
     Case("iso", 3, 2, "mixed scales", "right", "counts", "every other row", "logits", 1413),
     Case("h", 1, 3, "largest floats", "any", "none", "reversed twice", "logits", 132),
-    Case("smooth_spline", 40, 2, "subnormal", "right", "fractions", "every other row", "logits", 866),
+    Case(
+        "smooth_spline", 40, 2, "subnormal", "right", "fractions", "every other row", "logits", 866
+    ),
     Case("pool", 2, 2, "subnormal", "one class", "fractions", "column-major", "logits", 1540),
     # Weights two hundred digits apart.
     Case("hb", 40, 12, "votes", "right", "far apart", "column-major", "logits", 279),
@@ -56,7 +58,9 @@ def test_properties(part: int) -> None:
             calibrators.check(calibrators.draw_case(number, seed=2))
 
 
-def test_the_fuzzer_says_what_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fuzzer_says_what_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(calibrators, "_check_probabilities", lambda *_: 1 / 0)
     assert calibrators.main(2) == 1
     assert "ZeroDivisionError" in capsys.readouterr().out

@@ -14,7 +14,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.mark.parametrize(("number", "seed"), [*((n, 1) for n in range(30)), (540, 5)])  # the last was found once
+@pytest.mark.parametrize(
+    ("number", "seed"), [*((n, 1) for n in range(30)), (540, 5)]
+)  # the last was found once
 def test_properties_hold(number: int, seed: int) -> None:
     counts, faults = properties.run_case(number, seed)
     assert sum(counts.values()) > 10

@@ -38,7 +38,9 @@ def xgboost_classifier(**options):
 
 def catboost_classifier(**options):
     catboost = pytest.importorskip("catboost", reason="90 MB: `make test-evaluators` installs it")
-    return catboost.CatBoostClassifier(iterations=15, verbose=0, allow_writing_files=False, **options)
+    return catboost.CatBoostClassifier(
+        iterations=15, verbose=0, allow_writing_files=False, **options
+    )
 
 
 @pytest.mark.parametrize("make", [lightgbm_classifier, xgboost_classifier, catboost_classifier])
@@ -52,7 +54,9 @@ def test_margins_are_the_logits_behind_the_probabilities(make, n_classes: int) -
     bare = next((m for m in ("booster_", "get_booster") if hasattr(model, m)), None)
     if bare is not None:  # CatBoost has no other object inside
         inner = getattr(model, bare)
-        np.testing.assert_allclose(raw_margins(inner() if callable(inner) else inner, X), margins, atol=1e-5)
+        np.testing.assert_allclose(
+            raw_margins(inner() if callable(inner) else inner, X), margins, atol=1e-5
+        )
 
 
 def test_the_wrapper_finds_the_margins_of_catboost() -> None:
@@ -98,7 +102,9 @@ def test_catboost_and_others_are_asked_in_their_own_words(monkeypatch) -> None:
             raise AssertionError("the margins are there")
 
     CatBoostClassifier.__module__ = "catboost"
-    np.testing.assert_array_equal(raw_margins(CatBoostClassifier(), X), np.stack([0 * X[:, 0], X[:, 0]], axis=1))
+    np.testing.assert_array_equal(
+        raw_margins(CatBoostClassifier(), X), np.stack([0 * X[:, 0], X[:, 0]], axis=1)
+    )
     svm = SVC().fit(X, CODES)
     np.testing.assert_array_equal(raw_margins(svm, X), svm.decision_function(X))
     with pytest.raises(ValueError, match="object has no raw scores"):
@@ -123,7 +129,9 @@ def test_scorers_work_where_scikit_learn_takes_one() -> None:
     assert (search.cv_results_["mean_test_ece"] < 0).all()
     for y in (NAMES, BINARY):
         theirs = cross_val_score(LogisticRegression(), X, y, cv=3, scoring="neg_log_loss")
-        np.testing.assert_allclose(cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll")), theirs)
+        np.testing.assert_allclose(
+            cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll")), theirs
+        )
 
 
 def test_scorers_name_what_is_wrong() -> None:
@@ -148,7 +156,9 @@ def test_the_display_of_two_classes_is_scikit_learns() -> None:
     np.testing.assert_allclose(display.prob_true, true)
     np.testing.assert_allclose(display.prob_pred, predicted)
     assert (display.estimator_name, display.pos_label) == ("LogisticRegression", "yes")
-    other = CalibrationDisplay.from_estimator(model, X, BINARY, n_bins=10, pos_label="no", name="mine")
+    other = CalibrationDisplay.from_estimator(
+        model, X, BINARY, n_bins=10, pos_label="no", name="mine"
+    )
     np.testing.assert_allclose(other.prob_true.sum(), (1 - true).sum())
     assert other.ax_.get_title().startswith("mine: no")
     plt.close("all")
@@ -162,7 +172,9 @@ def test_the_display_of_more_classes_shows_the_predicted_one(strategy: str) -> N
     axes = plt.subplots()[1]
     display = CalibrationDisplay.from_estimator(model, X, NAMES, strategy=strategy, ax=axes)
     assert display.ax_ is axes
-    assert display.diagram[0].binning == {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
+    assert display.diagram[0].binning == {"uniform": "equal-width", "quantile": "equal-mass"}.get(
+        strategy, strategy
+    )
     with pytest.raises(ValueError, match="pos_label is for two classes"):
         CalibrationDisplay.from_estimator(model, X, NAMES, pos_label="cat")
     plt.close("all")

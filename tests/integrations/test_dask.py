@@ -88,7 +88,9 @@ def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Pa
 
 
 def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> None:
-    frame = pd.DataFrame(LOGITS, columns=list("abcd"), index=pd.Index(np.arange(ROWS) + 7, name="id"))
+    frame = pd.DataFrame(
+        LOGITS, columns=list("abcd"), index=pd.Index(np.arange(ROWS) + 7, name="id")
+    )
     x = dd.from_pandas(frame, npartitions=5)
     found = on_dask.predict_proba(CAL, x)
     assert (found.npartitions, found.divisions) == (5, x.divisions)
@@ -113,7 +115,9 @@ def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
     bounds = found.bounds()
     for name, value in found.result().items():
         assert value == pytest.approx(streamed.result()[name], abs=1e-12)
-        assert value == pytest.approx(METRICS[name].function(PROBS, Y), abs=1e-12 + bounds[name]), name
+        assert value == pytest.approx(METRICS[name].function(PROBS, Y), abs=1e-12 + bounds[name]), (
+            name
+        )
     with dask.config.set(scheduler="synchronous"):
         assert on_dask.evaluate(p, y).result() == found.result()  # to the last bit
     fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
@@ -167,14 +171,23 @@ def test_commands_on_a_cluster_say_what_they_say_here(
     [
         (lambda x, y: on_dask.predict_proba(CAL, x[:, :2]), "2 classes .* fitted on 4"),
         (lambda x, y: on_dask.predict_proba(CAL, np.zeros((2, 4))), "must be a dask Array"),
-        (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
+        (
+            lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"),
+            "y has 2999 rows, scores has 3000",
+        ),
         (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), r"block \d: y must lie in 0..3"),
-        (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
+        (
+            lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(),
+            r"block \d: logits contains NaN",
+        ),
         (lambda x, y: on_dask.Runner("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
     ],
 )
 def test_errors_are_one_line(call: Any, said: str) -> None:
-    with dask.config.set(scheduler="synchronous"), pytest.raises((ValueError, TypeError, OSError), match=said):
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises((ValueError, TypeError, OSError), match=said),
+    ):
         call(*_arrays())
 
 

@@ -37,7 +37,11 @@ ODD_ROWS = {
 
 @pytest.fixture(scope="module")
 def fitted():
-    return {(name, k): fit_quietly(hcal.make_calibrator(name), *synthetic(300, k)) for name in NAMES for k in (4, 2)}
+    return {
+        (name, k): fit_quietly(hcal.make_calibrator(name), *synthetic(300, k))
+        for name in NAMES
+        for k in (4, 2)
+    }
 
 
 def rows(k: int) -> np.ndarray:
@@ -63,7 +67,10 @@ def test_odd_rows_are_nan_in_every_runtime(fitted, tmp_path) -> None:
         for runtime, p in runtimes.items():
             if not (np.isnan(p).all(axis=1) == is_nan(x)).all() or np.isnan(p[~is_nan(x)]).any():
                 wrong.append((name, k, runtime, p.round(3).tolist()))
-            elif not np.allclose(p[~is_nan(x)].sum(axis=1), 1, atol=1e-5) or (p[~is_nan(x)] < 0).any():
+            elif (
+                not np.allclose(p[~is_nan(x)].sum(axis=1), 1, atol=1e-5)
+                or (p[~is_nan(x)] < 0).any()
+            ):
                 wrong.append((name, k, runtime, "sums"))
     assert not wrong
 
@@ -73,7 +80,9 @@ def run_onnx(path, x: np.ndarray) -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: x})[0]
 
 
-@pytest.mark.parametrize("name", ["ts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pool", "iso", "platt"))])
+@pytest.mark.parametrize(
+    "name", ["ts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pool", "iso", "platt"))]
+)
 def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
     z = synthetic(500, 4, seed=5)[0].astype(np.float32)
     cal, path = fitted[name, 4], tmp_path / f"{name}.onnx"
@@ -84,7 +93,9 @@ def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
         np.testing.assert_array_equal(got.argmax(1), z.argmax(1))
     odd = rows(4).astype(np.float32)
     assert (np.isnan(run_onnx(path, odd)).all(axis=1) == is_nan(odd)).all(), name
-    facts = json.loads(onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"])
+    facts = json.loads(
+        onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"]
+    )
     assert facts["name"] == name
     assert facts["classes"] == ["0", "1", "2", "3"]
 
@@ -114,16 +125,25 @@ def test_the_default_graph_is_small_and_keeps_every_argmax(fitted, tmp_path) -> 
 def test_one_column_and_dense_graphs(fitted, tmp_path) -> None:
     cal, z = fitted["ts", 2], np.linspace(-3, 3, 7, dtype=np.float32)
     hcal.export_onnx(cal, tmp_path / "one.onnx", one_column=True)
-    np.testing.assert_allclose(run_onnx(tmp_path / "one.onnx", z[:, None]), cal.predict_proba(z), atol=1e-6)
+    np.testing.assert_allclose(
+        run_onnx(tmp_path / "one.onnx", z[:, None]), cal.predict_proba(z), atol=1e-6
+    )
     hcal.export_onnx(fitted["ts", 4], tmp_path / "dense.onnx", dense=True)
-    assert run_onnx(tmp_path / "dense.onnx", np.zeros((2, 4, 5, 6), np.float32)).shape == (2, 4, 5, 6)
+    assert run_onnx(tmp_path / "dense.onnx", np.zeros((2, 4, 5, 6), np.float32)).shape == (
+        2,
+        4,
+        5,
+        6,
+    )
 
 
 def test_numpy_and_torch_are_one_formula(fitted) -> None:
     for (name, k), cal in fitted.items():
         z = synthetic(200, k, seed=7)[0]
         module = MapModule(cal.prediction_, torch.float64)
-        np.testing.assert_allclose(module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name)
+        np.testing.assert_allclose(
+            module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name
+        )
 
 
 def test_the_python_file_and_the_json_predict_the_same(fitted, tmp_path) -> None:
@@ -131,7 +151,9 @@ def test_the_python_file_and_the_json_predict_the_same(fitted, tmp_path) -> None
         z = synthetic(100, k, seed=9)[0]
         scope: dict = {}
         exec(as_python(cal), scope)
-        np.testing.assert_allclose(scope["predict_proba"](z), cal.predict_proba(z), atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(
+            scope["predict_proba"](z), cal.predict_proba(z), atol=1e-9, err_msg=name
+        )
         hcal.export(cal, tmp_path / "m.json")
         told = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
         scores, probs = (np.array(told["example"][key]) for key in ("scores", "probs"))
@@ -150,15 +172,23 @@ def test_ten_lines_that_read_the_json(fitted, tmp_path) -> None:
     np.testing.assert_allclose(p, ts["example"]["probs"], atol=1e-12)
     platt = json.loads((tmp_path / "platt.json").read_text())
     z = np.array(platt["example"]["scores"])
-    odds = (z[:, 1] - z[:, 0]) * platt["map"]["slope"]["value"][0] + platt["map"]["intercept"]["value"][0]
-    np.testing.assert_allclose(1 / (1 + np.exp(-odds)), np.array(platt["example"]["probs"])[:, 1], atol=1e-12)
+    odds = (z[:, 1] - z[:, 0]) * platt["map"]["slope"]["value"][0] + platt["map"]["intercept"][
+        "value"
+    ][0]
+    np.testing.assert_allclose(
+        1 / (1 + np.exp(-odds)), np.array(platt["example"]["probs"])[:, 1], atol=1e-12
+    )
 
 
 @pytest.mark.slow
 def test_the_python_file_needs_numpy_alone(fitted, tmp_path) -> None:
     hcal.export(fitted["pool", 4], tmp_path / "model.py")
-    code = "import sys, model; print(model.predict_proba([[0, 1, 2, 3]]).shape, 'hcal' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code = (
+        "import sys, model; print(model.predict_proba([[0, 1, 2, 3]]).shape, 'hcal' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "(1, 4) False"
 
 

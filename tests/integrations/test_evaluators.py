@@ -31,7 +31,9 @@ def test_torchmetrics_in_parts_is_hcal_on_the_whole() -> None:
     for rows in np.array_split(np.arange(600), 7):
         every.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
         one.update(torch.from_numpy(LOGITS[rows]), torch.from_numpy(Y[rows]))
-    assert {name: value.shape for name, value in every.metric_state.items()} == sizes  # constant size
+    assert {
+        name: value.shape for name, value in every.metric_state.items()
+    } == sizes  # constant size
     expected = hcal.metrics.StreamingMetrics(4).update(P, Y).compute()
     found = every.compute()
     assert set(found) == set(NAMES)
@@ -52,7 +54,9 @@ def test_torchmetrics_agrees_with_its_own_calibration_error() -> None:
     theirs, ours = MulticlassCalibrationError(4, n_bins=15), CalibrationScore(4)
     for metric in (theirs, ours):
         metric.update(torch.from_numpy(P), torch.from_numpy(Y))
-    assert float(ours.compute()) == pytest.approx(float(theirs.compute()), rel=1e-5)  # theirs is float32
+    assert float(ours.compute()) == pytest.approx(
+        float(theirs.compute()), rel=1e-5
+    )  # theirs is float32
 
 
 def test_torchmetrics_states_add_up_as_across_processes() -> None:
@@ -80,11 +84,15 @@ def test_torchmetrics_dense_ignored_binary_and_wrong_input() -> None:
     target[0] = 255
     metric = CalibrationScore(4, "brier", ignore_index=255).half()
     metric.update(dense, target)
-    assert float(metric.compute()) == pytest.approx(hcal.metrics.brier(P[60:480], Y[60:480]), rel=1e-9)
+    assert float(metric.compute()) == pytest.approx(
+        hcal.metrics.brier(P[60:480], Y[60:480]), rel=1e-9
+    )
     binary = CalibrationScore(2, "nll")
     binary.update(torch.tensor([0.8, 0.3]), torch.tensor([1, 0]))
     assert float(binary.compute()) == pytest.approx(hcal.metrics.nll([0.8, 0.3], [1, 0]))
-    both = MetricCollection({"a": CalibrationScore(4, "ece_ew"), "b": CalibrationScore(4, "accuracy")})
+    both = MetricCollection(
+        {"a": CalibrationScore(4, "ece_ew"), "b": CalibrationScore(4, "accuracy")}
+    )
     both.update(torch.from_numpy(P), torch.from_numpy(Y))
     assert float(both.compute()["b"]) == hcal.metrics.accuracy(P, Y)
     with pytest.raises(ValueError, match="cannot be streamed"):
@@ -130,7 +138,9 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
     trainer.fit(Model(), rows, rows)
     found = {name: float(value) for name, value in trainer.callback_metrics.items()}
     expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "brier"]).to_dict()
-    assert found == pytest.approx({f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6)
+    assert found == pytest.approx(
+        {f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6
+    )
 
 
 # -- Hugging Face ------------------------------------------------------------------------------------
@@ -147,10 +157,14 @@ def test_compute_metrics_for_trainer(form: str) -> None:
     kept = (labels != -100).reshape(-1)
     given = {
         "pair": (predictions, labels),
-        "tuple of outputs": SimpleNamespace(predictions=(predictions, np.zeros(3)), label_ids=labels),
+        "tuple of outputs": SimpleNamespace(
+            predictions=(predictions, np.zeros(3)), label_ids=labels
+        ),
     }.get(form, SimpleNamespace(predictions=predictions, label_ids=labels))
     found = compute_metrics()(given)
-    expected = hcal.evaluate(LOGITS.astype(np.float32)[kept], Y[kept], HEADLINE, input="logits").to_dict()
+    expected = hcal.evaluate(
+        LOGITS.astype(np.float32)[kept], Y[kept], HEADLINE, input="logits"
+    ).to_dict()
     assert found == pytest.approx(expected)
     assert all(type(value) is float for value in found.values())
 
@@ -170,7 +184,9 @@ def test_a_module_of_hugging_face_evaluate(tmp_path) -> None:
     from hcal.integrations.evaluate import load
 
     module = load("ece_ew", cache_dir=str(tmp_path))
-    assert module.compute(predictions=P, references=Y)["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(P, Y))
+    assert module.compute(predictions=P, references=Y)["ece_ew"] == pytest.approx(
+        hcal.metrics.ece_ew(P, Y)
+    )
     batched = load("nll", input="logits", cache_dir=str(tmp_path))
     for rows in np.array_split(np.arange(600), 3):
         batched.add_batch(predictions=LOGITS[rows], references=Y[rows])
@@ -192,7 +208,9 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     test, labels = synthetic(300, 4, seed=1)
-    evaluation = hcal.evaluate(calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, n_resamples=50)
+    evaluation = hcal.evaluate(
+        calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, n_resamples=50
+    )
     page = hcal.reporting.build_report(test, labels, calibrator)
     with mlflow.start_run() as run:
         log_evaluation(evaluation, report=page, calibrator=calibrator)
@@ -216,7 +234,11 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     [
         ("hcal.integrations.torchmetrics", "torchmetrics", "torchmetrics"),
         ("hcal.integrations.mlflow; hcal.integrations.mlflow.log_model(None)", "mlflow", "mlflow"),
-        ("hcal.integrations.evaluate; hcal.integrations.evaluate.load('nll')", "evaluate", "evaluate"),
+        (
+            "hcal.integrations.evaluate; hcal.integrations.evaluate.load('nll')",
+            "evaluate",
+            "evaluate",
+        ),
         ("hcal.integrations.dask", "dask", "dask"),
         ("hcal.integrations.dask", "distributed", "dask"),
     ],

@@ -37,11 +37,17 @@ SHOWN = {
     "calarena": lambda r: r["after"] < 0.9 * r["before"],
     "segmentation": lambda r: r["ECE after"] < 0.25 * r["ECE before"],
     "train_with_h_loss": trains_better,
-    "onnx_network": lambda r: r["largest difference"] <= 1e-6 and r["ECE after"] < 0.25 * r["ECE before"],
-    "large_parquet": lambda r: r["rows"] == 30_000 and 0.6 < r["accuracy"] < 0.65 and r["nll"] < 1.0,
+    "onnx_network": lambda r: (
+        r["largest difference"] <= 1e-6 and r["ECE after"] < 0.25 * r["ECE before"]
+    ),
+    "large_parquet": lambda r: (
+        r["rows"] == 30_000 and 0.6 < r["accuracy"] < 0.65 and r["nll"] < 1.0
+    ),
     "lm_eval_samples": halves_the_error,
     "trainer_metrics": halves_the_error,
-    "torchmetrics_loop": lambda r: r["ece"] == pytest.approx(r["ece of the whole"], rel=1e-6) and r["accuracy"] > 0.4,
+    "torchmetrics_loop": lambda r: (
+        r["ece"] == pytest.approx(r["ece of the whole"], rel=1e-6) and r["accuracy"] > 0.4
+    ),
     "lightgbm_imbalanced": catches_fraud,
 }
 

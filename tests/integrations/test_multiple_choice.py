@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
+from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from helpers import synthetic
 
 
@@ -165,7 +165,9 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     assert hcal.evaluate(scores, y, ["nll"], input="logits")["nll"] == pytest.approx(
         hcal.metrics.nll(cal.uncalibrated(scores), y)
     )
-    np.testing.assert_array_equal(hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed)
+    np.testing.assert_array_equal(
+        hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed
+    )
     assert hcal.metrics.ece_ew(ragged, y) == hcal.metrics.ece_ew(array, y)
     page = hcal.reporting.build_report(scores, y, cal)
     assert "Multiple choice" in page
@@ -178,9 +180,14 @@ def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
     scores, y = quiz(3000, seed=4)
     ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
     assert hcal.certify(ragged, y).to_dict() == hcal.certify(array, y).to_dict()
-    assert hcal.certify(cal, scores, y).to_dict()["headline"] == hcal.certify(ragged, y).to_dict()["headline"]
+    assert (
+        hcal.certify(cal, scores, y).to_dict()["headline"]
+        == hcal.certify(ragged, y).to_dict()["headline"]
+    )
     seen, answers = quiz(800, seed=3)
-    wide = [np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]]  # padded further than in the fit
+    wide = [
+        np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]
+    ]  # padded further than in the fit
     with pytest.raises(ValueError, match="no certificate"):
         hcal.certify(cal, wide, answers[:400])
 

@@ -36,9 +36,15 @@ INNER = [None, GaussianNB()]
 def test_every_check_of_scikit_learn(inner, method) -> None:
     """As of scikit-learn's own CalibratedClassifierCV, a row of weight 0 still takes a place in its folds."""
     folds = dict.fromkeys(
-        ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"), "folds"
+        (
+            "check_sample_weight_equivalence_on_dense_data",
+            "check_sample_weight_equivalence_on_sparse_data",
+        ),
+        "folds",
     )
-    results = check_estimator(CalibratedClassifier(inner, method=method), on_skip=None, expected_failed_checks=folds)
+    results = check_estimator(
+        CalibratedClassifier(inner, method=method), on_skip=None, expected_failed_checks=folds
+    )
     assert len(results) > 50
     # the one skip is scikit-learn's own: it wants SCIPY_ARRAY_API in the environment
     odd = {r["check_name"] for r in results if r["status"] not in ("passed", "xfail")}
@@ -55,7 +61,8 @@ def flowers() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "inner", [GaussianNB(), LinearSVC(), KNeighborsClassifier(), RandomForestClassifier(20, random_state=0)]
+    "inner",
+    [GaussianNB(), LinearSVC(), KNeighborsClassifier(), RandomForestClassifier(20, random_state=0)],
 )
 def test_any_classifier_with_string_labels_gets_better_or_stays(inner, flowers) -> None:
     X, y = flowers
@@ -80,7 +87,9 @@ def test_held_out_scores_reveal_what_training_scores_hide() -> None:
     model = CalibratedClassifier(forest, method="ts").fit(X[:200], y[:200])
     raw = clone(forest).fit(X[:200], y[:200]).predict_proba(X_new)
     cheat = CalibratedClassifier(clone(forest).fit(X[:200], y[:200]), method="ts", cv="prefit")
-    with pytest.warns(hcal.CalibrationWarning):  # the training rows are separable: T runs to its bound
+    with pytest.warns(
+        hcal.CalibrationWarning
+    ):  # the training rows are separable: T runs to its bound
         cheat.fit(X[:200], y[:200])
     honest = hcal.metrics.nll(model.predict_proba(X_new), y_new)
     assert honest < hcal.metrics.nll(raw, y_new)
@@ -97,9 +106,9 @@ def test_prefit_and_frozen_are_the_same_and_leave_the_estimator_alone(flowers) -
     np.testing.assert_array_equal(inner.theta_, theta)
     # a class that the calibration rows lack keeps its column; one that the estimator lacks is an error
     two = y[1::2] != "setosa"
-    assert CalibratedClassifier(inner, method="ts", cv="prefit").fit(X[1::2][two], y[1::2][two]).predict_proba(
-        X
-    ).shape == (150, 3)
+    assert CalibratedClassifier(inner, method="ts", cv="prefit").fit(
+        X[1::2][two], y[1::2][two]
+    ).predict_proba(X).shape == (150, 3)
     with pytest.raises(ValueError, match="does not know: \\['rose'\\]"):
         CalibratedClassifier(inner, method="ts", cv="prefit").fit(X[:1], ["rose"])
     with pytest.raises(sklearn.exceptions.NotFittedError):
@@ -110,7 +119,10 @@ def test_frames_in_and_names_checked(flowers) -> None:
     X, y = flowers
     names = list("abcd")
     expected = CalibratedClassifier(GaussianNB(), method="ts").fit(X, y).predict_proba(X)
-    for frame, column in ((pd.DataFrame(X, columns=names), pd.Series(y)), (pl.DataFrame(X, names), pl.Series(y))):
+    for frame, column in (
+        (pd.DataFrame(X, columns=names), pd.Series(y)),
+        (pl.DataFrame(X, names), pl.Series(y)),
+    ):
         model = CalibratedClassifier(GaussianNB(), method="ts").fit(frame, column)
         np.testing.assert_allclose(model.predict_proba(frame), expected, rtol=1e-9)
         assert model.feature_names_in_.tolist() == names
@@ -118,12 +130,26 @@ def test_frames_in_and_names_checked(flowers) -> None:
 
 @pytest.mark.filterwarnings("ignore::hcal.CalibrationWarning")  # the words tell all
 def test_sparse_and_text_input() -> None:
-    docs = ["good film", "bad film", "good plot", "bad plot", "good", "bad", "so good", "so bad", "good bad"] * 5
+    docs = [
+        "good film",
+        "bad film",
+        "good plot",
+        "bad plot",
+        "good",
+        "bad",
+        "so good",
+        "so bad",
+        "good bad",
+    ] * 5
     y = (["pos", "neg"] * 4 + ["neg"]) * 5
-    model = CalibratedClassifier(make_pipeline(CountVectorizer(), MultinomialNB()), method="ts", cv=3)
+    model = CalibratedClassifier(
+        make_pipeline(CountVectorizer(), MultinomialNB()), method="ts", cv=3
+    )
     assert model.fit(docs, y).predict(["good", "bad"]).tolist() == ["pos", "neg"]
     X = sparse.csr_matrix(CountVectorizer().fit_transform(docs))
-    assert CalibratedClassifier(MultinomialNB(), method="ts", cv=3).fit(X, y).predict_proba(X).shape == (45, 2)
+    assert CalibratedClassifier(MultinomialNB(), method="ts", cv=3).fit(X, y).predict_proba(
+        X
+    ).shape == (45, 2)
 
 
 def test_pipeline_grid_search_and_nested_parameters(flowers) -> None:
@@ -131,12 +157,17 @@ def test_pipeline_grid_search_and_nested_parameters(flowers) -> None:
     model = CalibratedClassifier(GaussianNB(), method=hcal.make_calibrator("ts"))
     grid = GridSearchCV(
         make_pipeline(StandardScaler(), model),
-        {"calibratedclassifier__estimator__var_smoothing": [1e-9, 1e-2], "calibratedclassifier__cv": [2, 3]},
+        {
+            "calibratedclassifier__estimator__var_smoothing": [1e-9, 1e-2],
+            "calibratedclassifier__cv": [2, 3],
+        },
         scoring="neg_log_loss",
         cv=3,
     ).fit(X, y)
     assert len(grid.cv_results_["params"]) == 4
-    assert np.isfinite(cross_val_score(grid.best_estimator_, X, y, cv=3, scoring="neg_log_loss")).all()
+    assert np.isfinite(
+        cross_val_score(grid.best_estimator_, X, y, cv=3, scoring="neg_log_loss")
+    ).all()
 
 
 def test_a_group_is_held_out_as_a_whole(flowers) -> None:
@@ -159,7 +190,9 @@ def test_metadata_routing_reaches_estimator_and_splitter(flowers) -> None:
         model = CalibratedClassifier(inner, method="ts", cv=GroupKFold(3))
         model.fit(X, y, sample_weight=weight, groups=groups)
         plain = CalibratedClassifier(
-            LogisticRegression(max_iter=500).set_fit_request(sample_weight=False), method="ts", cv=GroupKFold(3)
+            LogisticRegression(max_iter=500).set_fit_request(sample_weight=False),
+            method="ts",
+            cv=GroupKFold(3),
         ).fit(X, y, sample_weight=weight, groups=groups)
     by_hand = LogisticRegression(max_iter=500).fit(X, y, sample_weight=weight)
     np.testing.assert_allclose(model.estimator_.coef_, by_hand.coef_)
@@ -169,7 +202,9 @@ def test_metadata_routing_reaches_estimator_and_splitter(flowers) -> None:
 def test_estimator_without_weights_says_so(flowers) -> None:
     X, y = flowers
     with pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample_weight"):
-        CalibratedClassifier(KNeighborsClassifier(), method="ts").fit(X, y, sample_weight=np.ones(len(y)))
+        CalibratedClassifier(KNeighborsClassifier(), method="ts").fit(
+            X, y, sample_weight=np.ones(len(y))
+        )
 
 
 @pytest.mark.slow

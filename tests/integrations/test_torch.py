@@ -12,7 +12,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from hcal.integrations import dense  # noqa: E402
-from hcal.integrations.torch import CalibratedModule, CalibrationHead, collect_logits, predict_on_device, scores_of  # noqa: E402
+from hcal.integrations.torch import (  # noqa: E402
+    CalibratedModule,
+    CalibrationHead,
+    collect_logits,
+    predict_on_device,
+    scores_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,12 @@ def default():
 
 def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
     """Half floats round the top two together: the promise holds in the floats that come out."""
-    tolerance = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+    tolerance = {
+        torch.float64: 1e-11,
+        torch.float32: 1e-5,
+        torch.float16: 1e-3,
+        torch.bfloat16: 8e-3,
+    }
     for cal in (ts, default):
         for output in ("probs", "log_probs"):
             for dtype, atol in tolerance.items():
@@ -38,10 +49,14 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
                 wide = out.double().numpy()
                 np.testing.assert_array_equal(wide.argmax(1), x.double().numpy().argmax(1))
                 if output == "probs":
-                    np.testing.assert_allclose(wide, cal.predict_proba(x.double().numpy()), atol=atol)
+                    np.testing.assert_allclose(
+                        wide, cal.predict_proba(x.double().numpy()), atol=atol
+                    )
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning"
+)
 def test_every_way_that_torch_runs_a_module(default) -> None:
     module = CalibratedModule(nn.Linear(3, 4), default).eval()
     x, other = torch.randn(7, 3), torch.randn(11, 3)
@@ -114,7 +129,9 @@ def test_two_classes_take_one_score(ts) -> None:
     z = torch.linspace(-3, 3, 7)
     expected = cal.predict_proba(z.numpy())
     for shape in ((7,), (7, 1)):
-        np.testing.assert_allclose(CalibrationHead(cal)(z.reshape(shape)).numpy(), expected, atol=1e-6)
+        np.testing.assert_allclose(
+            CalibrationHead(cal)(z.reshape(shape)).numpy(), expected, atol=1e-6
+        )
     with pytest.raises(ValueError, match=r"shape \(N, 4\)"):
         CalibrationHead(ts)(torch.zeros(3, 5))
 

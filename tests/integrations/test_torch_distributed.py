@@ -35,7 +35,11 @@ def _work(rank: int, folder: str) -> None:
         metrics(logits[rows], y[rows])
         watch(logits[rows], y[rows])
         watch.compute()
-    found = {"metrics": metrics.compute(), "again": metrics.compute(), "evidence": watch.log_evidence}
+    found = {
+        "metrics": metrics.compute(),
+        "again": metrics.compute(),
+        "evidence": watch.log_evidence,
+    }
     found |= {"own": watch.part.state, "alarm": watch.alarm, "kept": watch.state_dict()}
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -81,7 +85,11 @@ def test_one_process_needs_no_group_and_training_cannot_touch_the_sums() -> None
     before = module.half().compute()
     again = DistributedMetrics(3, ["nll"], input="logits")
     again.load_state_dict(module.state_dict())
-    assert again.compute() == before == StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y).result()
+    assert (
+        again.compute()
+        == before
+        == StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y).result()
+    )
     module.reset()
     with pytest.raises(ValueError, match="no part was added"):
         module.compute()

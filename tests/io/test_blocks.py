@@ -40,7 +40,12 @@ def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
         return Request(input="logits", labels=path.parent / "y.npy")
     if name.startswith("npz"):
         save = np.savez_compressed if "packed" in name else np.savez
-        save(path / "a.npz", logits=np.asfortranarray(logits) if "columns" in name else logits, y=y, id=ids)
+        save(
+            path / "a.npz",
+            logits=np.asfortranarray(logits) if "columns" in name else logits,
+            y=y,
+            id=ids,
+        )
         return Request(id="id")
     table = frame(*rows)
     if name == "csv":
@@ -54,7 +59,9 @@ def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
     return REQUEST
 
 
-def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_the_rows_in_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hcal.io.formats._MARK_BYTES", 4000)  # small files of text have cuts too
     arrays = ("npy", "npz", "npz, columns", "npz, packed", "npz, packed, columns")
     formats = (*arrays, "csv", "parquet", "feather", "jsonl")
@@ -66,7 +73,12 @@ def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest
             whole = read(folder, request)
             source = batches(folder, request, rows=rows)
             found = list(source)
-            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (n, K, "logits", whole.classes)
+            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (
+                n,
+                K,
+                "logits",
+                whole.classes,
+            )
             assert max(map(len, found)) <= rows
             assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
             np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), whole.values)
@@ -90,7 +102,9 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     source = batches(tmp_path, REQUEST, rows=300)
     data = read(tmp_path, REQUEST)
-    np.testing.assert_allclose(data.values, rows[0], rtol=1e-6)  # CSV has the digits that pandas writes
+    np.testing.assert_allclose(
+        data.values, rows[0], rtol=1e-6
+    )  # CSV has the digits that pandas writes
     np.testing.assert_array_equal(data.labels(), rows[1])
     assert (source.classes, data.name) == (tuple(NAMES), "a.csv and 1 more")
     table.loc[307, "target"] = "cow"
@@ -125,8 +139,12 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     np.testing.assert_array_equal(np.concatenate([b.y for b in found]), rows[1][kept])
     whole = read(tmp_path, request)
     assert (whole.dropped, len(whole.values)) == (129, 771)
-    np.savez(tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None])  # y may be a column
-    assert batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50).n_rows == kept.sum()
+    np.savez(
+        tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None]
+    )  # y may be a column
+    assert (
+        batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50).n_rows == kept.sum()
+    )
 
 
 def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Path) -> None:
@@ -139,7 +157,9 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
     path.write_text("\n".join(lines))
     found = list(batches(path, Request(id="key"), rows=500))
     assert (found[0].ids[7], found[-1].ids[-1], found[0].y[0]) == ("007", "1999", 1)
-    path.write_text("p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n")
+    path.write_text(
+        "p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n"
+    )
     assert [b.y.tolist() for b in batches(path, Request("p_*"), rows=4)] == [[1, 1, 1, 1], [2]]
     path.write_text("logits_0,logits_1,y\n0,1,7\n1,0,3\n")
     for names in (("3", "7"), (3, 7)):  # of a model
@@ -157,20 +177,26 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
         y = masks.reshape(shape)
         np.save(tmp_path / "y.npy", y)
         np.savez(tmp_path / "a.npz", logits=logits, y=y, site=np.arange(7))
-        np.savez_compressed(tmp_path / "b.npz", logits=np.asfortranarray(logits), y=y, site=np.arange(7))
+        np.savez_compressed(
+            tmp_path / "b.npz", logits=np.asfortranarray(logits), y=y, site=np.arange(7)
+        )
         two = Request(input="logits", labels=tmp_path / "y.npy", ignore_index=255)
         one = Request(group="site", ignore_index=255)
         for name, request in (("z.npy", two), ("a.npz", one), ("b.npz", one)):
             data = read(tmp_path / name, request)
             np.testing.assert_array_equal(data.values, expected)
             np.testing.assert_array_equal(data.labels(), labels)
-            assert data.groups is None or data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
+            assert (
+                data.groups is None or data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
+            )
             source = batches(tmp_path / name, request, rows=30)
             np.testing.assert_array_equal(np.concatenate([b.scores for b in source]), expected)
             assert source.n_rows == len(labels)
     for bad in (masks[:, :, :4], masks.reshape(7, 20)):
         np.savez(tmp_path / "a.npz", logits=logits, y=bad)
-        with pytest.raises(ValueError, match=r"a.npz has dense scores, which need labels of shape \(N, 4, 5\)"):
+        with pytest.raises(
+            ValueError, match=r"a.npz has dense scores, which need labels of shape \(N, 4, 5\)"
+        ):
             read(tmp_path / "a.npz")
 
 

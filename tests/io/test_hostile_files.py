@@ -41,7 +41,9 @@ def refused(path: Path, message: str, **options: Any) -> None:
 
 
 def npy_header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
-    text = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"
+    text = (
+        repr({"descr": descr, "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"
+    )
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
@@ -58,14 +60,19 @@ def saved(array: Any) -> bytes:
     return buffer.getvalue()
 
 
-def test_arrays_that_claim_more_than_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_claim_more_than_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.npy"
     for shape in ((10**12, 10), (2**62, 2**62), (-1, 4), (3, 3)):
         path.write_bytes(npy_header(shape) + b"\0" * 64)
         refused(path, "claims", input="logits")
     path = tmp_path / "a.npz"
     refused(zipped(path, ("logits.npy", npy_header((10**12, 10)) + b"\0" * 64)), "claims the shape")
-    refused(zipped(path, ("logits.npy", saved(PROBS)), ("logits", saved(PROBS))), "two arrays named 'logits'")
+    refused(
+        zipped(path, ("logits.npy", saved(PROBS)), ("logits", saved(PROBS))),
+        "two arrays named 'logits'",
+    )
     for name in ("a.npz", "a.npy"):
         with (tmp_path / name).open("wb") as f:
             held = np.array([{}], dtype=object)
@@ -78,9 +85,15 @@ def test_arrays_that_claim_more_than_they_hold(tmp_path: Path, monkeypatch: pyte
             for _ in range(300):
                 entry.write(b"\0" * 2**20)
     monkeypatch.setattr("hcal.io.files._available_memory", lambda: 2**28)
-    refused(path, r"needs about 0.3 GB of memory and there are 0.3: read it by blocks", input="logits")
-    np.testing.assert_array_equal(read(path, Request(input="probs")).values, PROBS)  # the bomb is not touched
-    first = next(iter(batches(path, Request(input="logits"), rows=1000)))  # nor filled, block by block
+    refused(
+        path, r"needs about 0.3 GB of memory and there are 0.3: read it by blocks", input="logits"
+    )
+    np.testing.assert_array_equal(
+        read(path, Request(input="probs")).values, PROBS
+    )  # the bomb is not touched
+    first = next(
+        iter(batches(path, Request(input="logits"), rows=1000))
+    )  # nor filled, block by block
     assert first.scores.shape == (1000, 1)
 
 
@@ -123,7 +136,9 @@ class Evil:
         return self.call
 
 
-def test_rows_that_are_announced_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_announced_and_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Found by fuzzing: a damaged .parquet says that it has 40 rows, and pyarrow reads none."""
     (tmp_path / "a.csv").write_text("logits_0,logits_1,y\n1,2,0\n")
     monkeypatch.setattr("hcal.io.reading.read_blocks", lambda piece: iter(()))
@@ -131,7 +146,9 @@ def test_rows_that_are_announced_and_not_there(tmp_path: Path, monkeypatch: pyte
         read(tmp_path / "a.csv")
 
 
-def test_nothing_but_numeric_arrays_leaves_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_numeric_arrays_leaves_a_pickle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for held in (
         Evil(os.system, "touch owned"),
@@ -166,7 +183,10 @@ def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
         (b"\x80\x02cnumpy\ndtype\n" + NEST + b"\x85R.", "again and again"),
         (b"\x80\x02]q\0h\0a.", "again and again"),
         (b"\x80\x02]K\x01aq\0h\0a.", "again and again"),
-        (b"\x80\x02cnumpy\ndtype\n" + NEST.replace(b"\x86q", b"\x86K\x010q") + b"\x85R.", "again and again"),
+        (
+            b"\x80\x02cnumpy\ndtype\n" + NEST.replace(b"\x86q", b"\x86K\x010q") + b"\x85R.",
+            "again and again",
+        ),
         (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "expected"),
         (b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".", "no pickle"),
         (b"\x80\x02I" + b"9" * 5000 + b"\n.", "no pickle"),
@@ -184,7 +204,9 @@ def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
 # -- what is no file, or is cut ---------------------------------------------------------------------
 
 
-def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_devices_and_folders_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for suffix in (".npz", ".csv", ".parquet", ".jsonl", ".p"):
         pipe, zero, folder = (tmp_path / f"{n}{suffix}" for n in ("pipe", "zero", "folder"))
         os.mkfifo(pipe)

@@ -30,14 +30,20 @@ def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path) -> None:
 def test_length_and_mutual_information(tmp_path: Path) -> None:
     written = write_samples(tmp_path, mutual=True, n=200)
     assert len({written.acc, written.acc_norm, written.acc_mutual_info}) == 3
-    for score, expected in (("length", written.acc_norm), ("mutual-information", written.acc_mutual_info)):
+    for score, expected in (
+        ("length", written.acc_norm),
+        ("mutual-information", written.acc_mutual_info),
+    ):
         quiz = read_lm_eval(written.path, score=score)
         assert quiz.log_probs().shape == (200, 4)
         assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(expected, abs=1e-9)
         found = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
         assert found["metrics"]["accuracy"] == pytest.approx(expected, abs=1e-9)
     path = write_samples(tmp_path).path
-    for score, message in (("mutual-information", "line 1: no requests without a context"), ("t", "must be one of")):
+    for score, message in (
+        ("mutual-information", "line 1: no requests without a context"),
+        ("t", "must be one of"),
+    ):
         with pytest.raises(ValueError, match=message):
             read_lm_eval(path, score=score)
 
@@ -47,7 +53,9 @@ def test_several_tasks_and_filters(tmp_path: Path) -> None:
     two = write_samples(tmp_path, "boolq", n=30, counts=(2,), target="text", seed=1)
     quiz = read_lm_eval([one.path, two.path])
     assert len(quiz) == 50  # a document counts once, whatever the number of filters
-    assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx((20 * one.acc + 30 * two.acc) / 50)
+    assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(
+        (20 * one.acc + 30 * two.acc) / 50
+    )
 
 
 def change(path: Path, **new) -> Path:
@@ -58,21 +66,29 @@ def change(path: Path, **new) -> Path:
     return path
 
 
-def test_options_that_are_numbers_are_told_from_indices_by_the_harness_own_accuracy(tmp_path: Path) -> None:
+def test_options_that_are_numbers_are_told_from_indices_by_the_harness_own_accuracy(
+    tmp_path: Path,
+) -> None:
     """Options " 1" to " 4" with the target "2": the second option, not the third."""
     written = write_samples(tmp_path)
     right = read_lm_eval(written.path).y
     path = change(
         written.path,
         target=lambda row: str(int(row["target"]) + 1),
-        arguments=lambda row: {f"gen_args_{i}": {"arg_0": "Q", "arg_1": f" {i + 1}"} for i in range(4)},
+        arguments=lambda row: {
+            f"gen_args_{i}": {"arg_0": "Q", "arg_1": f" {i + 1}"} for i in range(4)
+        },
     )
-    path.write_text("\n".join(line for line in path.read_text().splitlines() if '"target": "4"' not in line))
+    path.write_text(
+        "\n".join(line for line in path.read_text().splitlines() if '"target": "4"' not in line)
+    )
     kept = [y for y in right if y != 3]
     assert read_lm_eval(path).y.tolist() == kept
 
 
-def test_one_continuation_after_two_contexts_takes_the_answer_from_the_record(tmp_path: Path) -> None:
+def test_one_continuation_after_two_contexts_takes_the_answer_from_the_record(
+    tmp_path: Path,
+) -> None:
     """Winogrande's form: both requests end with the same text, so the target names neither."""
     written = write_samples(tmp_path, counts=(2,))
     right = read_lm_eval(written.path).y
@@ -85,9 +101,15 @@ def test_bad_samples_are_named(tmp_path: Path) -> None:
     for new, message in (
         ({"filtered_resps": ["an answer"]}, "line 1: 'filtered_resps' holds no"),
         ({"filtered_resps": [["-1.0", "True"]]}, "line 1: 1 option"),
-        ({"filtered_resps": [["nan", "True"], ["-1", "False"]]}, "line 1: 'filtered_resps' holds NaN"),
+        (
+            {"filtered_resps": [["nan", "True"], ["-1", "False"]]},
+            "line 1: 'filtered_resps' holds NaN",
+        ),
         ({"target": "no such text"}, "line 1: the target 'no such text' is no index or text"),
-        ({"target": "9", "arguments": {"gen_args_0": "Q"}}, "line 1: the target '9' is no index or text"),
+        (
+            {"target": "9", "arguments": {"gen_args_0": "Q"}},
+            "line 1: the target '9' is no index or text",
+        ),
     ):
         path = change(write_samples(tmp_path, n=3).path, **new)
         with pytest.raises(ValueError, match=message):
@@ -96,7 +118,11 @@ def test_bad_samples_are_named(tmp_path: Path) -> None:
 
 def test_other_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    for text, message in (("", "is empty"), ("{", "line 1: not JSON"), ("3", "line 1 is no JSON object")):
+    for text, message in (
+        ("", "is empty"),
+        ("{", "line 1: not JSON"),
+        ("3", "line 1 is no JSON object"),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read(path)
@@ -116,7 +142,9 @@ def test_an_impossible_option_is_an_option(tmp_path: Path) -> None:
 
 
 def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
-    cal = [write_samples(tmp_path, f"cal{i}", n=300, counts=(2, 3, 5), seed=i).path for i in range(2)]
+    cal = [
+        write_samples(tmp_path, f"cal{i}", n=300, counts=(2, 3, 5), seed=i).path for i in range(2)
+    ]
     test = write_samples(tmp_path, "test", n=300, counts=(2, 4), seed=9)
     model = tmp_path / "model.hcal"
     run("fit", *cal, "-o", model)
@@ -152,7 +180,9 @@ def test_options_of_a_response() -> None:
     both = np.log(np.exp(-1.5) + np.exp(-3.0))
     left = np.log(1 - np.exp(list(TOP.values())).sum())
     for name, response in FORMATS.items():
-        assert option_scores(response, ["A", "B", "C"]) == pytest.approx([-0.5, both, min(-4.0, left)]), name
+        assert option_scores(response, ["A", "B", "C"]) == pytest.approx(
+            [-0.5, both, min(-4.0, left)]
+        ), name
     for response, options, message in (
         (FORMATS["chat"], ["x", "y"], "no option of"),
         ({"choices": [{"text": "A", "logprobs": None}]}, ["A", "B"], "ask the server"),
@@ -164,11 +194,19 @@ def test_options_of_a_response() -> None:
 
 def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     """OpenAI's JSONL: labels as tokenizers and models write them, targets as label, text or index."""
-    top = [{"token": t, "logprob": v} for t, v in (("**B**", -0.5), ("ĠA", -1.5), ("b)", -3.0), ("c", -4.0))]
+    top = [
+        {"token": t, "logprob": v}
+        for t, v in (("**B**", -0.5), ("ĠA", -1.5), ("b)", -3.0), ("c", -4.0))
+    ]
     response = {"choices": [{"logprobs": {"content": [{"token": "B", "top_logprobs": top}]}}]}
     texts = ["Lyon", "Paris", "Rome"]
     lines = [
-        {"response": {"body": response}, "options": ["A)", "B)", "C)"], "target": "b", "custom_id": "q1"},
+        {
+            "response": {"body": response},
+            "options": ["A)", "B)", "C)"],
+            "target": "b",
+            "custom_id": "q1",
+        },
         {**response, "options": texts, "target": "paris.", "custom_id": "q2"},
         {**response, "options": texts, "target": 1, "custom_id": "q3"},
         {**response, "options": texts, "target": "(B)", "custom_id": "q4"},
@@ -176,7 +214,11 @@ def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     data = read(path)
-    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (True, [1, 1, 1, 1], ["q1", "q2", "q3", "q4"])
+    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (
+        True,
+        [1, 1, 1, 1],
+        ["q1", "q2", "q3", "q4"],
+    )
     both = np.exp(-0.5) + np.exp(-3.0)
     expected = np.array([np.exp(-1.5), both, np.exp(-4.0)])
     np.testing.assert_allclose(np.exp(data.values), np.tile(expected / expected.sum(), (4, 1)))
@@ -211,7 +253,9 @@ def test_stated_confidences() -> None:
     row = {"confidence": "70-80 %", "correct": "yes"}
     assert read_stated([row], ranges="middle").confidence.tolist() == [pytest.approx(0.75)]
     assert read_stated([row, {"confidence": 0.5, "correct": "No"}]).unread == [0]
-    assert read_stated([{"confidence": "surely", "correct": 1}], words={"surely": 0.8}).confidence.tolist() == [0.8]
+    assert read_stated(
+        [{"confidence": "surely", "correct": 1}], words={"surely": 0.8}
+    ).confidence.tolist() == [0.8]
     answers = [
         {"answer": "Paris.", "target": "paris", "confidence": 1},
         {"answer": "x", "target": "y", "confidence": 0},
@@ -221,18 +265,30 @@ def test_stated_confidences() -> None:
 
 def test_bad_statements_are_named_counted_and_quoted(tmp_path: Path) -> None:
     for record, message in (
-        ({"confidence": 85, "correct": True}, "record 0: the confidence 85 is not between 0 and 1; unit='percent'"),
+        (
+            {"confidence": 85, "correct": True},
+            "record 0: the confidence 85 is not between 0 and 1; unit='percent'",
+        ),
         ({"confidence": 0.5, "correct": "maybe"}, "record 0: 'correct' must be true or false"),
         ({"confidence": 0.5}, "neither 'correct' nor"),
-        ({"confidence": "none", "correct": True}, "1 of 1 confidences cannot be read, such as 'none'"),
+        (
+            {"confidence": "none", "correct": True},
+            "1 of 1 confidences cannot be read, such as 'none'",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             read_stated([record])
     path = tmp_path / "judge.jsonl"
     rows = [{"confidence": c, "correct": True} for c in ("80%", "not likely", "70-80%", "90%")]
     path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match=r"2 of 4 .*'not likely' \(judge.jsonl, line 2\).*--unreadable drop"):
+    with pytest.raises(
+        ValueError, match=r"2 of 4 .*'not likely' \(judge.jsonl, line 2\).*--unreadable drop"
+    ):
         read(path)
     data = read(path, Request(unreadable="drop"))
     assert (data.values.tolist(), data.dropped) == ([0.8, 0.9], 2)
-    assert read(path, Request(unreadable="drop", ranges="middle")).values.tolist() == [0.8, 0.75, 0.9]
+    assert read(path, Request(unreadable="drop", ranges="middle")).values.tolist() == [
+        0.8,
+        0.75,
+        0.9,
+    ]

@@ -52,13 +52,22 @@ def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
         ({"params": ...}, "not a whole hcal model file"),
         ({"info": info | {"request": {"scores": 3}}}, "scores must be the name of a column"),
         ({"info": info | {"request": [1]}}, "'request' must be an object"),
-        ({"info": info | {"class_frequencies": [0.25] * 3}}, "'info.class_frequencies' must be K numbers"),
+        (
+            {"info": info | {"class_frequencies": [0.25] * 3}},
+            "'info.class_frequencies' must be K numbers",
+        ),
         ({"info": info | {"notes": [1]}}, "'info.notes' must be a list of texts"),
         ({"info": info | {"story": "x" * 20_000}}, "'info' holds a text of more than"),
     ):
         refused(changed(model, tmp_path / "m.hcal", **changes), message)
     whole = model.read_bytes()
-    for content in (b"", b"not safetensors at all", pickle.dumps({"a": 1}), whole[:-4], whole + b"more"):
+    for content in (
+        b"",
+        b"not safetensors at all",
+        pickle.dumps({"a": 1}),
+        whole[:-4],
+        whole + b"more",
+    ):
         (tmp_path / "m.hcal").write_bytes(content)
         refused(tmp_path / "m.hcal", "not an hcal model file")
 
@@ -67,7 +76,9 @@ def test_a_promise_that_the_method_does_not_make_is_refused(tmp_path: Path) -> N
     """``quadratic`` that claims to keep the order gave rows that sum to 1.08."""
     path = tmp_path / "q.hcal"
     hcal.save(hcal.make_calibrator("quadratic").fit(*synthetic(60, 4)), path)
-    refused(changed(path, tmp_path / "m.hcal", preserves="order"), "which 'quadratic' does not promise")
+    refused(
+        changed(path, tmp_path / "m.hcal", preserves="order"), "which 'quadratic' does not promise"
+    )
 
 
 def test_info_is_checked_as_data(model: Path) -> None:

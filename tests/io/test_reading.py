@@ -32,7 +32,10 @@ TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 
 
 def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
-    frame, kind = pytest.importorskip("pandas").DataFrame(table), path.suffix.removeprefix(".").removesuffix("l")
+    frame, kind = (
+        pytest.importorskip("pandas").DataFrame(table),
+        path.suffix.removeprefix(".").removesuffix("l"),
+    )
     options = {"csv": {"index": False}, "json": {"orient": "records", "lines": True}}.get(kind, {})
     getattr(frame, f"to_{kind}")(path, **options)
     return path
@@ -64,7 +67,9 @@ def test_npy_holds_one_array_and_must_be_told_what(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"y.npy has {rows} labels"):
             read(tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.npy"))
     (tmp_path / "y.csv").write_text("label\n1\n0\n1\n")
-    assert read(tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.csv")).y.tolist() == [1, 0, 1]
+    assert read(
+        tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.csv")
+    ).y.tolist() == [1, 0, 1]
 
 
 def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
@@ -74,7 +79,12 @@ def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     assert (cal.part, len(cal.values), test.part, len(test.values)) == ("cal", 3, "test", 2)
     assert test.labels().shape == (2,)
     np.savez(path, logits_test=PROBS, y_test=Y)
-    refused(path, "task.npz has no logits, probs or log_probs, nor a part .* with _cal", Request(), part="cal")
+    refused(
+        path,
+        "task.npz has no logits, probs or log_probs, nor a part .* with _cal",
+        Request(),
+        part="cal",
+    )
     np.savez(path, logits=np.log(PROBS), probs=PROBS, y=Y)
     refused(path, "holds logits and probs: choose one", Request())
     assert read(path, Request(input="probs")).kind == "probs"
@@ -129,8 +139,14 @@ def test_a_table_with_an_id_and_string_labels_in_every_format(tmp_path: Path) ->
         # Without the caller's word no column is a score, and unknown columns are named.
         with pytest.raises(ValueError, match="has no logits; it holds: id, logit_cat"):
             read(path, Request(input="logits"))
-        refused(path, r"has no 'targt'; it holds: .*target", Request(scores="logit_*", label="targt"))
-        refused(path, r"no column matches 'score_\*'; it holds: id, logit_cat", Request(scores="score_*"))
+        refused(
+            path, r"has no 'targt'; it holds: .*target", Request(scores="logit_*", label="targt")
+        )
+        refused(
+            path,
+            r"no column matches 'score_\*'; it holds: id, logit_cat",
+            Request(scores="score_*"),
+        )
 
 
 def test_columns_by_number_by_name_and_by_kind(tmp_path: Path) -> None:
@@ -182,7 +198,10 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
     for text, message in (
         ('{"probs": [0.5, 0.5]}\n{"probs": [1]}', r"'probs' holds \[1\] in row 1, not 2 numbers"),
         ('{"probs": [0.5, 0.5]}\n{"probs": [0.5, null]}', "holds .* in row 1, not 2 numbers"),
-        ('{"probs": [0.5, 0.5], "y": 0}\n{"probs": [0.5, 0.5]}', "line 2 has other keys than the first"),
+        (
+            '{"probs": [0.5, 0.5], "y": 0}\n{"probs": [0.5, 0.5]}',
+            "line 2 has other keys than the first",
+        ),
         ('{"probs": 1, "probs": 2}', "names a key twice"),
         ("[1]", "line 1 is no JSON object"),
     ):
@@ -195,7 +214,10 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
     for table, message in (
         ({"probs_0": [0.5, None], "probs_1": [0.5, 0.5]}, "'probs_0' has 1 missing"),
         ({"probs": [[0.5, 0.5], [1.0]]}, "lists of column 'probs' differ in length"),
-        ({"probs_0": ["0.5", "0.25"], "probs_1": [0.5, 0.75]}, "column 'probs_0' holds string, not numbers"),
+        (
+            {"probs_0": ["0.5", "0.25"], "probs_1": [0.5, 0.75]},
+            "column 'probs_0' holds string, not numbers",
+        ),
     ):
         parquet.write_table(pa.table(table), path)
         refused(path, message)
@@ -206,17 +228,24 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
 # -- rows without a label (issue 27, item 1) --------------------------------------------------------------
 
 
-def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(tmp_path: Path) -> None:
+def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
+    tmp_path: Path,
+) -> None:
     table = TABLE | {"target": ["dog", None, "eel"]}
     for suffix in TABLES:
         path = write_table(tmp_path / f"t{suffix}", table)
         with pytest.raises(
-            ValueError, match=r"no label in 'target' in 1 of the rows 0 to 2, first in row 1: .*--unlabelled drop"
+            ValueError,
+            match=r"no label in 'target' in 1 of the rows 0 to 2, first in row 1: .*--unlabelled drop",
         ):
             read(path, REQUEST)
         data = read(path, Request(**{**vars(REQUEST), "unlabelled": "drop"}))
         np.testing.assert_array_equal(data.values, LOGITS[[0, 2]])
-        assert (data.dropped, data.ids.tolist(), data.labels().tolist()) == (1, ["0017", "b"], [1, 2])
+        assert (data.dropped, data.ids.tolist(), data.labels().tolist()) == (
+            1,
+            ["0017", "b"],
+            [1, 2],
+        )
         assert data.notes == ("1 row without a label was dropped",)
     path = tmp_path / "t.npz"
     np.savez(path, logits=LOGITS, y=[0.0, np.nan, 2.0])
@@ -234,9 +263,13 @@ def test_unlabelled_rows_in_python() -> None:
     assert (y.tolist(), weight) == ([0, 2], [1, 3])
     frame, labels = hcal.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
     assert (frame.index.tolist(), labels.tolist()) == ([0, 2], ["cat", "dog"])
-    with pytest.raises(ValueError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"):
+    with pytest.raises(
+        ValueError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"
+    ):
         hcal.make_calibrator("ts").fit(LOGITS, ["cat", None, "dog"], classes=NAMES)
-    with pytest.raises(ValueError, match=r"row 2 is 3.7, which is no class; hcal does no regression"):
+    with pytest.raises(
+        ValueError, match=r"row 2 is 3.7, which is no class; hcal does no regression"
+    ):
         hcal.make_calibrator("ts").fit(LOGITS, [0.0, 1.0, 3.7])
     with pytest.raises(ValueError, match="2 rows beside 3 labels"):
         hcal.drop_unlabelled(LOGITS[:2], [0, None, 1])
@@ -253,8 +286,12 @@ def test_labels_that_are_names_or_matrices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path, Request(classes=("no", "yes"))).labels(), [0, 1])
     with pytest.raises(ValueError, match=r"row 1 is 'yes', no class of no, nein"):
         read(path, Request(classes=("no", "nein"))).labels()
-    np.savez(tmp_path / "m.npz", logits=LOGITS, y=np.eye(3, dtype=int)[[0, 1, 1]] | np.eye(3, dtype=int))
-    with pytest.raises(ValueError, match=r"several labels a row .*: use hcal\.MultilabelCalibrator"):
+    np.savez(
+        tmp_path / "m.npz", logits=LOGITS, y=np.eye(3, dtype=int)[[0, 1, 1]] | np.eye(3, dtype=int)
+    )
+    with pytest.raises(
+        ValueError, match=r"several labels a row .*: use hcal\.MultilabelCalibrator"
+    ):
         hcal.make_calibrator("ts").fit(LOGITS, read(tmp_path / "m.npz").labels())
 
 
@@ -264,7 +301,10 @@ def test_one_score_of_two_classes_and_swapped_names(tmp_path: Path) -> None:
     data = read(path, Request("score", "churn", "id", input="logits", classes=("no", "yes")))
     assert data.values.shape == (2,)
     np.testing.assert_array_equal(data.labels(), [0, 1])
-    with pytest.raises(ValueError, match="one score a row is that of class 'yes' here and of class 'no' in the model"):
+    with pytest.raises(
+        ValueError,
+        match="one score a row is that of class 'yes' here and of class 'no' in the model",
+    ):
         data.in_order_of(["yes", "no"])
     data = read(write_table(tmp_path / "t.jsonl", TABLE), REQUEST)
     turned = data.in_order_of(["eel", "cat", "dog"])
@@ -323,7 +363,9 @@ def test_other_columns_are_kept(tmp_path: Path) -> None:
         data = read(write_table(tmp_path / f"t{suffix}", table), REQUEST, keep=True)
         assert list(data.beside) == ["note", "age", "site", "w"]
         assert [str(v) for v in data.beside["age"]] == ["3", "4", "5"]
-    path = write_table(tmp_path / "t.parquet", {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]})
+    path = write_table(
+        tmp_path / "t.parquet", {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]}
+    )
     assert read(path, keep=True).beside["parts"][2] == [5, 6]
     np.savez(tmp_path / "t.npz", logits=LOGITS, y=[0, 1, 2], age=[3, 4, 5], other=[1])
     assert list(read(tmp_path / "t.npz", keep=True).beside) == ["age"]
@@ -341,7 +383,9 @@ def test_csv_and_jsonl_need_no_extra(tmp_path: Path) -> None:
         "try: read('t.parquet')\n"
         "except ImportError as e: print(e)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     first, second = done.stdout.splitlines()
     assert first == "[1, 0, 2] [1, 0, 2]"
     assert "reading .parquet needs pyarrow: pip install" in second

@@ -114,8 +114,12 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(files, "_sync", lambda path: done.append("folder" if path.is_dir() else "content"))
+    monkeypatch.setattr(
+        files, "_sync", lambda path: done.append("folder" if path.is_dir() else "content")
+    )
     replace = Path.replace
-    monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1]
+    )
     put(tmp_path / "a")
     assert done == ["content", "rename", "folder"]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from hcal import xp
-from hcal.calibrators._scaling import Temperature
-from hcal.calibrators.smooth_spline import OddsCurves
+from hcal.h_calibration.paper_maps import TableMap
 from hcal.maps.base import Map, array, build_map, map_type, option
-from hcal.maps.paper import TableMap
 from hcal.maps.prediction import Prediction, keep_argmax, raise_to_floor, reweight
+from hcal.methods._scaling import Temperature
+from hcal.methods.smooth_spline import OddsCurves
 
 
 @map_type
@@ -22,7 +22,9 @@ class Toy(Map):
     inner: Map
     knots: xp.Array = array("where", "G", order="increasing")
     values: xp.Array = array("what", "G+1", low=0.0, high=1.0)
-    counts: xp.Array = array("how many", "K", low=0, dtype="int64", order="not falling", optional=True)
+    counts: xp.Array = array(
+        "how many", "K", low=0, dtype="int64", order="not falling", optional=True
+    )
     matrix: xp.Array = array("square", "G-1", "G-1", 2, optional=True)
     how: str = option("how it is read", ("step", "line"), "line")
 
@@ -49,15 +51,30 @@ def toy(**changes):
         ({"knots": np.array([1.0, 0.0])}, "'knots' must be increasing, entry 1 is not"),
         ({"knots": np.array([0.0, np.nan])}, "'knots' holds NaN"),
         ({"knots": np.array([1.0, 1.0])}, "'knots' must be increasing, entry 1 is not"),
-        ({"knots": np.array([0.0, np.inf])}, r"'knots' holds inf, declared are values in \[-1e\+100, 1e\+100\]"),
+        (
+            {"knots": np.array([0.0, np.inf])},
+            r"'knots' holds inf, declared are values in \[-1e\+100, 1e\+100\]",
+        ),
         ({"knots": np.array([0, 1])}, "'knots' has type int64, declared is an array of float64"),
-        ({"matrix": np.zeros((1, 2, 2))}, r"'matrix' has shape \(1, 2, 2\), declared is \(G-1, G-1, 2\) with G = 2"),
+        (
+            {"matrix": np.zeros((1, 2, 2))},
+            r"'matrix' has shape \(1, 2, 2\), declared is \(G-1, G-1, 2\) with G = 2",
+        ),
         ({"matrix": np.zeros((1, 1, 3))}, r"'matrix' has shape \(1, 1, 3\)"),
-        ({"matrix": np.zeros((1, 1, 2), np.float32)}, "'matrix' has type float32, declared is an array of float64"),
+        (
+            {"matrix": np.zeros((1, 1, 2), np.float32)},
+            "'matrix' has type float32, declared is an array of float64",
+        ),
         ({"counts": np.array([2, 1])}, "'counts' must be not falling, entry 1 is not"),
         ({"knots": np.zeros((2, 2))}, r"'knots' has shape \(2, 2\), declared is \(G\)"),
-        ({"values": np.array([0.0, 1.0])}, r"'values' has shape \(2,\), declared is \(G\+1\) with G = 2"),
-        ({"values": np.array([0.0, 0.5, 1.5])}, r"'values' holds 1.5, declared are values in \[0, 1\]"),
+        (
+            {"values": np.array([0.0, 1.0])},
+            r"'values' has shape \(2,\), declared is \(G\+1\) with G = 2",
+        ),
+        (
+            {"values": np.array([0.0, 0.5, 1.5])},
+            r"'values' holds 1.5, declared are values in \[0, 1\]",
+        ),
         ({"values": np.array([0.1, 0.5, 1.0])}, "'values' must begin with 0"),
         ({"counts": np.array([-1])}, "'counts' holds -1"),
         ({"how": "spline"}, "'how' is 'spline', declared is one of"),
@@ -85,7 +102,9 @@ def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
     again = build_map((Toy, Temperature), options, arrays)
     assert again.arrays().keys() == arrays.keys()
     again.check_fields({"K": 3})
-    with pytest.raises(ValueError, match=r"'counts' has shape \(3,\), declared is \(K\) with K = 4"):
+    with pytest.raises(
+        ValueError, match=r"'counts' has shape \(3,\), declared is \(K\) with K = 4"
+    ):
         again.check_fields({"K": 4})
 
 
@@ -113,7 +132,16 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
     torch = pytest.importorskip("torch")
     from hcal import xp_torch
 
-    outside = {"Any", "Array", "Literal", "TypeAlias", "annotations", "importlib", "namespace", "np"}
+    outside = {
+        "Any",
+        "Array",
+        "Literal",
+        "TypeAlias",
+        "annotations",
+        "importlib",
+        "namespace",
+        "np",
+    }
     assert {n for n in vars(xp) if not n.startswith("_")} - outside <= set(dir(xp_torch))
     rng = np.random.default_rng(0)
     x, edges = rng.normal(size=(50, 4)), np.sort(rng.normal(size=7))
@@ -147,7 +175,9 @@ def test_the_parts_of_a_prediction() -> None:
     between = np.log(0.02) - np.log(2) * depth / (depth + np.log(2))
     assert raise_to_floor(np.log(0.015), np.array(0.01)) == pytest.approx(between)
     np.testing.assert_array_equal(raised[0, 1:], x[0, 1:])
-    np.testing.assert_allclose(reweight(np.array([[0.0, 1.0]]), np.array([0.0, -np.inf])), [[0.0, 1.0]])
+    np.testing.assert_allclose(
+        reweight(np.array([[0.0, 1.0]]), np.array([0.0, -np.inf])), [[0.0, 1.0]]
+    )
     near = np.array([[0.0, np.nextafter(0, 1)], [1.0, 1.0]])
     kept = keep_argmax(np.full((2, 2), 0.5), near)
     np.testing.assert_array_equal(kept.argmax(1), [1, 0])
@@ -161,4 +191,6 @@ def test_the_parts_of_a_prediction() -> None:
     close = np.array([[0.0, 1e-9]], np.float32)  # told apart in float64, tied once narrowed
     assert Prediction(map=identity, preserves="order").in_blocks(close).argmax() == 1
     for width, lowest in ((np.float32, -1e15), (np.float64, -1e30)):  # products with it stay finite
-        assert Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))[0, 0] == pytest.approx(lowest)
+        assert Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))[0, 0] == pytest.approx(
+            lowest
+        )

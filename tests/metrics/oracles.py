@@ -20,7 +20,9 @@ SEED = "rng" if "rng" in inspect.signature(kmeans).parameters else "seed"
 
 def top(p, y):
     pred = p.argmax(1)
-    return [float(p[i, k]) for i, k in enumerate(pred)], [float(k == y[i]) for i, k in enumerate(pred)]
+    return [float(p[i, k]) for i, k in enumerate(pred)], [
+        float(k == y[i]) for i, k in enumerate(pred)
+    ]
 
 
 def _by_bins(values, marks, inside):
@@ -111,7 +113,9 @@ def _sweep(p, y, order):
         best = b
     total = 0.0
     for g in groups(best):
-        total += len(g) / n * abs(np.mean([hit[i] for i in g]) - np.mean([conf[i] for i in g])) ** order
+        total += (
+            len(g) / n * abs(np.mean([hit[i] for i in g]) - np.mean([conf[i] for i in g])) ** order
+        )
     return total ** (1 / order)
 
 
@@ -160,7 +164,9 @@ def smece(p, y):
         smooth = np.zeros_like(t)
         for c, h in zip(conf, hit, strict=True):
             mirrored = [m + 2 * shift for m in (c, -c) for shift in range(-4, 5)]
-            smooth += (h - c) * sum(norm.pdf(t, m, sigma) for m in mirrored if abs(m - 0.5) < 0.5 + 9 * sigma)
+            smooth += (h - c) * sum(
+                norm.pdf(t, m, sigma) for m in mirrored if abs(m - 0.5) < 0.5 + 9 * sigma
+            )
         return trapezoid(np.abs(smooth), t) / len(conf)
 
     low, high = 1e-4, 1.0
@@ -176,7 +182,9 @@ def mmce(p, y):
     total = 0.0
     for i in range(n):
         for j in range(n):
-            total += (hit[i] - conf[i]) * (hit[j] - conf[j]) * math.exp(-2.5 * abs(conf[i] - conf[j]))
+            total += (
+                (hit[i] - conf[i]) * (hit[j] - conf[j]) * math.exp(-2.5 * abs(conf[i] - conf[j]))
+            )
     return math.sqrt(total) / n
 
 
@@ -239,7 +247,9 @@ def _kept_error(values, marks, bin_of):
     for v, m in zip(values, marks, strict=True):
         cells.setdefault(bin_of(v), []).append((v, m))
     n = len(values)
-    return sum(len(c) / n * abs(np.mean([v - m for v, m in c])) for c in cells.values()) if n else 0.0
+    return (
+        sum(len(c) / n * abs(np.mean([v - m for v, m in c])) for c in cells.values()) if n else 0.0
+    )
 
 
 def tcwece(p, y):
@@ -247,7 +257,9 @@ def tcwece(p, y):
     total = 0.0
     for k in range(p.shape[1]):
         keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
-        total += _kept_error([v for v, _ in keep], [m for _, m in keep], lambda v: sum(v >= e for e in inner))
+        total += _kept_error(
+            [v for v, _ in keep], [m for _, m in keep], lambda v: sum(v >= e for e in inner)
+        )
     return total / p.shape[1]
 
 
@@ -258,7 +270,9 @@ def tcwece_k(p, y, seed=0):
         centres = np.sort(kmeans(p[:, k], 15, iter=20, thresh=1e-5, **{SEED: seed})[0])
         keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
         total += _kept_error(
-            [v for v, _ in keep], [m for _, m in keep], lambda v, c=centres: int(np.abs(c - v).argmin())
+            [v for v, _ in keep],
+            [m for _, m in keep],
+            lambda v, c=centres: int(np.abs(c - v).argmin()),
         )
     return total / p.shape[1]
 
@@ -327,7 +341,11 @@ def nll(p, y):
 
 
 def brier(p, y):
-    return float(np.mean([sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])) for i, t in enumerate(y)]))
+    return float(
+        np.mean(
+            [sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])) for i, t in enumerate(y)]
+        )
+    )
 
 
 def accuracy(p, y):

@@ -37,7 +37,9 @@ def test_slope_intercept_and_calibration_in_the_large() -> None:
     shifted = 1 / (1 + np.exp(-(x + found.in_the_large.value)))
     assert shifted.sum() == pytest.approx(y.sum())
     error = 1 / np.sqrt((shifted * (1 - shifted)).sum())
-    assert found.in_the_large.high - found.in_the_large.value == pytest.approx(1.959964 * error, rel=1e-5)
+    assert found.in_the_large.high - found.in_the_large.value == pytest.approx(
+        1.959964 * error, rel=1e-5
+    )
 
 
 def test_numbers_that_have_formulas() -> None:
@@ -46,9 +48,13 @@ def test_numbers_that_have_formulas() -> None:
     found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25, 0.995])
     assert found.observed_expected.value == pytest.approx(y.sum() / p.sum())
     reach = 1.644854 * np.sqrt((1 - y.mean()) / y.sum())
-    assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(reach, rel=1e-5)
+    assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(
+        reach, rel=1e-5
+    )
     assert found.brier.value == pytest.approx(brier_score_loss(y, p))
-    assert found.scaled_brier.value == pytest.approx(1 - found.brier.value / (y.mean() * (1 - y.mean())))
+    assert found.scaled_brier.value == pytest.approx(
+        1 - found.brier.value / (y.mean() * (1 - y.mean()))
+    )
     # The area and its variance by all pairs: a pair counts 1, or 1/2 where it ties.
     yes, no = p[y == 1], p[y == 0]
     wins = (yes[:, None] > no) + 0.5 * (yes[:, None] == no)
@@ -61,10 +67,14 @@ def test_numbers_that_have_formulas() -> None:
         treated = p >= t
         true, false = (treated & (y == 1)).mean(), (treated & (y == 0)).mean()
         assert found.net_benefit.model[i] == pytest.approx(true - false * t / (1 - t))
-        assert found.net_benefit.treat_all[i] == pytest.approx(y.mean() - (1 - y.mean()) * t / (1 - t))
+        assert found.net_benefit.treat_all[i] == pytest.approx(
+            y.mean() - (1 - y.mean()) * t / (1 - t)
+        )
     cuts = [-1.0, *np.quantile(p, np.arange(1, 10) / 10), 2.0]
     groups = [(p > a) & (p <= b) for a, b in itertools.pairwise(cuts)]
-    chi = sum((y[g].sum() - p[g].sum()) ** 2 / (p[g].sum() * (1 - p[g].mean())) for g in groups if g.any())
+    chi = sum(
+        (y[g].sum() - p[g].sum()) ** 2 / (p[g].sum() * (1 - p[g].mean())) for g in groups if g.any()
+    )
     assert found.hosmer_lemeshow == pytest.approx(chi)
     assert found.hosmer_lemeshow_p == pytest.approx(float(np.exp(-chi / 2) * sum(  # 10 degrees of freedom
         (chi / 2) ** k / np.prod(np.arange(1, k + 1)) for k in range(5))))  # fmt: skip
@@ -111,18 +121,24 @@ def test_cases_without_an_answer_say_so() -> None:
     for y_apart, area in ((p > 0.3, 1.0), (p < 0.3, 0.0)):
         separated = hcal.clinical(p, y_apart)
         assert np.isnan(separated.slope.value)
-        assert separated.to_dict()["notes"] == ["the predictions separate the outcomes: the slope is not finite"]
+        assert separated.to_dict()["notes"] == [
+            "the predictions separate the outcomes: the slope is not finite"
+        ]
         assert separated.auc.value == area
     flat = hcal.clinical(np.full(200, 0.25), y)
     assert flat.notes == ("all predictions are equal: there is no slope",)
     assert flat.ici.value == pytest.approx(abs(y.mean() - 0.25))
-    assert np.isnan(hcal.clinical([0.6, 0.3, 0.3], [0, 0, 1]).slope.value)  # separated, but for a tie
+    assert np.isnan(
+        hcal.clinical([0.6, 0.3, 0.3], [0, 0, 1]).slope.value
+    )  # separated, but for a tie
     edges = hcal.clinical(np.where(np.arange(200) < 5, [0.0, 1.0] * 100, p), y)
     assert np.isfinite(edges.slope.value)
-    certain = hcal.clinical(np.round(p), y)  # 0 and 1: log-odds of ±18, where a full Newton step overflows
-    assert (1 / (1 + np.exp(-(np.where(p > 0.5, 1, -1) * 18.420680744 + certain.in_the_large.value)))).sum() == (
-        pytest.approx(y.sum(), rel=1e-6)
-    )
+    certain = hcal.clinical(
+        np.round(p), y
+    )  # 0 and 1: log-odds of ±18, where a full Newton step overflows
+    assert (
+        1 / (1 + np.exp(-(np.where(p > 0.5, 1, -1) * 18.420680744 + certain.in_the_large.value)))
+    ).sum() == (pytest.approx(y.sum(), rel=1e-6))
     for arguments, options, message in (
         ((p, np.zeros(200, int)), {}, "needs rows with and without class 1; 0 of 200"),
         ((p, y), {"positive": 2}, r"positive must be a class 0\.\.1, got 2"),

@@ -17,7 +17,9 @@ ALL = metrics.list_metrics()
 
 def both(name: str, *args, **options) -> float:
     """A metric by its name, with small windows."""
-    return getattr(metrics, name)(*args, **({"window": 15} if name.startswith("hce") else {}), **options)
+    return getattr(metrics, name)(
+        *args, **({"window": 15} if name.startswith("hce") else {}), **options
+    )
 
 
 def test_registry_lists_every_metric_of_the_contract() -> None:
@@ -32,9 +34,14 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         assert metric.name == name
         assert getattr(metrics, name) is metric.function
         assert "\n" not in metric.explain
-        words, _, rest = metric.function.__doc__.partition("sample_weight : array-like of shape (N,), optional")
+        words, _, rest = metric.function.__doc__.partition(
+            "sample_weight : array-like of shape (N,), optional"
+        )
         assert words.startswith("Return ")
-        assert ("Whole repetition counts" in rest, ">>> " in rest) == (metric.weights != "any", True)
+        assert ("Whole repetition counts" in rest, ">>> " in rest) == (
+            metric.weights != "any",
+            True,
+        )
         for rows in (metric.rows, metric.shares):
             assert rows is None or s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
         assert metric.ends is None or metric.ends(s, metric.function(s), 0.0)[1] == pytest.approx(
@@ -44,7 +51,9 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         assert metric.lower_is_better == (name != "accuracy")
     assert [metrics.METRICS[name].label for name in ("ece_ew", "mce")] == ["ECE^ew", "MCE"]
     public = [getattr(metrics, name) for name in metrics.__all__]
-    results = [c for c in [*public, Clinical, Curve, DecisionCurve, Estimate, Interval] if is_dataclass(c)]
+    results = [
+        c for c in [*public, Clinical, Curve, DecisionCurve, Estimate, Interval] if is_dataclass(c)
+    ]
     assert len(results) == 9
     assert all(c.__dataclass_params__.frozen for c in results)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="unknown metric 'ECE'; the metrics are ece_ew"):
@@ -75,7 +84,9 @@ def test_fractional_weights_scale_out_or_are_refused() -> None:
             assert found == pytest.approx(function(p, y, sample_weight=7.3 * w), rel=1e-10), name
             assert found != pytest.approx(function(p, y), rel=1e-6), name
         else:
-            with pytest.raises(ValueError, match=f"{name} counts samples.* counts; row 0 is not whole"):
+            with pytest.raises(
+                ValueError, match=f"{name} counts samples.* counts; row 0 is not whole"
+            ):
                 function(p, y, sample_weight=w)
 
 
@@ -122,7 +133,11 @@ def test_a_perfectly_sorted_sample_ends_the_sweep_at_once() -> None:
     conf = np.linspace(0.6, 0.9, 200_000)
     p = np.stack([1 - conf, conf], axis=1)
     assert metrics.ece_s1(p, np.ones(len(p), int)) == pytest.approx(0.25, rel=1e-6)
-    p, y, w = np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]]), np.array([0, 1, 1]), np.array([2, 3, 4])
+    p, y, w = (
+        np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]]),
+        np.array([0, 1, 1]),
+        np.array([2, 3, 4]),
+    )
     for name in ("ece_s1", "ece_s2"):
         small = getattr(metrics, name)(np.repeat(p, w, axis=0), np.repeat(y, w))
         assert getattr(metrics, name)(p, y, sample_weight=w) == pytest.approx(small, rel=1e-12)
@@ -131,7 +146,11 @@ def test_a_perfectly_sorted_sample_ends_the_sweep_at_once() -> None:
 def test_bad_input_is_named() -> None:
     p, y = draw(10, 3, 9)
     cases = (
-        (np.where(np.arange(30).reshape(10, 3) == 7, np.nan, p), y, "NaN, first at row 2, column 1"),
+        (
+            np.where(np.arange(30).reshape(10, 3) == 7, np.nan, p),
+            y,
+            "NaN, first at row 2, column 1",
+        ),
         (p * 2, y, "must sum to 1 in every row"),
         (p, y[:-1], "9 labels for 10 rows"),
         (p, np.where(np.arange(10) == 4, 3, y), "row 4 is 3"),
@@ -168,7 +187,9 @@ def test_bad_parameters_are_named() -> None:
 
 def test_bins_and_order_are_parameters() -> None:
     p, y = draw(200, 4, 11)
-    assert metrics.ece_ew(p, y, bins=1) == pytest.approx(abs(p.max(1).mean() - (p.argmax(1) == y).mean()))
+    assert metrics.ece_ew(p, y, bins=1) == pytest.approx(
+        abs(p.max(1).mean() - (p.argmax(1) == y).mean())
+    )
     assert metrics.ece_ew(p, y, order=2) == metrics.ece_r2(p, y)
     assert metrics.cwece_a(p, y, bins=14) * 4 == pytest.approx(metrics.cwece_s(p, y))
 
@@ -216,7 +237,9 @@ def test_kde_ece_of_scores_that_are_all_alike_is_their_gap() -> None:
 def test_counts_too_large_to_write_out_are_refused_in_one_line() -> None:
     p, y = [[0.2, 0.8], [0.6, 0.4]], [1, 0]
     for name in ("ece_s1", "ece_s2", "hce", "hce_pooled"):
-        with pytest.raises(ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"):
+        with pytest.raises(
+            ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"
+        ):
             getattr(metrics, name)(p, y, sample_weight=[1e12, 1e12])
 
 
@@ -234,7 +257,9 @@ def test_an_even_share_is_not_above_one_in_any_float_width() -> None:
 # -- large samples ----------------------------------------------------------------------------------
 
 
-def test_pairs_of_large_samples_are_those_of_a_systematic_subset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_large_samples_are_those_of_a_systematic_subset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from hcal.metrics import sample
     from hcal.metrics.resampling import intervals, measure
 
@@ -245,19 +270,27 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(monkeypatch: py
     s, other = metrics.Sample(p, y), np.random.default_rng(0).permutation(900)
     assert s.subset.n == 300
     # The middle of every three rows in the order of confidence, prediction and label.
-    np.testing.assert_array_equal(s.subset_rows, np.sort(np.lexsort((y, p.argmax(1), p.max(1)))[1::3]))
+    np.testing.assert_array_equal(
+        s.subset_rows, np.sort(np.lexsort((y, p.argmax(1), p.max(1)))[1::3])
+    )
     # Stratified by confidence: its quantiles are those of the whole.
     quantiles = [np.quantile(x.data.conf, [0.1, 0.5, 0.9]) for x in (s, s.subset)]
     np.testing.assert_allclose(*quantiles, atol=2e-3)
     shuffled = metrics.Sample(p[other], y[other]).subset
     assert sorted(map(tuple, shuffled.data.probs)) == sorted(map(tuple, s.subset.data.probs))
     found, [note] = measure(s, ALL)
-    assert note.startswith("computed on a systematic sample of 300 of 900 rows: skce (standard error ")
+    assert note.startswith(
+        "computed on a systematic sample of 300 of 900 rows: skce (standard error "
+    )
     large = {name: found[name] for name in ALL if metrics.METRICS[name].large}
     assert set(large) == {"skce", "dkde_ce"}
-    assert {n: v for n, v in found.items() if n not in large} == {n: exact[n] for n in ALL if n not in large}
+    assert {n: v for n, v in found.items() if n not in large} == {
+        n: exact[n] for n in ALL if n not in large
+    }
     for name, interval in intervals(s, large, 0.95).items():
-        assert found[name] == pytest.approx(getattr(metrics, name)(s.subset), rel=1e-9) != exact[name]
+        assert (
+            found[name] == pytest.approx(getattr(metrics, name)(s.subset), rel=1e-9) != exact[name]
+        )
         assert interval.low < exact[name] < interval.high
     weighted, notes = measure(metrics.Sample(p, y, np.ones(900)), ["skce"])
     assert weighted["skce"] == pytest.approx(found["skce"])

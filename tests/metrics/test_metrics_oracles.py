@@ -13,11 +13,15 @@ EXACT = [n for n in metrics.list_metrics() if n != "tcwece_k" and hasattr(oracle
 
 
 def test_every_metric_has_its_definition_written_out() -> None:
-    missing = set(metrics.list_metrics()) - set(EXACT) - {"tcwece_k"}  # k-means depends on its start
+    missing = (
+        set(metrics.list_metrics()) - set(EXACT) - {"tcwece_k"}
+    )  # k-means depends on its start
     wait_for_release(missing, "a literal definition in tests/metrics/oracles.py")
 
 
-def draw(n: int, k: int, seed: int, *, dtype=np.float64, sharp: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+def draw(
+    n: int, k: int, seed: int, *, dtype=np.float64, sharp: float = 2.0
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, k)) * sharp
     p = np.exp(z - z.max(1, keepdims=True))
@@ -30,7 +34,12 @@ def draw(n: int, k: int, seed: int, *, dtype=np.float64, sharp: float = 2.0) -> 
 def coarse(n: int, k: int, seed: int, parts: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """Multiples of one part: many ties, exact zeros and ones, values on bin edges (of 20 parts, beside others)."""
     rng = np.random.default_rng(seed)
-    p = rng.multinomial(parts, np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2)), size=n) / parts
+    p = (
+        rng.multinomial(
+            parts, np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2)), size=n
+        )
+        / parts
+    )
     y = np.where(rng.random(n) < 0.6, p.argmax(1), rng.integers(0, k, n))
     return p, y
 
@@ -66,13 +75,19 @@ def test_metrics_are_their_definitions(data: str) -> None:
             continue  # its oracle takes a second
         expected = getattr(oracles, name)(p.astype(np.float64), y, **kwargs)
         # float32 rows are renormalised in float32: 6e-8 on each entry. kde_ece convolves by FFT: 1e-9 absolute.
-        rel, tiny = (1e-5, 1e-7) if data == "float32" else (1e-9, 1e-9 if name == "kde_ece" else 1e-12)
+        rel, tiny = (
+            (1e-5, 1e-7) if data == "float32" else (1e-9, 1e-9 if name == "kde_ece" else 1e-12)
+        )
         if name == "smece":  # a grid of 4096 cells, and a bisection of 22 steps in the oracle
             rel, tiny = 1e-3, 1e-5
-        assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(expected, rel=rel, abs=tiny), name
+        assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(
+            expected, rel=rel, abs=tiny
+        ), name
     for events in ("class-wise", "pooled", "top-label"):
         expected = oracles.hce(p.astype(np.float64), y, window=9, events=events)
-        assert metrics.hce(p, y, window=9, events=events) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        assert metrics.hce(p, y, window=9, events=events) == pytest.approx(
+            expected, rel=1e-5, abs=1e-7
+        )
 
 
 def test_kmeans_error_lies_in_the_spread_of_another_kmeans() -> None:
@@ -81,7 +96,9 @@ def test_kmeans_error_lies_in_the_spread_of_another_kmeans() -> None:
     ours = [metrics.tcwece_k(p, y, random_state=seed) for seed in range(12)]
     assert metrics.tcwece_k(p, y) == metrics.tcwece_k(p, y)
     assert min(spread) - 0.004 < np.mean(ours) < max(spread) + 0.004
-    assert np.mean(ours) == pytest.approx(np.mean(spread), rel=0.05)  # both are random choices of bins
+    assert np.mean(ours) == pytest.approx(
+        np.mean(spread), rel=0.05
+    )  # both are random choices of bins
 
 
 def test_scores_agree_with_scikit_learn() -> None:
@@ -90,7 +107,9 @@ def test_scores_agree_with_scikit_learn() -> None:
     p, y = draw(300, 6, 12)
     w = np.random.default_rng(0).random(300)
     labels = range(6)
-    assert metrics.nll(p, y, sample_weight=w) == pytest.approx(log_loss(y, p, sample_weight=w, labels=labels))
+    assert metrics.nll(p, y, sample_weight=w) == pytest.approx(
+        log_loss(y, p, sample_weight=w, labels=labels)
+    )
     theirs = 6 * mean_squared_error(np.eye(6)[y], p, sample_weight=w)
     assert metrics.brier(p, y, sample_weight=w) == pytest.approx(theirs)
     assert metrics.accuracy(p, y) == accuracy_score(y, p.argmax(1))

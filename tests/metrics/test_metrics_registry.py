@@ -30,7 +30,11 @@ def weighted(probs: np.ndarray, y: np.ndarray, *, sample_weight: np.ndarray | No
 def test_a_registered_metric_is_one_like_ours() -> None:
     assert hcal.register_metric(halves) is halves
     found = metrics.get_metric("halves")
-    assert (found.level, found.kind, found.explain) == ("top-label", "plug-in", "Share of labels below one half")
+    assert (found.level, found.kind, found.explain) == (
+        "top-label",
+        "plug-in",
+        "Share of labels below one half",
+    )
     assert "halves" in hcal.list_metrics("top-label")
     p, y = draw(60, 3, 0)
     assert metrics.halves([[0.2, 0.8]], [0]) == 1.0
@@ -39,9 +43,13 @@ def test_a_registered_metric_is_one_like_ours() -> None:
     assert metrics.halves(p, y, sample_weight=w) == pytest.approx(halves(p[rows], y[rows]))
     with pytest.raises(ValueError, match="halves counts samples"):
         metrics.halves(p, y, sample_weight=w + 0.5)
-    hcal.register_metric(name="chosen", level="score", lower_is_better=False, explain="mean chosen")(weighted)
+    hcal.register_metric(
+        name="chosen", level="score", lower_is_better=False, explain="mean chosen"
+    )(weighted)
     assert metrics.chosen(p, y, sample_weight=w + 0.5) == weighted(p, y, sample_weight=w + 0.5)
-    ends = intervals(metrics.Sample(p, y), {"halves": metrics.halves(p, y), "chosen": 0.5}, 0.9, n_resamples=30)
+    ends = intervals(
+        metrics.Sample(p, y), {"halves": metrics.halves(p, y), "chosen": 0.5}, 0.9, n_resamples=30
+    )
     assert ends["halves"].kind == "bias-aware"
     assert ends["chosen"].kind == "percentile"
     assert metrics.calibration_test(p, y, statistic="halves", n_resamples=19).statistic == "halves"
@@ -74,9 +82,13 @@ def test_entry_points_are_loaded_when_asked_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     assert "theirs" not in metrics.METRICS
     assert metrics.get_metric("theirs").function([[0.25, 0.75]], [1]) == 0.75
-    with pytest.warns(UserWarning, match=r"metric 'broken' \(no_such_module:f\) cannot be loaded: No module"):
+    with pytest.warns(
+        UserWarning, match=r"metric 'broken' \(no_such_module:f\) cannot be loaded: No module"
+    ):
         assert "theirs" in hcal.list_metrics()
-    with pytest.raises(ValueError, match=r"^metric 'broken' \(no_such_module:f\) cannot be loaded: No module") as e:
+    with pytest.raises(
+        ValueError, match=r"^metric 'broken' \(no_such_module:f\) cannot be loaded: No module"
+    ) as e:
         metrics.get_metric("broken")
     assert "\n" not in str(e.value)
 
@@ -90,7 +102,9 @@ def test_worker_processes_of_compare_learn_of_metrics_registered_by_hand() -> No
 
     hcal.register_metric(halves)
     z, y = np.eye(2)[[0, 1] * 50], np.array([0, 1] * 50)
-    work = Work("toy", Task.from_arrays("toy", z, y, z, y), "ts", hcal.make_calibrator("ts"), ("halves",))
+    work = Work(
+        "toy", Task.from_arrays("toy", z, y, z, y), "ts", hcal.make_calibrator("ts"), ("halves",)
+    )
     sent = bytes(dumps(work))
     del metrics.METRICS["halves"]
     assert run_cell(pickle.loads(sent)).scores["halves"] == 0.0

@@ -14,7 +14,9 @@ from hcal.metrics.testing import calibration_test
 from hcal.numerics import softmax
 
 
-def calibrated(n: int, k: int, seed: int, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def calibrated(
+    n: int, k: int, seed: int, temperature: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Predictions softmax(temperature·z) of labels drawn from softmax(z)."""
     rng = np.random.default_rng(seed)
     z = 1.5 * rng.normal(size=(n, k))
@@ -86,11 +88,15 @@ def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -
     assert min(kept.values()) >= 7
 
 
-@pytest.mark.parametrize(("method", "statistic"), [("resampling", "ks"), ("resampling", "dece"), ("skce", "")])
+@pytest.mark.parametrize(
+    ("method", "statistic"), [("resampling", "ks"), ("resampling", "dece"), ("skce", "")]
+)
 def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str) -> None:
     options = {"statistic": statistic} if statistic else {}
     p = [
-        calibration_test(*calibrated(500, 4, seed), method=method, n_resamples=199, **options).p_value
+        calibration_test(
+            *calibrated(500, 4, seed), method=method, n_resamples=199, **options
+        ).p_value
         for seed in range(12)
     ]
     # Uniform p-values: all twelve above 0.5, or six below 0.1, would have probabilities below 1e-3.
@@ -98,7 +104,9 @@ def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str)
     assert sum(v < 0.1 for v in p) < 6
     bad = calibration_test(*calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options)
     assert bad.p_value == 1 / 200
-    assert bad == calibration_test(*calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options)
+    assert bad == calibration_test(
+        *calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options
+    )
 
 
 def test_statistic_of_the_skce_test_is_the_metric() -> None:
@@ -130,7 +138,10 @@ def test_bad_options_of_the_test_are_named() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_standard_errors_of_pair_statistics(temperature: float) -> None:
     samples = [Sample(*calibrated(600, 3, seed, temperature)) for seed in range(50)]
-    found = {events: [metrics.h_error(s, events=events) for s in samples] for events in ("class-wise", "pooled")}
+    found = {
+        events: [metrics.h_error(s, events=events) for s in samples]
+        for events in ("class-wise", "pooled")
+    }
     pairs = {events: [(h.squared, h.se) for h in errors] for events, errors in found.items()}
     pairs["skce"] = [skce_jackknife(s) for s in samples]
     for name in ("skce", "dkde_ce"):
@@ -153,7 +164,9 @@ def test_rows_of_weight_zero_are_not_drawn() -> None:
 
 def test_parts_are_those_of_the_truth() -> None:
     q, y = calibrated(6000, 5, 0, temperature=2.0)
-    p = softmax(np.log(q) / 2.0)  # the true probabilities: the best that any recalibration can reach
+    p = softmax(
+        np.log(q) / 2.0
+    )  # the true probabilities: the best that any recalibration can reach
     for score in ("nll", "brier"):
         found = metrics.decompose(q, y, score=score)
         assert found.score == getattr(metrics, score)(q, y)
@@ -164,6 +177,9 @@ def test_parts_are_those_of_the_truth() -> None:
         assert abs(metrics.decompose(p, y, score=score).calibration) < 1e-3
     weighted = metrics.decompose(q, y, sample_weight=np.full(6000, 3))
     assert weighted.calibration == pytest.approx(metrics.decompose(q, y).calibration)
-    for options, message in (({"score": "accuracy"}, "score must be"), ({"folds": 1}, "folds must be an integer")):
+    for options, message in (
+        ({"score": "accuracy"}, "score must be"),
+        ({"folds": 1}, "folds must be an integer"),
+    ):
         with pytest.raises(ValueError, match=message):
             metrics.decompose(q, y, **options)

@@ -14,7 +14,9 @@ from hcal.numerics import softmax
 from helpers import load_task
 
 
-def check(p: np.ndarray, y: np.ndarray, cuts: list[int], w: np.ndarray | None = None) -> dict[str, float]:
+def check(
+    p: np.ndarray, y: np.ndarray, cuts: list[int], w: np.ndarray | None = None
+) -> dict[str, float]:
     bounds = [0, *sorted(cuts), len(y)]
     total = StreamingMetrics(p.shape[1])
     for a, b in zip(bounds[:-1], bounds[1:], strict=True):  # noqa: RUF007
@@ -68,10 +70,15 @@ def test_memory_is_what_the_metrics_need_and_does_not_grow() -> None:
         alone = StreamingMetrics(3, [name]).update(p, y)
         assert (alone.result(), alone.bounds()) == ({name: value}, {name: every.bounds()[name]})
         assert alone.mean_confidence == every.mean_confidence
-    sizes = [{k: x.shape for k, x in part.state["sums"].items()} for part in (StreamingMetrics(3), every)]
+    sizes = [
+        {k: x.shape for k, x in part.state["sums"].items()} for part in (StreamingMetrics(3), every)
+    ]
     assert sizes[0] == sizes[1]
     for wrong, message in (
-        (lambda: StreamingMetrics(3, ["mmce"]), "'mmce' cannot be streamed; those that can are ece_ew"),
+        (
+            lambda: StreamingMetrics(3, ["mmce"]),
+            "'mmce' cannot be streamed; those that can are ece_ew",
+        ),
         (lambda: every.update(*draw(5, 4, 0)), "has 4 classes, these metrics were made for 3"),
         (lambda: every.merge(StreamingMetrics(3, ["nll"])), "same classes and metrics"),
         (lambda: StreamingMetrics(3).result(), "no part was added"),

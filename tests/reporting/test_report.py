@@ -47,7 +47,9 @@ class _Checker(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        self.asks += [str(given[a]) for a in ("src", "href", "action", "data", "srcset") if a in given]
+        self.asks += [
+            str(given[a]) for a in ("src", "href", "action", "data", "srcset") if a in given
+        ]
         self.ids += [str(given["id"])] if "id" in given else []
         assert tag != "svg" or given.get("aria-label")
         if tag not in VOID:
@@ -77,7 +79,9 @@ def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> 
         assert policy.pop(f"{element}-src") == f"'sha256-{digest}'"
     assert policy.pop("img-src") == "data:"
     assert policy == {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'"}
-    assert not re.search(r"<[^>]*\s(style|on\w+)=", page())  # what a hash does not cover would be dead
+    assert not re.search(
+        r"<[^>]*\s(style|on\w+)=", page()
+    )  # what a hash does not cover would be dead
 
 
 def test_every_part_is_there_with_two_classes_and_more() -> None:
@@ -94,11 +98,16 @@ def test_the_numbers_are_the_librarys() -> None:
     logits, y = synthetic(4000, seed=1)
     raw = hcal.softmax(logits)
     assert content.before.evaluation["nll"] == pytest.approx(hcal.metrics.nll(raw, y))
-    assert content.after.evaluation["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(content.after.probs, y))
+    assert content.after.evaluation["ece_ew"] == pytest.approx(
+        hcal.metrics.ece_ew(content.after.probs, y)
+    )
     assert f"{100 * hcal.metrics.ece_ew(raw, y):.1f}\N{NO-BREAK SPACE}%" in page()
     for name in hcal.list_metrics():
         assert f"<code>{name}</code>" in page()
-    low, high = hcal.evaluate(raw, y, HEADLINE, 0.95, n_resamples=RESAMPLES).interval("nll") or (0, 0)
+    low, high = hcal.evaluate(raw, y, HEADLINE, 0.95, n_resamples=RESAMPLES).interval("nll") or (
+        0,
+        0,
+    )
     assert f"{low:.4f} – {high:.4f}" in page()
     for text in ("ab" * 32, "Temperature scaling (ts)", "torch", hcal.__version__, "4,000"):
         assert text in page()
@@ -164,8 +173,14 @@ def binary() -> Content:
     score = rng.normal(-4.2, 1.8, (2, 6000))
     y = (rng.random((2, 6000)) < 1 / (1 + np.exp(-score))).astype(int)
     calibrator = hcal.make_calibrator("platt").fit(score[0] + 1, y[0])
-    options: dict[str, Any] = {"threshold": 0.3, "cost": {"fn": 10, "fp": 1}, "class_names": ["well", "sick"]}
-    return measure_report(score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options)
+    options: dict[str, Any] = {
+        "threshold": 0.3,
+        "cost": {"fn": 10, "fp": 1},
+        "class_names": ["well", "sick"],
+    }
+    return measure_report(
+        score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options
+    )
 
 
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
@@ -218,7 +233,9 @@ def test_another_class_frequency_is_told_with_the_command_that_corrects_it() -> 
 
     calibrator = hcal.make_calibrator("platt").fit(*rows(0.5))
     assert measure_report(*rows(0.5), calibrator).shift == 0
-    content = measure_report(*rows(0.1), calibrator, source=Source("t.npz", "", "logits", "ab", "m.hcal"))
+    content = measure_report(
+        *rows(0.1), calibrator, source=Source("t.npz", "", "logits", "ab", "m.hcal")
+    )
     assert content.shift > 0.1
     verdict = verdict_of(content)
     assert any("predicted class frequencies differ" in a for a in verdict.alarms)
@@ -237,7 +254,9 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
         hcal.report("platt", logits, y, tmp_path / "r.html")
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
     with pytest.raises(ValueError, match="needs all rows at once"):
-        hcal.report(None, tmp_path / "rows.npz", None, tmp_path / "r.html", cross_fit=True, batch_rows=50)
+        hcal.report(
+            None, tmp_path / "rows.npz", None, tmp_path / "r.html", cross_fit=True, batch_rows=50
+        )
 
 
 def test_files_by_blocks_have_the_numbers_of_all_rows(tmp_path: Path, monkeypatch: Any) -> None:
@@ -308,7 +327,11 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     assert sum("were used to fit the calibrator" in alarm for alarm in found["alarms"]) == 1
     assert found["grade"] == "few"
     assert found["headline"] == "Cannot be told from rows that the calibrator learned from"
-    result = CliRunner().invoke(app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"])
+    result = CliRunner().invoke(
+        app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
+    )
     assert result.stderr.startswith("warning: About 100 % of the 400 rows were used to fit")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model)])
-    assert "were used to fit the calibrator: evaluate it on others" in result.output.replace("\n", " ")
+    assert "were used to fit the calibrator: evaluate it on others" in result.output.replace(
+        "\n", " "
+    )

@@ -16,12 +16,16 @@ import pytest
 
 import hcal
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DRIVER = shutil.which("chromedriver")
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make test-browser"),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make test-browser"
+    ),
 ]
 
 
@@ -70,7 +74,9 @@ def _open(driver: Any, path: Path, width: int = 1200, scheme: str = "light") -> 
 
 def _requests(driver: Any) -> list[str]:
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    sent = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    sent = [
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    ]
     return [url for url in sent if not url.startswith("data:")]
 
 
@@ -124,17 +130,25 @@ def test_pages_fit_their_width_load_nothing_and_can_be_read(
         assert len(_visible(driver, ".chip")) == 3
         height = driver.execute_script("return document.documentElement.scrollHeight")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-        picture = Path(os.environ.get("HCAL_SCREENSHOTS", tmp_path)) / f"{name}-{width}-{scheme}.png"
+        shot = driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+        )
+        picture = (
+            Path(os.environ.get("HCAL_SCREENSHOTS", tmp_path)) / f"{name}-{width}-{scheme}.png"
+        )
         picture.write_bytes(base64.b64decode(shot["data"]))
-        assert picture.stat().st_size > 50_000  # a blank page of this size compresses to a few kilobytes
+        assert (
+            picture.stat().st_size > 50_000
+        )  # a blank page of this size compresses to a few kilobytes
 
 
 def _background(driver: Any) -> str:
     return str(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
 
 
-def test_dark_follows_the_system_and_the_button_overrules_it(driver: Any, reports: dict[str, Path]) -> None:
+def test_dark_follows_the_system_and_the_button_overrules_it(
+    driver: Any, reports: dict[str, Path]
+) -> None:
     _open(driver, reports["two"], scheme="light")
     light = _background(driver)
     driver.find_element("id", "theme").click()
@@ -150,7 +164,9 @@ def test_dark_follows_the_system_and_the_button_overrules_it(driver: Any, report
 
 def test_views_open_rules_open_commands_are_copied(driver: Any, reports: dict[str, Path]) -> None:
     _open(driver, reports["many"])
-    views = [e.get_attribute("data-view") for e in driver.find_elements("css selector", "[data-view]")]
+    views = [
+        e.get_attribute("data-view") for e in driver.find_elements("css selector", "[data-view]")
+    ]
     assert [v for v in views if driver.find_element("id", v).is_displayed()] == ["view-equal-width"]
     for chosen in views[1:]:
         button = driver.find_element("css selector", f'[data-view="{chosen}"]')

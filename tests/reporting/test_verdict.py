@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators.base import Fitted
-from hcal.calibrators.ts import TemperatureScaling
 from hcal.certificates.sentences import points
+from hcal.methods.base import Fitted
+from hcal.methods.ts import TemperatureScaling
 from hcal.reporting import measure_report
 from hcal.reporting.charts import percent
 from hcal.reporting.page import render
@@ -76,7 +76,10 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
     content = measure_report(score + np.log((1 - y.mean()) / y.mean()), y)
     verdict = verdict_of(content)
     assert verdict.grade == "bad"
-    assert any(re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences)
+    assert any(
+        re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s)
+        for s in verdict.sentences
+    )
     assert "truly class 1" in render(content)
     found = content.final.evaluation.assessment
     assert found is not None
@@ -100,7 +103,9 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
     content = measure_report(logits, y)
     verdict = verdict_of(content)
     assert verdict.grade == "good"
-    assert any(s.startswith("top label within 5.0 points, on average: proven") for s in verdict.sentences)
+    assert any(
+        s.startswith("top label within 5.0 points, on average: proven") for s in verdict.sentences
+    )
     assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
     said = str(hcal.evaluate(hcal.softmax(logits), y, ["ece_ew"], 0.95)).replace("\n", " ")
     for sentence in verdict.sentences[-3:]:

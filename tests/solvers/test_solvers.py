@@ -12,7 +12,12 @@ from hcal.solvers.nll import Ridge, _loss_sums, fit_nll, mean_nll, second_sums, 
 from hcal.solvers.optimise import lbfgs, minimise_scalar, newton, solve_curved
 
 CELLS = Cells(-6.0, 0.5, 24)
-FAMILIES = [ClassLinear(3), ClassLinear(3, inputs=2), MatrixScaling(3), MonotoneNet(4, CELLS, random_state=2)]
+FAMILIES = [
+    ClassLinear(3),
+    ClassLinear(3, inputs=2),
+    MatrixScaling(3),
+    MonotoneNet(4, CELLS, random_state=2),
+]
 
 
 def problem(family, n=60, seed=0):
@@ -24,7 +29,9 @@ def problem(family, n=60, seed=0):
 
 
 def differences(function, theta, h=1e-6):
-    return np.array([(function(theta + h * e) - function(theta - h * e)) / (2 * h) for e in np.eye(len(theta))])
+    return np.array(
+        [(function(theta + h * e) - function(theta - h * e)) / (2 * h) for e in np.eye(len(theta))]
+    )
 
 
 def test_gradients_and_curvatures_are_derivatives():
@@ -37,7 +44,9 @@ def test_gradients_and_curvatures_are_derivatives():
         np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
         if hasattr(family, "curvature"):
             hessian = second_sums(family, theta, x, weight)
-            numeric = differences(lambda t, f=family, a=(x, y, weight): _loss_sums(f, t, *a)[1], theta)
+            numeric = differences(
+                lambda t, f=family, a=(x, y, weight): _loss_sums(f, t, *a)[1], theta
+            )
             np.testing.assert_allclose(hessian, numeric, rtol=1e-4, atol=1e-4)
             diagonal = second_sums(family, theta, x, weight, diagonal=True)
             np.testing.assert_allclose(diagonal, np.diag(hessian), rtol=1e-9, atol=1e-12)
@@ -49,7 +58,10 @@ def test_newton_lbfgs_and_scipy_find_the_same(monkeypatch):
         ridge = Ridge(np.full(family.start.shape, 0.01), family.start)
 
         def objective(theta, family=family, x=x, y=y, weight=weight):
-            return mean_nll(family.vjp(theta, x)[0], y, weight) + 0.01 * ((theta - family.start) ** 2).sum()
+            return (
+                mean_nll(family.vjp(theta, x)[0], y, weight)
+                + 0.01 * ((theta - family.start) ** 2).sum()
+            )
 
         want = minimize(objective, family.start, method="BFGS", options={"gtol": 1e-7}).x
         by_newton = fit_nll(family, x, y, weight, penalty=ridge)
@@ -94,7 +106,8 @@ def test_a_monotone_net_learns_and_rises():
     assert (np.diff(family.table(found.theta)) > 0).all()
     inside = np.linspace(-6, 6, 25)
     np.testing.assert_allclose(
-        family.vjp(found.theta, inside[None])[0][0], np.interp(inside, CELLS.edges, family.table(found.theta))
+        family.vjp(found.theta, inside[None])[0][0],
+        np.interp(inside, CELLS.edges, family.table(found.theta)),
     )
     assert cells_over(x).count == 1024
 
@@ -121,7 +134,12 @@ def test_optimisers_on_a_bowl():
     ):
         assert found.converged
         assert found.theta == pytest.approx([1, -2], abs=1e-5)
-    held = lbfgs(quadratic, np.zeros(2), scale=np.array([3.0, 0.1]), bounds=(np.full(2, -1.5), np.full(2, 5.0)))
+    held = lbfgs(
+        quadratic,
+        np.zeros(2),
+        scale=np.array([3.0, 0.1]),
+        bounds=(np.full(2, -1.5), np.full(2, 5.0)),
+    )
     assert held.theta == pytest.approx([1, -1.5])
     assert lbfgs(quadratic, np.zeros(2), watch=lambda theta: True).converged
     stuck = lbfgs(lambda t: quadratic(t**3), np.full(2, 0.5), max_iterations=1)
@@ -141,7 +159,9 @@ def test_newton_takes_flat_and_concave_directions():
     def wave(theta):
         return float(np.cos(theta[0])), -np.sin(theta)
 
-    found = newton(wave, lambda t, g: (g, solve_curved(np.array([[-np.cos(t[0])]]), g)), np.array([0.3]))
+    found = newton(
+        wave, lambda t, g: (g, solve_curved(np.array([[-np.cos(t[0])]]), g)), np.array([0.3])
+    )
     assert np.cos(found.theta[0]) == pytest.approx(-1)
 
 
@@ -164,7 +184,10 @@ def test_select_hands_the_model_before_on():
     assert found.chosen == 1
     assert handed == [None, 3, 1, None, 3, 1]
     assert found.models == [1, 1]
-    assert select([1, 2], [("a", "b")], fit, lambda model, side: np.nan if model == 1 else 5.0).chosen == 2
+    assert (
+        select([1, 2], [("a", "b")], fit, lambda model, side: np.nan if model == 1 else 5.0).chosen
+        == 2
+    )
 
 
 def test_weights_of_one():
@@ -172,4 +195,6 @@ def test_weights_of_one():
     scores = np.array([[0.0, 1.0], [5.0, 5.0]])
     want = -np.log(softmax(scores)[[0, 1], [1, 0]]).mean()
     assert mean_nll(scores, np.array([1, 0])) == pytest.approx(want)
-    assert mean_nll(scores, np.array([1, 0]), np.array([1.0, 0.0])) == pytest.approx(np.log1p(np.exp(-1)))
+    assert mean_nll(scores, np.array([1, 0]), np.array([1.0, 0.0])) == pytest.approx(
+        np.log1p(np.exp(-1))
+    )

@@ -77,14 +77,20 @@ def test_pooling_hides_the_top_label_too() -> None:
     p = np.stack([level + 0.001, level - 0.001, 1 - 2 * level], axis=1)
     true = p + np.array([0.1, -0.1, 0.0])
     y = theory_more.draw_labels(true, rng)
-    assert theory_more.objective(p, y, scale=1.0) < 0.035  # windows of 200: chance alone gives about 0.025
+    assert (
+        theory_more.objective(p, y, scale=1.0) < 0.035
+    )  # windows of 200: chance alone gives about 0.025
     assert h_error(p, y, events="top-label").value == pytest.approx(0.1, abs=0.02)
 
 
 def test_top_label_and_class_wise_calibration_do_not_imply_each_other() -> None:
     """Exact: all orders of the classes of (predicted, error) triples; errors cancel in every class."""
     e = 0.05
-    kinds = [((0.4, 0.3, 0.3), (e, -e / 2, -e / 2)), ((0.6, 0.4, 0.0), (e, -e, 0.0)), ((0.6, 0.3, 0.1), (-e, e, 0.0))]
+    kinds = [
+        ((0.4, 0.3, 0.3), (e, -e / 2, -e / 2)),
+        ((0.6, 0.4, 0.0), (e, -e, 0.0)),
+        ((0.6, 0.3, 0.1), (-e, e, 0.0)),
+    ]
     orders = [list(o) for o in permutations(range(3))]
     predicted = np.array([np.array(p)[o] for p, _ in kinds for o in orders])
     true = predicted + np.array([np.array(d)[o] for _, d in kinds for o in orders])

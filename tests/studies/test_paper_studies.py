@@ -19,7 +19,9 @@ def test_a_task_is_read_and_checked(tmp_path):
     np.savez(tmp_path / "b.npz", logits_cal=logits, y_cal=y)
     with pytest.raises(ValueError, match="no logits_test in the file"):
         tasks.load_task("b", tmp_path)
-    np.savez(tmp_path / "cifar10_resnet110.npz", logits_cal=logits, y_cal=y, logits_test=logits, y_test=y)
+    np.savez(
+        tmp_path / "cifar10_resnet110.npz", logits_cal=logits, y_cal=y, logits_test=logits, y_test=y
+    )
     with pytest.raises(ValueError, match="the paper says"):
         tasks.load_task("resnet110_c10", tmp_path)
     assert len(tasks.PAPER_TASKS) == 15
@@ -49,14 +51,22 @@ def test_the_rivals_are_losses():
     import torch
 
     probs, y = torch.tensor([[0.5, 0.5]]), torch.tensor([0])
-    values = {name: float(central.new_objective(name)(probs, y)) for name in ("nll", "brier", "focal", "smoothing")}
-    assert values == pytest.approx({"nll": 0.6931, "brier": 0.5, "focal": 0.0866, "smoothing": 0.6931}, abs=1e-4)
+    values = {
+        name: float(central.new_objective(name)(probs, y))
+        for name in ("nll", "brier", "focal", "smoothing")
+    }
+    assert values == pytest.approx(
+        {"nll": 0.6931, "brier": 0.5, "focal": 0.0866, "smoothing": 0.6931}, abs=1e-4
+    )
 
 
 def test_a_ratio_of_equal_errors_is_one():
-    row = {"schedule": "early-stop", "start": "identity", "seed": "0", "n_classes": "3"} | dict.fromkeys(
-        central.MEASURED, "0.5"
-    )
+    row = {
+        "schedule": "early-stop",
+        "start": "identity",
+        "seed": "0",
+        "n_classes": "3",
+    } | dict.fromkeys(central.MEASURED, "0.5")
     rows = [
         row | {"task": task, "objective": objective, "selector": selector}
         for task in ("a", "b")
@@ -82,7 +92,9 @@ def test_the_trap_is_the_one_of_the_results():
     for line in selector_trap.table(rows):
         assert line in page
     points = {row["point"]: row for row in rows}
-    start, flat = ({k: float(points[p][k]) for k in ("cwece_a", "dkde_ce", "nll")} for p in ("1", "0.1"))
+    start, flat = (
+        {k: float(points[p][k]) for k in ("cwece_a", "dkde_ce", "nll")} for p in ("1", "0.1")
+    )
     assert flat["cwece_a"] < start["cwece_a"] / 3
     assert flat["dkde_ce"] < start["dkde_ce"] / 25
     assert flat["nll"] > 3 * start["nll"]

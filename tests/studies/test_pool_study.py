@@ -8,7 +8,12 @@ from studies import pool as study
 
 
 def test_measures_by_hand() -> None:
-    peers = {"t": {name: {"nll": 0.2 + 0.01 * i, "brier": 0.1} for i, name in enumerate(study.PEERS["multiclass"])}}
+    peers = {
+        "t": {
+            name: {"nll": 0.2 + 0.01 * i, "brier": 0.1}
+            for i, name in enumerate(study.PEERS["multiclass"])
+        }
+    }
     rates = study.win_rates("t", {"nll": 0.205, "brier": 0.1}, 3, peers)
     assert rates == {"wins_brier": 0.0, "wins_nll": 10 / 11}
     found = study.score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
@@ -27,7 +32,9 @@ def test_parts_can_be_left_out_and_come_back() -> None:
     whole = study.score(study.predict("pool", cal, y, test, "logits"), y_test)["nll"]
     for name, how in study.parts().items():
         with study.changed(**how):
-            nll = study.score(study.predict("pool", cal[:800], y[:800], test, "logits"), y_test)["nll"]
+            nll = study.score(study.predict("pool", cal[:800], y[:800], test, "logits"), y_test)[
+                "nll"
+            ]
         assert nll < 1.2 * whole, name
     assert (study.members.pool_weights, study.members.CAUTION) == before
 
@@ -43,4 +50,6 @@ def test_committed_boards_are_above_the_gates() -> None:
         assert means[kind, method]["wins_brier"] >= brier
         assert means[kind, method]["wins_nll"] >= nll
     rows = study.read(study.RESULTS / "pool_boards.csv")
-    assert not any(float(r["zeros"]) for r in rows if r["kind"] != "network" and r["method"].startswith("pool"))
+    assert not any(
+        float(r["zeros"]) for r in rows if r["kind"] != "network" and r["method"].startswith("pool")
+    )

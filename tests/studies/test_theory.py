@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.objective.definition import sliding_means
+from hcal.h_calibration.definition import sliding_means
 from studies import theory, theory_norm, theory_page, theory_windows
 from studies.theory import World
 
@@ -48,7 +48,8 @@ def test_theorem_1_bound_is_reached_and_can_be_missed() -> None:
 def test_h_is_the_largest_error_of_any_event() -> None:
     world = theory.random_world(np.random.default_rng(3), n_classes=5)
     by_events = max(
-        np.abs(world.true[:, a].sum(axis=1) - world.predicted[:, a].sum(axis=1)).max() for a in theory.events_of(5)
+        np.abs(world.true[:, a].sum(axis=1) - world.predicted[:, a].sum(axis=1)).max()
+        for a in theory.events_of(5)
     )
     assert world.h == pytest.approx(by_events)
 
@@ -57,7 +58,9 @@ def test_exact_tail_agrees_with_simulation() -> None:
     rng = np.random.default_rng(0)
     p = np.linspace(0.3, 0.7, 50)
     simulated = (np.abs((rng.random((40_000, 50)) < p).mean(1) - p.mean()) >= 0.1 - 1e-12).mean()
-    assert theory_windows.tail_probability(p, 0.1) == pytest.approx(simulated, abs=0.01)  # 4 standard errors
+    assert theory_windows.tail_probability(p, 0.1) == pytest.approx(
+        simulated, abs=0.01
+    )  # 4 standard errors
 
 
 def test_norm_is_the_definition_on_a_small_case() -> None:
@@ -90,7 +93,9 @@ def test_comparison_says_what_its_numbers_say(runs: list[theory_norm.Draws]) -> 
     check = theory_norm.compare_with_scores(runs)
     for row in check.rows:
         for low, high, word in (row[5:8], row[8:11]):
-            assert word == ("h closer" if high < 0 else "score closer" if low > 0 else "no difference")
+            assert word == (
+                "h closer" if high < 0 else "score closer" if low > 0 else "no difference"
+            )
     assert not check.holds  # the likelihood wins where the family contains the truth
 
 
@@ -98,7 +103,15 @@ def test_page_has_every_claim_and_its_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     written = theory_page.write_theory_page(tmp_path / "theory.md", draws=3)
     text = written[0].read_text()
-    for label in ("Theorem 1", "Theorem 2", "Theorem 4", "Theorem 5", "Theorem 6", "Theorem 7", "Proposition"):
+    for label in (
+        "Theorem 1",
+        "Theorem 2",
+        "Theorem 4",
+        "Theorem 5",
+        "Theorem 6",
+        "Theorem 7",
+        "Proposition",
+    ):
         assert f"## {label}" in text
     assert all(path.stat().st_size > 5000 for path in written[1:])
     for path in written[1:]:
@@ -107,23 +120,33 @@ def test_page_has_every_claim_and_its_numbers(tmp_path: Path) -> None:
 
 def test_plots_draw_the_numbers_of_the_table(runs: list[theory_norm.Draws]) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
-    checks = {c.label: c for c in (theory_windows.check_theorem_6(), theory_norm.compare_with_scores(runs))}
+    checks = {
+        c.label: c
+        for c in (theory_windows.check_theorem_6(), theory_norm.compare_with_scores(runs))
+    }
     figure = theory_page.plot_theorem_6(checks)
     drawn = figure.axes[0].lines[0].get_ydata()
     np.testing.assert_array_equal(drawn, checks["Theorem 6"].column("exact probability"))
     figure = theory_page.plot_distances(checks)
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     table = checks["h against proper scores"]
-    np.testing.assert_array_equal(heights, table.column("h") + table.column("NLL") + table.column("Brier"))
+    np.testing.assert_array_equal(
+        heights, table.column("h") + table.column("NLL") + table.column("Brier")
+    )
     plt.close("all")
 
 
 def test_theorem_7_on_every_small_case() -> None:
     """Both conditions hold for exactly the same ε, on all multisets of up to three events on a grid."""
     for n in (1, 2, 3):
-        for p, o in product(product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=n), product((False, True), repeat=n)):
+        for p, o in product(
+            product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=n), product((False, True), repeat=n)
+        ):
             case = np.array(p), np.array(o)
-            left, right = theory_windows.smallest_epsilon_rate(*case), theory_windows.smallest_epsilon_windows(*case)
+            left, right = (
+                theory_windows.smallest_epsilon_rate(*case),
+                theory_windows.smallest_epsilon_windows(*case),
+            )
             assert left == pytest.approx(right, abs=1e-9), case
 
 

@@ -28,7 +28,9 @@ class Bet(NamedTuple):
     threshold: float = 0.0  # only claims at or above it are bet on
 
 
-def _family(sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]) -> list[Bet]:
+def _family(
+    sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]
+) -> list[Bet]:
     """Return bets that claims are too high or too low (everywhere, or from ``high`` on), or that odds are scaled."""
     bets = []
     for threshold, where in ((0.0, ""), (high, f" at or above {high:g}")):
@@ -87,7 +89,9 @@ class Gamblers:
     def path(self, claims: Float64, marks: Float64) -> Float64:
         """Bet on the claims and marks (rows, C) of one block; return the log-capital after every row, (rows, C)."""
         logs = log_payoffs(claims, marks, self.bets, self.tolerance)
-        run = self.gained + np.cumsum(np.pad(logs, ((0, 0), (0, 0), (0, 1))), axis=0)  # cash gains nothing
+        run = self.gained + np.cumsum(
+            np.pad(logs, ((0, 0), (0, 0), (0, 1))), axis=0
+        )  # cash gains nothing
         self.gained = run[-1]
         return self.start + log_mean(run, self.weights)
 

@@ -49,7 +49,9 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
     for _ in range(_STEPS):
         with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.nan_to_num((kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0).clip(0.0)
+            step = np.nan_to_num(
+                (kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0
+            ).clip(0.0)
         q = np.maximum(q - step, c)
         if not (step > 1e-12).any():
             break

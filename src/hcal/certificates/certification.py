@@ -26,9 +26,9 @@ from hcal.numerics import Float64
 from hcal.text import printable
 
 if TYPE_CHECKING:
-    from hcal.calibrators.base import Calibrator
     from hcal.io.blocks import Batches
     from hcal.io.reading import Piece
+    from hcal.methods.base import Calibrator
     from hcal.passes import Runner
 
 Names = Sequence[ClassName] | None
@@ -41,7 +41,9 @@ _REFUSED = (
     "and Ramdas, 2020)"
 )
 _NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh all others"
-_GAIN = "a gain over a baseline: its bound needs the rows one after the other, and these came in blocks"
+_GAIN = (
+    "a gain over a baseline: its bound needs the rows one after the other, and these came in blocks"
+)
 
 
 def certify(
@@ -124,16 +126,22 @@ def certify(
     if out_of_fold:
         if any(extra is not None for extra in (groups, baseline, assume)):
             raise ValueError("out_of_fold=True cannot be combined with groups, baseline or assume")
-        return _out_of_fold(predictor, scores, y, check_level(level), n_folds, random_state, classes, positive)
+        return _out_of_fold(
+            predictor, scores, y, check_level(level), n_folds, random_state, classes, positive
+        )
     found = None
     if hasattr(predictor, "predict_proba"):
         if y is None:
-            raise ValueError("after a calibrator come its scores and labels: certify(cal, scores, y)")
+            raise ValueError(
+                "after a calibrator come its scores and labels: certify(cal, scores, y)"
+            )
         found = leakage.fit_overlap(predictor, scores)
         classes = getattr(predictor, "class_names_", None) if classes is None else classes
         probs, input = predictor.predict_proba(scores), "probs"
     elif y is not None:
-        raise TypeError("certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator")
+        raise TypeError(
+            "certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator"
+        )
     else:
         probs, y = predictor, scores
     names = None if classes is None else check_classes(classes, len(classes))
@@ -146,15 +154,23 @@ def certify(
             raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
         return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
 
-    events = _Events.of_rows(sample.data, _positive(positive, sample.k, names), groups).map(EventTable.of_rows)
-    return _certificate(events, names, found, level, tolerance, assume, None if baseline is None else gain)
+    events = _Events.of_rows(sample.data, _positive(positive, sample.k, names), groups).map(
+        EventTable.of_rows
+    )
+    return _certificate(
+        events, names, found, level, tolerance, assume, None if baseline is None else gain
+    )
 
 
 def _sample(probs: Any, y: Any, names: Names, input: inputs.InputKind) -> Sample:
     if not isinstance(probs, Sample):
-        return as_sample(inputs.to_probs(probs, input), None if y is None else encode(y, names), None)
+        return as_sample(
+            inputs.to_probs(probs, input), None if y is None else encode(y, names), None
+        )
     if probs.weight is not None:
-        raise ValueError("a certificate treats rows as independent observations: it takes no sample_weight")
+        raise ValueError(
+            "a certificate treats rows as independent observations: it takes no sample_weight"
+        )
     return probs
 
 
@@ -166,7 +182,14 @@ def _positive(positive: int | str, k: int, names: Names) -> int:
 
 
 def _out_of_fold(
-    method: Any, scores: Any, y: Any, failure: float, n_folds: int, seed: int, classes: Any, positive: Any
+    method: Any,
+    scores: Any,
+    y: Any,
+    failure: float,
+    n_folds: int,
+    seed: int,
+    classes: Any,
+    positive: Any,
 ) -> OutOfFoldCertificate:
     """Certify each fold's predictions on their own, and average the bounds.
 
@@ -174,11 +197,13 @@ def _out_of_fold(
     holds. Certificates of different folds depend on each other: a union bound gives each of them failure/n_folds,
     and no window spans two folds. The folds are drawn at random, without regard to the labels.
     """
-    from hcal.calibrators.registry import make_calibrator
+    from hcal.methods.registry import make_calibrator
 
     method = make_calibrator(method) if isinstance(method, str) else method
     if not hasattr(method, "predict_proba") or y is None:
-        raise ValueError("out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)")
+        raise ValueError(
+            "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"
+        )
     x = inputs.check_logits(scores, input=method.input)[0]
     n, k = x.shape
     names = classes or getattr(method, "class_names_", None)
@@ -189,13 +214,19 @@ def _out_of_fold(
     given, number = inputs.to_numpy(scores, "scores")[0], _positive(positive, k, names)
     fold = np.empty(n, dtype=np.int64)
     fold[np.random.default_rng(seed).permutation(n)] = np.arange(n) % n_folds
-    probs, name, sides = np.empty(x.shape), _event_name(k, number, names), [fold == j for j in range(n_folds)]
+    probs, name, sides = (
+        np.empty(x.shape),
+        _event_name(k, number, names),
+        [fold == j for j in range(n_folds)],
+    )
     for held in sides:
         probs[held] = method.clone().fit(given[~held], labels[~held]).predict_proba(given[held])
     p, c = _main_event(Data(probs, labels), number)
     folds = [certify_event(name, p[held], c[held], failure=failure / n_folds) for held in sides]
     pooled = certify_event(name, p, c, failure=failure)
-    *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
+    *overall, bound = np.average(
+        [(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds]
+    )
     return OutOfFoldCertificate(
         1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
         pooled.share_far, sum(f.exact_refuted for f in folds), tuple(folds), pooled,
@@ -219,7 +250,13 @@ class _Events(NamedTuple):
         """Return the claims and marks of every event."""
         p, c = _main_event(data, positive)
         classes = ((data.column(k), data.y == k) for k in range(data.k))
-        return cls(data.k, positive, (p, c), classes, {g: (p[i], c[i]) for g, i in _each_group(groups, data.n)})
+        return cls(
+            data.k,
+            positive,
+            (p, c),
+            classes,
+            {g: (p[i], c[i]) for g, i in _each_group(groups, data.n)},
+        )
 
     def map(self, function: Callable[..., Any]) -> _Events:
         """Apply a function to the data of each event."""
@@ -244,7 +281,10 @@ def _certificate(
         raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
     basis = _first_line(overlap)  # refuses rows of the fit
     share = failure / 2 / max((k > 2) + bool(events.groups) + (gain is not None), 1)
-    groups = [EventCertificate(name, table, share / len(events.groups)) for name, table in events.groups.items()]
+    groups = [
+        EventCertificate(name, table, share / len(events.groups))
+        for name, table in events.groups.items()
+    ]
     # Worst first: by the proven gap of the mean, then of a window, then by the gap that is still possible.
     groups.sort(key=lambda g: (g.proven_gap, g.at_least, max(map(abs, g.overall))), reverse=True)
     headline = EventCertificate(_event_name(k, events.positive, names), events.main, failure / 2)
@@ -314,7 +354,9 @@ def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:
 def _cells(p: Any, c: Any) -> Float64:
     """Return the number of rows, the sum of claims and the sum of marks in every fine bin, shape (3, BINS)."""
     which = bin_of(p)
-    return np.stack([np.bincount(which, weights=w, minlength=BINS) for w in (np.ones(len(p)), p, c)])
+    return np.stack(
+        [np.bincount(which, weights=w, minlength=BINS) for w in (np.ones(len(p)), p, c)]
+    )
 
 
 # -- blocks of rows ---------------------------------------------------------------------------------
@@ -341,7 +383,9 @@ class CertificateStream:
     False
     """
 
-    def __init__(self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None) -> None:
+    def __init__(
+        self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None
+    ) -> None:
         self.n_classes, self.positive = check_integer("n_classes", n_classes, 2), int(positive)
         self.n, self.fitted_on = 0, fitted_on
         # Of each event (3, BINS): rows, the sum of their claims, and how often the event happened.
@@ -362,7 +406,9 @@ class CertificateStream:
         """
         data = Data(probs, y)
         if data.k != self.n_classes:
-            raise ValueError(f"probs has {data.k} classes, this certificate was made for {self.n_classes}")
+            raise ValueError(
+                f"probs has {data.k} classes, this certificate was made for {self.n_classes}"
+            )
         self._add(_Events.of_rows(data, self.positive, groups).map(_cells))
         if logits is not None and self.fitted_on is not None:
             self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
@@ -386,7 +432,11 @@ class CertificateStream:
         return self
 
     def result(
-        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None, assume: str | None = None
+        self,
+        level: float = 0.95,
+        tolerance: float = TOLERANCE,
+        classes: Any = None,
+        assume: str | None = None,
     ) -> Certificate:
         """Return the certificate of all rows added so far.
 
@@ -399,7 +449,9 @@ class CertificateStream:
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
-        found = leakage.overlap(self.fitted_on, self._rows) if self.fitted_on and self._rows else None
+        found = (
+            leakage.overlap(self.fitted_on, self._rows) if self.fitted_on and self._rows else None
+        )
         names = None if classes is None else check_classes(classes, self.n_classes)
         events = self._seen.map(EventTable.of_bins)
         return _certificate(events, names, found, level, tolerance, assume, refused=(_GAIN,))
@@ -457,6 +509,8 @@ def _certify_piece(
             if calibrator is None:
                 part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
                 continue
-            x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+            x = inputs.check_logits(
+                batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_
+            )[0]
             part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)
     return part

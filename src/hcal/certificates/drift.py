@@ -52,7 +52,9 @@ class Drift:
         )
 
 
-def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", random_state: int = 0) -> Drift:
+def drift(
+    reference: Any, scores: Any, *, input: inputs.InputKind = "logits", random_state: int = 0
+) -> Drift:
     """Compare new scores with reference scores, without labels.
 
     Changed scores do not prove that the probabilities are wrong, and probabilities can become wrong while the
@@ -73,12 +75,17 @@ def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", ra
     >>> drift(old, same).changed, drift(old, new).changed
     (False, True)
     """
-    old, new = (log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64) for s in (reference, scores))
+    old, new = (
+        log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64)
+        for s in (reference, scores)
+    )
     if old.shape[1] != new.shape[1]:
         raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")
     if min(len(old), len(new)) < 50:
         raise ValueError(f"at least 50 rows are needed on each side, got {len(old)} and {len(new)}")
-    psi = stability_index(*(np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new)))
+    psi = stability_index(
+        *(np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new))
+    )
     accuracy, p_value = _two_sample_test(old, new, np.random.default_rng(random_state))
     return Drift(psi, accuracy, p_value, p_value < 0.01 or psi > PSI_CHANGED, (len(old), len(new)))
 
@@ -91,7 +98,9 @@ def stability_index(reference: Float64, new: Float64) -> float:
     (0.0, True)
     """
     edges = np.unique(np.quantile(reference, np.linspace(0, 1, _BINS + 1)[1:-1]))
-    counts = (np.bincount(np.searchsorted(edges, v), minlength=len(edges) + 1) for v in (reference, new))
+    counts = (
+        np.bincount(np.searchsorted(edges, v), minlength=len(edges) + 1) for v in (reference, new)
+    )
     a, b = ((c + 0.5) / (c + 0.5).sum() for c in counts)
     return float(((a - b) * np.log(a / b)).sum())
 
@@ -102,7 +111,9 @@ def _two_sample_test(old: Float64, new: Float64, rng: np.random.Generator) -> tu
 
     n = min(len(old), len(new), _ROWS) // 2 * 2
     x = np.concatenate([s[rng.permutation(len(s))[:n]] for s in (old, new)])
-    if x.shape[1] > _FEATURES:  # with many classes, the largest scores of each row in descending order
+    if (
+        x.shape[1] > _FEATURES
+    ):  # with many classes, the largest scores of each row in descending order
         x = -np.sort(-x, axis=1)[:, :_FEATURES]
     y, half = np.repeat([0, 1], n), np.tile(np.arange(n) % 2 == 0, 2)
     model = HistGradientBoostingClassifier(max_iter=40, max_leaf_nodes=8, random_state=0)

@@ -15,7 +15,15 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import Band, EventTable, MonotoneBand, Windows, deepest_level, find_band, find_windows
+from hcal.certificates.windows import (
+    Band,
+    EventTable,
+    MonotoneBand,
+    Windows,
+    deepest_level,
+    find_band,
+    find_windows,
+)
 from hcal.metrics.binned import folded_normal_mean
 from hcal.numerics import Float64
 
@@ -160,7 +168,9 @@ class EventCertificate:
     def share_far(self) -> float:
         """Estimate, not a bound: the share of rows with |p − q| above 5 points (see :attr:`estimate`)."""
         share, mean, spread = self._posterior
-        return float(share @ (ndtr((mean - TOLERANCE) / spread) + ndtr((-mean - TOLERANCE) / spread)))
+        return float(
+            share @ (ndtr((mean - TOLERANCE) / spread) + ndtr((-mean - TOLERANCE) / spread))
+        )
 
     @cached_property
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
@@ -197,7 +207,10 @@ class EventCertificate:
     def at_most(self) -> dict[int, float]:
         """For each level, a bound on the absolute gap of every window of that level."""
         w = self.windows
-        return {level: float(w.at_most[w.level == level].max()) for level in range(int(w.level.max()) + 1)}
+        return {
+            level: float(w.at_most[w.level == level].max())
+            for level in range(int(w.level.max()) + 1)
+        }
 
     @cached_property
     def refutation(self) -> Refutation | None:
@@ -207,7 +220,9 @@ class EventCertificate:
         if w.at_least[i] <= 0:
             return None
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        stated, observed, low, high, least = (float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least))
+        stated, observed, low, high, least = (
+            float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least)
+        )
         direction = "over" if stated > high else "under"
         return Refutation(int(w.rows[i]), claims, stated, observed, low, high, least, direction)
 
@@ -266,13 +281,21 @@ class EventCertificate:
         reach = float(bennett(n * variance * inflation, np.log(4 / self.failure))) / n
         chance = np.sqrt(2 * variance / (np.pi * n))
         middle = (t.low + t.high) / 2
-        grown = np.sqrt(share[:-1])  # a random walk's distance grows with the square root of its steps
-        capped = np.minimum(reach + chance * grown, np.minimum(t.prefix[0][1:-1], 1.0 * t.ends[1:-1]) / t.n)
+        grown = np.sqrt(
+            share[:-1]
+        )  # a random walk's distance grows with the square root of its steps
+        capped = np.minimum(
+            reach + chance * grown, np.minimum(t.prefix[0][1:-1], 1.0 * t.ends[1:-1]) / t.n
+        )
         return float(reach + chance + np.diff(middle) @ capped)
 
     def group_row(self) -> dict[str, Any]:
         """Return the numbers of a group as one flat dictionary, for a table of groups."""
-        told = {"group": self.name, "rows": self.n, **dict(zip(("gap_low", "gap_high"), self.overall, strict=True))}
+        told = {
+            "group": self.name,
+            "rows": self.n,
+            **dict(zip(("gap_low", "gap_high"), self.overall, strict=True)),
+        }
         told |= {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
         return told | {"smooth_at_most": self.bound}
 

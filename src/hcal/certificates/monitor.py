@@ -81,7 +81,9 @@ class Alarm:
         size = f"stated {self.stated:.1%}, observed {self.observed:.1%}".replace("%", " %")
         where = f"{self.last - self.rows + 1:,} to {self.last:,}"
         end = "" if self.until is None else f"; over since row {self.until:,}"
-        return f"{printable(self.event)} is {printable(self.direction)}: {size} in rows {where}{end}"
+        return (
+            f"{printable(self.event)} is {printable(self.direction)}: {size} in rows {where}{end}"
+        )
 
 
 class Monitor:
@@ -125,11 +127,18 @@ class Monitor:
     'stated too high'
     """
 
-    def __init__(self, level: float = 0.05, tolerance: float | str = 0.0, *, classes: Any = None) -> None:
+    def __init__(
+        self, level: float = 0.05, tolerance: float | str = 0.0, *, classes: Any = None
+    ) -> None:
         check_level(level)
-        if tolerance != "auto" and not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1):
+        if tolerance != "auto" and not (
+            isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
+        ):
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
-        self.level, self.tolerance = float(level), "auto" if tolerance == "auto" else float(tolerance)
+        self.level, self.tolerance = (
+            float(level),
+            "auto" if tolerance == "auto" else float(tolerance),
+        )
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         self.reset()
 
@@ -151,7 +160,9 @@ class Monitor:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def update(self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = "") -> Self:
+    def update(
+        self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = ""
+    ) -> Self:
         """Add rows in the order in which they came.
 
         Parameters
@@ -162,7 +173,9 @@ class Monitor:
             The file that the rows come from. It is kept in ``files``, and the same digest is refused a second time.
         """
         if digest and (seen := next((f for f in self.files if f["digest"] == digest), None)):
-            raise ValueError(f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})")
+            raise ValueError(
+                f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})"
+            )
         p = inputs.check_probs(probs)[0].astype(np.float64)
         labels = inputs.check_labels(encode(y, self.classes), *p.shape)
         if self.classes is not None:
@@ -170,19 +183,26 @@ class Monitor:
         if not self.n_classes:
             self._begin(p.shape[1], p)
         if p.shape[1] != self.n_classes:
-            raise ValueError(f"probs has {p.shape[1]} classes, this monitor checks {self.n_classes}")
+            raise ValueError(
+                f"probs has {p.shape[1]} classes, this monitor checks {self.n_classes}"
+            )
         before, ends = self._total[:, self._column], range(BLOCK - self.n % BLOCK, len(p), BLOCK)
         for part, marks in zip(np.split(p, ends), np.split(labels, ends), strict=True):
             self._block(part, marks)
         if name is not None:
             sums = (self._total[:, self._column] - before).tolist()
-            self.files = [*self.files, {"name": name, "digest": digest, "date": date, "sums": sums}][-_KEPT:]
+            self.files = [
+                *self.files,
+                {"name": name, "digest": digest, "date": date, "sums": sums},
+            ][-_KEPT:]
         return self
 
     def _begin(self, k: int, p: Float64 | None = None) -> None:
         self.n_classes = k
         self._total = np.zeros((4, 1 + (k if k > 2 else 1)))
-        self._allowed = np.full(self._total.shape[1], 0.0 if self.tolerance == "auto" else self.tolerance)
+        self._allowed = np.full(
+            self._total.shape[1], 0.0 if self.tolerance == "auto" else self.tolerance
+        )
         if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
             self._allowed = class_tolerance(stated, TOLERANCE)
@@ -195,18 +215,24 @@ class Monitor:
 
     def _restart(self) -> None:
         """Start every event with a capital of 1."""
-        self._gamblers = {f: Gamblers(bets, self._allowed[_EVENTS[f]]) for f, bets in FAMILIES.items()}
+        self._gamblers = {
+            f: Gamblers(bets, self._allowed[_EVENTS[f]]) for f, bets in FAMILIES.items()
+        }
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
         top = p.argmax(axis=1)
         chosen = [1] if self.n_classes == 2 else list(range(self.n_classes))
         claims = np.concatenate([p[np.arange(len(p)), top][:, None], p[:, chosen]], axis=1)
-        return claims, np.concatenate([(top == y)[:, None], y[:, None] == chosen], axis=1).astype(np.float64)
+        return claims, np.concatenate([(top == y)[:, None], y[:, None] == chosen], axis=1).astype(
+            np.float64
+        )
 
     def _block(self, p: Float64, y: IntArray) -> None:
         claims, marks = self._claims(p, y)
-        each = [g.path(claims[:, _EVENTS[f]], marks[:, _EVENTS[f]]) for f, g in self._gamblers.items()]
+        each = [
+            g.path(claims[:, _EVENTS[f]], marks[:, _EVENTS[f]]) for f, g in self._gamblers.items()
+        ]
         paths = np.stack([log_mean(capitals) for capitals in each], axis=1)
         total = log_mean(paths)
         rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
@@ -244,7 +270,9 @@ class Monitor:
         name = "top label" if family == "top-label" else class_title(number, self.classes)
         evidence = float(np.exp(min(log_evidence, 700.0)))
         many, claimed, happened = (float(v) for v in sums[:3, _EVENTS[family].start + event])
-        return Alarm(row, family, name, words, evidence, int(many), claimed / many, happened / many, row)
+        return Alarm(
+            row, family, name, words, evidence, int(many), claimed / many, happened / many, row
+        )
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -260,7 +288,9 @@ class Monitor:
 
     def strongest(self) -> Alarm:
         """Return the present alarm, or one that describes the event with the most evidence; needs at least one row."""
-        return self.alarm or self._describe(self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0))
+        return self.alarm or self._describe(
+            self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0)
+        )
 
     def _capitals(self) -> Float64:
         return np.array([log_mean(g.capital) for g in self._gamblers.values()])
@@ -310,7 +340,10 @@ class Monitor:
             "evidence_log10": ("gauge", self.log_evidence / np.log(10)),
             "recent_stated": ("gauge", recent["stated"]), "recent_observed": ("gauge", recent["observed"]),
         }  # fmt: skip
-        return "".join(f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
+        return "".join(
+            f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n"
+            for k, (t, v) in values.items()
+        )
 
     # -- saving -----------------------------------------------------------------------------------
 
@@ -318,7 +351,9 @@ class Monitor:
         """Return every array that the evidence depends on, by name."""
         found = {"total": self._total, "allowed": self._allowed}
         for family, g in self._gamblers.items():
-            found |= {f"{family} {name}": getattr(g, name) for name in ("weights", "start", "gained")}
+            found |= {
+                f"{family} {name}": getattr(g, name) for name in ("weights", "start", "gained")
+            }
         return found
 
     @property
@@ -346,13 +381,17 @@ class Monitor:
         """
         schema = state.get("schema") if isinstance(state, dict) else None
         if schema != _SCHEMA:
-            raise ValueError(f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one")
+            raise ValueError(
+                f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one"
+            )
         made = cls(state["level"], state["tolerance"], classes=state["classes"])
         if _checked(state["n_classes"], 0, "n_classes") > _MOST_CLASSES:
             raise ValueError(f"n_classes must be at most {_MOST_CLASSES:,}")
         if state["n_classes"]:
             made._begin(state["n_classes"])
-            made.classes = None if made.classes is None else check_classes(made.classes, made.n_classes)
+            made.classes = (
+                None if made.classes is None else check_classes(made.classes, made.n_classes)
+            )
         # A template of a valid state with these settings: its types and shapes, and the least values of its arrays.
         least = {name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
                  for name, array in made._arrays().items()}  # fmt: skip
@@ -385,7 +424,14 @@ class Monitor:
             text = file.read(_LARGEST_FILE)  # a longer file is cut off, so it is no valid JSON
         try:
             return cls.from_state(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             reason = printable(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise ValueError(f"{printable(path)} is not the state of a monitor: {reason}") from None
 
@@ -395,7 +441,9 @@ def _checked(value: Any, form: Any, name: str) -> Any:
     kind = type(form)
     if kind is dict and isinstance(value, dict) and set(value) == set(form):
         return {key: _checked(value[key], form[key], key) for key in form}
-    if kind is list and isinstance(value, list):  # any number of values, each of the form of the first
+    if kind is list and isinstance(
+        value, list
+    ):  # any number of values, each of the form of the first
         return [_checked(each, form[0], name) for each in value]
     if kind is np.ndarray:
         value = np.asarray(value, dtype=np.float64)
@@ -404,7 +452,11 @@ def _checked(value: Any, form: Any, name: str) -> Any:
         right = value is None or type(value) is int
     else:
         low, high = (0, 2**53) if kind is int else (-1e308, 1e308)
-        right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or low <= value < high)
+        right = (
+            kind in (str, bool, int, float)
+            and type(value) is kind
+            and (kind is str or low <= value < high)
+        )
     if not right:
         raise ValueError(f"{name} has the wrong type, shape or value")
     return value

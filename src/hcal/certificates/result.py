@@ -219,7 +219,11 @@ class OutOfFoldCertificate:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
         folds = [f.to_dict() for f in self.folds]
-        return vars(self) | {"folds": folds, "pooled": self.pooled.to_dict(), "sentences": self.sentences}
+        return vars(self) | {
+            "folds": folds,
+            "pooled": self.pooled.to_dict(),
+            "sentences": self.sentences,
+        }
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

@@ -77,7 +77,9 @@ def rows_words(event: EventCertificate, limit: float) -> str:
     """
     needed = event.rows_needed(limit)
     many = "More rows than is practical" if needed is None else f"About {needed:,} rows"
-    if needed is not None and needed <= event.n:  # a typical sample of this size would have been enough
+    if (
+        needed is not None and needed <= event.n
+    ):  # a typical sample of this size would have been enough
         many = "A few more rows"
     return f"{many} would tell, if it is calibrated."
 
@@ -129,12 +131,16 @@ def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
         _size(found.n, found.k, found.level),
         _rate_sentence(found.pooled, found.overall),
         f"{capital(found.pooled.name)}: {error_words(found)}",
-        f"{wrong} of {folds} fits are proven to be off." if wrong else "No fit is proven to be off.",
+        f"{wrong} of {folds} fits are proven to be off."
+        if wrong
+        else "No fit is proven to be off.",
     ]
 
 
 def _size(n: int, k: int, level: float) -> str:
-    return f"{n:,} rows, {k} classes. All statements hold together with probability {100 * level:g} %."
+    return (
+        f"{n:,} rows, {k} classes. All statements hold together with probability {100 * level:g} %."
+    )
 
 
 def event_sentences(event: EventCertificate, limit: float) -> list[str]:
@@ -190,7 +196,9 @@ def _assumed_sentence(event: EventCertificate) -> str:
     title, rises = capital(event.name), "the true rate never falls as the probability rises"
     if event.monotone.contradicted:
         return f"{title}: the assumption that {rises} is refuted by these rows."
-    return f"{title}: if {rises} (an assumption), the ECE is at most {points(event.monotone.error)}."
+    return (
+        f"{title}: if {rises} (an assumption), the ECE is at most {points(event.monotone.error)}."
+    )
 
 
 def _window(found: Refutation, top: bool = False) -> str:
@@ -203,7 +211,9 @@ def _window(found: Refutation, top: bool = False) -> str:
 
 def _direction(found: Refutation, top: bool = False) -> str:
     words = f"stated too {_HIGH_OR_LOW[found.direction]}"
-    return f"{f'{found.direction}-confident' if top else words} by at least {points(found.at_least)}"
+    return (
+        f"{f'{found.direction}-confident' if top else words} by at least {points(found.at_least)}"
+    )
 
 
 def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
@@ -223,7 +233,9 @@ def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
     wrong = sorted(classes.refutations, key=lambda k: -classes.refutations[k].at_least)
     if not wrong:
         return [*lines, "No class is proven wrong."]
-    named = ", ".join(f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN])
+    named = ", ".join(
+        f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN]
+    )
     more = f" and {len(wrong) - _SHOWN} more" if wrong[_SHOWN:] else ""
     first = f"{capital(classes.title(wrong[0]))}: {_window(classes.refutations[wrong[0]])}."
     return [*lines, f"Proven wrong: {named}{more}.", first]
@@ -253,4 +265,7 @@ def table_lines(certificate: Certificate) -> list[str]:
         numbers = (g.proven_gap, max(map(abs, g.overall)), g.bound)
         rows.append([f"group {printable(g.name)}", f"{g.n:,}", *(f"{x:.4f}" for x in numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    ]

@@ -111,7 +111,9 @@ def bin_edges() -> tuple[Vector, Vector]:
     (0.0, 1.0)
     """
     bits = (np.arange(_SIDE + 1, dtype=np.int32) + (_HALF - _SIDE)) << _SHIFT
-    edge = bits.view(np.float32).astype(np.float64)  # the lower edges of the bins below ½; the last is ½ itself
+    edge = bits.view(np.float32).astype(
+        np.float64
+    )  # the lower edges of the bins below ½; the last is ½ itself
     edge[0] = 0.0
     # ½ has a bin of its own. An upper bin is the mirror image of a lower one.
     low = np.concatenate([edge[:-1], [0.5], 1 - edge[:0:-1]])
@@ -182,7 +184,9 @@ def find_windows(table: EventTable, failure: float) -> Windows:
     # Union bound: levels share the failure equally, and so do the windows of a level and their two sides.
     logs = np.repeat(np.log(2 * sizes * len(sizes) / failure), sizes)
     low, high = kl_interval(observed, logs / rows)
-    return Windows(np.repeat(names, sizes), aligned, first, last, rows, claimed / rows, observed, low, high)
+    return Windows(
+        np.repeat(names, sizes), aligned, first, last, rows, claimed / rows, observed, low, high
+    )
 
 
 def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
@@ -275,7 +279,10 @@ class MonotoneBand:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the band and the bound as plain lists and numbers."""
-        return thinned(self, "at", "low", "high") | {"ece_at_most": self.error, "contradicted": self.contradicted}
+        return thinned(self, "at", "low", "high") | {
+            "ece_at_most": self.error,
+            "contradicted": self.contradicted,
+        }
 
     @classmethod
     def of(cls, table: EventTable, windows: Windows) -> MonotoneBand:

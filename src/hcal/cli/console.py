@@ -88,10 +88,16 @@ def stop(number: int, _frame: Any) -> None:
 def _explain(error: Exception) -> None:
     """Print an error as one line; discard what could not be written to standard output."""
     text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))
-    torch_says = isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", text, re.I)
+    torch_says = isinstance(error, RuntimeError) and re.search(
+        "out of memory|can't allocate memory", text, re.I
+    )
     if torch_says or isinstance(error, MemoryError):
         what = f"not enough memory: {text}".removesuffix(": ")
-        say("error", "red", f"{what}; a command that has --batch-rows can read its file by blocks (--batch-rows 65536)")
+        say(
+            "error",
+            "red",
+            f"{what}; a command that has --batch-rows can read its file by blocks (--batch-rows 65536)",
+        )
     elif isinstance(error, OSError) and error.strerror:
         say("error", "red", f"{error.strerror}: {error.filename or ''}".removesuffix(": "))
     elif known or isinstance(error, _EXPECTED):
@@ -124,7 +130,9 @@ def print_json(data: Mapping[str, Any]) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    sys.stdout.write(json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n")
+    sys.stdout.write(
+        json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
+    )
     sys.stdout.flush()
 
 
@@ -136,7 +144,10 @@ def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]
     own_bar = calibrator is not None and "verbose" in calibrator.get_params(deep=False)
     console = Console(stderr=True)
     spin = console.is_terminal and not quiet and not own_bar
-    with silent() if quiet else nullcontext(), console.status(escape(text)) if spin else nullcontext():
+    with (
+        silent() if quiet else nullcontext(),
+        console.status(escape(text)) if spin else nullcontext(),
+    ):
         yield
 
 

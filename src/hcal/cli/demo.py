@@ -45,10 +45,21 @@ def train_digits() -> dict[str, Any]:
         return part + rng.normal(0, _NOISE, part.shape)
 
     x = np.concatenate([noisy(pixels[_TRAIN:]) for _ in range(_COPIES)])
-    options = {"alpha": 0.0, "batch_size": _TRAIN, "max_iter": _EPOCHS, "tol": 0.0, "n_iter_no_change": _EPOCHS}
+    options = {
+        "alpha": 0.0,
+        "batch_size": _TRAIN,
+        "max_iter": _EPOCHS,
+        "tol": 0.0,
+        "n_iter_no_change": _EPOCHS,
+    }
     net = MLPClassifier((_WIDTH, _WIDTH), random_state=0, **options)
-    with threadpool_limits(1), warnings.catch_warnings():  # for a network this small, threads only wait
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it is meant to be trained for too long
+    with (
+        threadpool_limits(1),
+        warnings.catch_warnings(),
+    ):  # for a network this small, threads only wait
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # it is meant to be trained for too long
         net.fit(noisy(pixels[:_TRAIN]), y[:_TRAIN])
     *hidden, last = zip(net.coefs_, net.intercepts_, strict=True)
     for weights, bias in hidden:
@@ -64,7 +75,9 @@ def train_digits() -> dict[str, Any]:
 @command("hcal demo", "hcal demo --method ts --output /tmp/demo")
 def demo(
     *,
-    output: Annotated[Path, Option("--output", "-o", help="the folder to write to")] = Path("hcal-demo"),
+    output: Annotated[Path, Option("--output", "-o", help="the folder to write to")] = Path(
+        "hcal-demo"
+    ),
     method: Method = "pool",
     shown: Shown,
 ) -> None:
@@ -83,7 +96,9 @@ def demo(
         digits = train_digits()
     with atomic_path(task) as temporary:
         np.savez_compressed(temporary, **digits)
-    with console.working(f"calibrating it with {method}", quiet=shown.silent, calibrator=calibrator):
+    with console.working(
+        f"calibrating it with {method}", quiet=shown.silent, calibrator=calibrator
+    ):
         calibrator.fit(digits["logits_cal"], digits["y_cal"])
     hcal.save(calibrator, model)
     logits, y = digits["logits_test"], digits["y_test"]
@@ -93,7 +108,11 @@ def demo(
     with console.working("writing the report", quiet=shown.silent):
         source = Source(str(task), "test", "logits", checksum(task), str(model))
         write_page(page, measure_report(logits, y, calibrator, source=source))
-    told = {"folder": str(output), "files": [path.name for path in files], "method": calibrator.name}
+    told = {
+        "folder": str(output),
+        "files": [path.name for path in files],
+        "method": calibrator.name,
+    }
     shown.show(told | scores, lambda: _show(files, calibrator, sides, y, scores))
 
 
@@ -102,13 +121,19 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
 
     out, (before, after) = console.out(), scores.values()
     right, claimed = before["accuracy"], before["mean_confidence"]
-    out.print(f"A network was trained on noisy digits. On {len(y):,} new pictures it is right [bold]{right:.1%}[/],")
-    out.print(f"but claims [bold red]{claimed:.1%}[/]: over-confident by {100 * (claimed - right):.1f} points.\n")
+    out.print(
+        f"A network was trained on noisy digits. On {len(y):,} new pictures it is right [bold]{right:.1%}[/],"
+    )
+    out.print(
+        f"but claims [bold red]{claimed:.1%}[/]: over-confident by {100 * (claimed - right):.1f} points.\n"
+    )
     raw, probs = sides.values()
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     now = f"[bold green]{after['mean_confidence']:.1%}[/]"
-    out.print(f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it claims {now}.")
+    out.print(
+        f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it claims {now}."
+    )
     for note in calibrator.info_.get("notes", []):
         out.print(console.name(note))
     for when, each in sides.items():
@@ -116,7 +141,9 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
         console.show_lines(hcal.reliability(each, y, bins=10))
     out.print(console.before_after(scores, "\non the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{console.name(path)}[/]' for path in files)}")
-    out.print(f"next:  open [cyan]{console.name(files[-1])}[/] in a browser, then try your own file:")
+    out.print(
+        f"next:  open [cyan]{console.name(files[-1])}[/] in a browser, then try your own file:"
+    )
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 

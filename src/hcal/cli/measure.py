@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit, Option, echo
 
 from hcal.cli import console, options
-from hcal.cli.options import Blocks, Files, Method, Model, Output, Positive, Shown, command, names_of
+from hcal.cli.options import (
+    Blocks,
+    Files,
+    Method,
+    Model,
+    Output,
+    Positive,
+    Shown,
+    command,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from hcal.evaluation import Evaluation
@@ -62,7 +72,11 @@ class Measured:
             found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
         if self.calibrator is not None:
             before = {name: change.before for name, change in result.differences.items()}
-            found |= {"method": self.calibrator.name, "before": before, "argmax_changed": self.changed}
+            found |= {
+                "method": self.calibrator.name,
+                "before": before,
+                "argmax_changed": self.changed,
+            }
         if result.assessment is not None:
             found["assessment"] = result.assessment.to_dict()
         y = data.labels()
@@ -84,10 +98,14 @@ class Measured:
         console.show_lines("\n".join(self.sentences))
         for note in self.notes:
             console.say("warning", "yellow", note)
-        sides = {"": self.raw} if self.calibrator is None else {"before": self.raw, "after": self.probs}
+        sides = (
+            {"": self.raw} if self.calibrator is None else {"before": self.raw, "after": self.probs}
+        )
         for title, probs in sides.items() if draw else ():
             names = _text_names(data)
-            diagram = hcal.reliability(probs, data.labels(), bins=10, positive=self.positive, classes=names)
+            diagram = hcal.reliability(
+                probs, data.labels(), bins=10, positive=self.positive, classes=names
+            )
             out.print(f"\n[bold]{title}[/]" if title else "")
             console.show_lines(diagram)
 
@@ -105,18 +123,28 @@ def evaluate(
     shown: Shown,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
-    calibrator, asked = options.load_model(model, multilabel=True), {"metrics": names_of(metrics), "ci": ci}
+    calibrator, asked = (
+        options.load_model(model, multilabel=True),
+        {"metrics": names_of(metrics), "ci": ci},
+    )
     if getattr(calibrator, "name", "") == "multilabel":
         data = files.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)
-        lines = [f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items()) for label, each in scores.items()]
-        shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
+        lines = [
+            f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items())
+            for label, each in scores.items()
+        ]
+        shown.show(
+            {"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines))
+        )
         return
     found = _measure(files, blocks, calibrator, positive, asked, shown.silent)
     shown.show(found.to_dict, lambda: found.show(draw=diagram))
 
 
-def _measure(files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, quiet: bool) -> Measured:
+def _measure(
+    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, quiet: bool
+) -> Measured:
     """Measure the probabilities of files, or a model's; a pass over blocks keeps a sample for the diagram."""
     import numpy as np
 
@@ -131,19 +159,33 @@ def _measure(files: Files, blocks: Blocks, calibrator: Any, positive: str | None
         number = options.class_number(positive, source.classes)
         with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
             done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
-        data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
+        data = replace(
+            source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:])
+        )
         raw = _own_probs(data)
         probs = raw if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
-        found = (done.argmax_changed, {"how": done.how, "sample_rows": len(done.sample)}, done.sentences)
-        return Measured(data, calibrator, number, done.result, raw, probs, *found, overlap_note(done.overlap))
+        found = (
+            done.argmax_changed,
+            {"how": done.how, "sample_rows": len(done.sample)},
+            done.sentences,
+        )
+        return Measured(
+            data, calibrator, number, done.result, raw, probs, *found, overlap_note(done.overlap)
+        )
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
     y, number = data.labels(), options.class_number(positive, data.classes)
-    asked = asked | {"sample_weight": data.weight, "groups": data.groups, "classes": _text_names(data)}
+    asked = asked | {
+        "sample_weight": data.weight,
+        "groups": data.groups,
+        "classes": _text_names(data),
+    }
     with console.working(f"measuring {console.shape_of(data)}", quiet=quiet):
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-        result = hcal.evaluate(probs, y, baseline=None if calibrator is None else raw, positive=number, **asked)
+        result = hcal.evaluate(
+            probs, y, baseline=None if calibrator is None else raw, positive=number, **asked
+        )
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
     return Measured(data, calibrator, number, result, raw, probs, changed, {}, [], notes)
@@ -152,7 +194,10 @@ def _measure(files: Files, blocks: Blocks, calibrator: Any, positive: str | None
 # -- report, certify, compare, watch ----------------------------------------------------------------------
 
 
-@command("hcal report test.npz -o report.html", "hcal report study.csv --label y --cross-fit -o report.html")
+@command(
+    "hcal report test.npz -o report.html",
+    "hcal report study.csv --label y --cross-fit -o report.html",
+)
 def report(
     *,
     files: Files,
@@ -162,7 +207,9 @@ def report(
     positive: Positive = None,
     threshold: Annotated[list[float], Option(help="a decision threshold; repeatable")] = [],  # noqa: B006
     cost: Annotated[str | None, Option(help="the costs of errors, such as fn=10,fp=1")] = None,
-    cross_fit: Annotated[bool, Option("--cross-fit", help="fit and test a method on the same rows, by folds")] = False,
+    cross_fit: Annotated[
+        bool, Option("--cross-fit", help="fit and test a method on the same rows, by folds")
+    ] = False,
     method: Method = None,
     blocks: Blocks,
     shown: Shown,
@@ -172,7 +219,12 @@ def report(
 
     options.check_output(output, *files.file, model, files.labels)
     calibrator = options.load_model(model)
-    wanted: Any = {"ci": ci, "threshold": tuple(threshold), "cost": parse_cost(cost), "cross_fit": cross_fit}
+    wanted: Any = {
+        "ci": ci,
+        "threshold": tuple(threshold),
+        "cost": parse_cost(cost),
+        "cross_fit": cross_fit,
+    }
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         wanted["positive"] = options.class_number(positive, source.classes)
@@ -180,11 +232,23 @@ def report(
             content = measure_blocks(source, calibrator, **wanted, **told)
     else:
         data = files.read(calibrator)
-        wanted |= {"positive": options.class_number(positive, data.classes), "class_names": _text_names(data)}
-        file = (str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options())
+        wanted |= {
+            "positive": options.class_number(positive, data.classes),
+            "class_names": _text_names(data),
+        }
+        file = (
+            str(data.path),
+            data.part,
+            data.kind,
+            data.checksum(),
+            str(model or ""),
+            files.options(),
+        )
         wanted |= {"input": data.kind, "groups": data.groups, "source": Source(*file)}
         with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
-            content = measure_report(data.values, data.labels(), method if cross_fit else calibrator, **wanted)
+            content = measure_report(
+                data.values, data.labels(), method if cross_fit else calibrator, **wanted
+            )
     verdict = write_page(output, content)
     for alarm in verdict.alarms:
         console.say("warning", "yellow", alarm)
@@ -207,7 +271,10 @@ def parse_cost(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
     try:
-        found = {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
+        found = {
+            name.strip(): float(value)
+            for name, value in (part.split("=") for part in text.split(","))
+        }
     except ValueError:
         found = {}
     if set(found) != {"fn", "fp"}:
@@ -221,10 +288,16 @@ def certify(
     files: Annotated[Files, "weight"],
     model: Model = None,
     level: Annotated[float, Option(help="confidence level at which all statements hold")] = 0.95,
-    assume: Annotated[str | None, Option(help="monotone: add bounds for a true rate that never falls")] = None,
+    assume: Annotated[
+        str | None, Option(help="monotone: add bounds for a true rate that never falls")
+    ] = None,
     positive: Positive = None,
-    out_of_fold: Annotated[str | None, Option(help="fit this method on these rows by folds, and certify it")] = None,
-    fresh: Annotated[bool, Option("--fresh", help="no row of this hcal apply output was used in the fit")] = False,
+    out_of_fold: Annotated[
+        str | None, Option(help="fit this method on these rows by folds, and certify it")
+    ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="no row of this hcal apply output was used in the fit")
+    ] = False,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -248,7 +321,10 @@ def certify(
             )
         y = data.labels()
         rows: list[Any] = [_own_probs(data), y]
-        wanted |= {"positive": options.class_number(positive, data.classes), "classes": _text_names(data)}
+        wanted |= {
+            "positive": options.class_number(positive, data.classes),
+            "classes": _text_names(data),
+        }
         if out_of_fold is not None:
             wanted["out_of_fold"] = True
             rows = [hcal.make_calibrator(out_of_fold, input=data.kind), data.values, y]
@@ -260,16 +336,25 @@ def certify(
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))
 
 
-@command("hcal compare task.npz --methods ts,iso,pool", "hcal compare tasks/ --methods pool,h --out results.jsonl")
+@command(
+    "hcal compare task.npz --methods ts,iso,pool",
+    "hcal compare tasks/ --methods pool,h --out results.jsonl",
+)
 def compare(
     *,
     files: Annotated[Files, "weight"],
-    test: Annotated[Path | None, Option(help="test on this file; else the test part, else folds")] = None,
-    methods: Annotated[str | None, Option(help="registry names separated by commas; default: all")] = None,
+    test: Annotated[
+        Path | None, Option(help="test on this file; else the test part, else folds")
+    ] = None,
+    methods: Annotated[
+        str | None, Option(help="registry names separated by commas; default: all")
+    ] = None,
     metrics: Annotated[str | None, Option(help="names separated by commas")] = None,
     sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
     folds: Annotated[int, Option(help="number of folds of a file without a test part")] = 5,
-    out: Annotated[Path | None, Option(help="a file for finished results; an interrupted run resumes")] = None,
+    out: Annotated[
+        Path | None, Option(help="a file for finished results; an interrupted run resumes")
+    ] = None,
     latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
     jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,
@@ -293,7 +378,9 @@ def compare(
         learn = asked.read(part="cal")
         values, y = learn.values, learn.labels()
         if test is None and not learn.part:
-            return Task.from_arrays(name, values, y, input=learn.kind, folds=folds, groups=learn.groups)
+            return Task.from_arrays(
+                name, values, y, input=learn.kind, folds=folds, groups=learn.groups
+            )
         asked = replace(asked, group=None, input=learn.kind)
         unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
         return Task.from_arrays(name, values, y, unseen.values, unseen.labels(), learn.kind)
@@ -322,12 +409,20 @@ def watch(
     files: Annotated[Files, "group", "weight", "labels"],
     model: Model = None,
     level: Annotated[float, Option(help="probability of a false alarm, over all time")] = 0.05,
-    tolerance: Annotated[str, Option(help="deviation that raises no alarm; auto: by the data")] = "auto",
-    state: Annotated[Path | None, Option(help="continue from this file if it exists, and update it")] = None,
-    reset: Annotated[bool, Option("--reset", help="forget the evidence so far, keep the settings")] = False,
+    tolerance: Annotated[
+        str, Option(help="deviation that raises no alarm; auto: by the data")
+    ] = "auto",
+    state: Annotated[
+        Path | None, Option(help="continue from this file if it exists, and update it")
+    ] = None,
+    reset: Annotated[
+        bool, Option("--reset", help="forget the evidence so far, keep the settings")
+    ] = False,
     since: Annotated[str | None, Option(help="show recent rows from this date on")] = None,
     date: Annotated[str | None, Option(help="the date of these files; today by default")] = None,
-    reference: Annotated[Path | None, Option(help="compare scores with this file's, without labels")] = None,
+    reference: Annotated[
+        Path | None, Option(help="compare scores with this file's, without labels")
+    ] = None,
     prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
     shown: Shown,
 ) -> None:
@@ -339,7 +434,9 @@ def watch(
     for path in (state, prometheus):
         options.check_output(path, *files.file, model, reference)
     allowed = tolerance if tolerance == "auto" else float(tolerance)
-    monitor = Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
+    monitor = (
+        Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
+    )
     if reset:
         monitor.reset()
     calibrator = options.load_model(model)
@@ -359,8 +456,16 @@ def watch(
         with atomic_path(prometheus) as temporary:
             temporary.write_text(monitor.prometheus(), encoding="utf-8")
     alarm = None if monitor.alarm is None else vars(monitor.alarm)
-    found = {"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm, "files": monitor.files}
-    found |= {"windows": monitor.windows(since), "drift": {name: vars(each) for name, each in drifts.items()}}
+    found = {
+        "rows": monitor.n,
+        "log_evidence": monitor.log_evidence,
+        "alarm": alarm,
+        "files": monitor.files,
+    }
+    found |= {
+        "windows": monitor.windows(since),
+        "drift": {name: vars(each) for name, each in drifts.items()},
+    }
     shown.show(found, lambda: None)
     if alarm is not None:
         raise Exit(3)  # 1 is an error, 2 a wrong command
@@ -375,7 +480,11 @@ def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) ->
     from hcal.io.class_names import reorder
 
     data = file.read(calibrator)
-    probs = _own_probs(data) if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
+    probs = (
+        _own_probs(data)
+        if calibrator is None
+        else np.asarray(calibrator.predict_proba(data.values))
+    )
     y, names = data.labels(), _text_names(data)
     if names is not None:
         monitor.classes = tuple(names) if monitor.classes is None else monitor.classes

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from hcal.cli import console
-from hcal.cli.options import Blocks, Files, Method, ModelFile, Output, Shown, check_output, command, load_model
+from hcal.cli.options import (
+    Blocks,
+    Files,
+    Method,
+    ModelFile,
+    Output,
+    Shown,
+    check_output,
+    command,
+    load_model,
+)
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
@@ -22,52 +32,81 @@ FEW_ROWS, FEW_OF_A_CLASS = 100, 20
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
 
 
-@command("hcal fit cal.npz -o model.hcal", "hcal fit t.csv --scores 'p_*' --label y --id id -o model.hcal")
+@command(
+    "hcal fit cal.npz -o model.hcal",
+    "hcal fit t.csv --scores 'p_*' --label y --id id -o model.hcal",
+)
 def fit(
     *,
     files: Files,
     output: Output,
     method: Method = None,
-    preserve: Annotated[str | None, Option(help="what must not change: auto, accuracy, order or none")] = None,
-    param: Annotated[list[str], Option(help="a parameter of the method, name=value; repeatable")] = [],  # noqa: B006
-    multilabel: Annotated[bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")] = False,
-    sample_rows: Annotated[int | None, Option(help="learn from a random sample of this many rows")] = None,
+    preserve: Annotated[
+        str | None, Option(help="what must not change: auto, accuracy, order or none")
+    ] = None,
+    param: Annotated[
+        list[str], Option(help="a parameter of the method, name=value; repeatable")
+    ] = [],  # noqa: B006
+    multilabel: Annotated[
+        bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")
+    ] = False,
+    sample_rows: Annotated[
+        int | None, Option(help="learn from a random sample of this many rows")
+    ] = None,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
-    from hcal.calibrators.files import save
+    from hcal.methods.files import save
 
     check_output(output, *files.file, files.labels)
     params = parse_params([*param, *([] if preserve is None else [f"preserve={preserve}"])])
     warned: list[str] = []
     if sample_rows is not None or (blocks.asked(files) and not multilabel):
-        from hcal.calibrators.batches import SAMPLE_ROWS, fit_batches
+        from hcal.methods.batches import SAMPLE_ROWS, fit_batches
 
         source = files.batches(blocks.batch_rows, part="cal")
         source.check_labels()
         data, rows = source.first, source.n_rows
         what = f"{source.name} ({rows:,} × {source.n_classes:,})"
         calibrator = _new_calibrator(method, data, params)
-        with blocks.working(f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent) as told:
-            fit_batches(calibrator, source, sample_rows=sample_rows or SAMPLE_ROWS, run=told["runner"])
+        with blocks.working(
+            f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
+        ) as told:
+            fit_batches(
+                calibrator, source, sample_rows=sample_rows or SAMPLE_ROWS, run=told["runner"]
+            )
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
         calibrator = _new_calibrator(method, data, params, multilabel=multilabel)
-        with console.working(f"fitting {calibrator.name} on {what}", quiet=shown.silent, calibrator=calibrator):
+        with console.working(
+            f"fitting {calibrator.name} on {what}", quiet=shown.silent, calibrator=calibrator
+        ):
             if multilabel:
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
                 warned = _warnings(data)
-                more = {"sample_weight": data.weight, "groups": data.groups, "classes": data.classes}
+                more = {
+                    "sample_weight": data.weight,
+                    "groups": data.groups,
+                    "classes": data.classes,
+                }
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
     _remember(calibrator, files, data)
     save(calibrator, output)
     for text in warned:
         console.say("warning", "yellow", text)
-    found = {"model": str(output), "method": calibrator.name, "rows": rows, "what": what, "warnings": warned}
-    shown.show(found | facts(calibrator), lambda: _show_fit(calibrator, what, output, files.file[0]))
+    found = {
+        "model": str(output),
+        "method": calibrator.name,
+        "rows": rows,
+        "what": what,
+        "warnings": warned,
+    }
+    shown.show(
+        found | facts(calibrator), lambda: _show_fit(calibrator, what, output, files.file[0])
+    )
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
@@ -90,17 +129,19 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
     return params
 
 
-def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False) -> Any:
+def _new_calibrator(
+    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False
+) -> Any:
     """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
     if multilabel:
-        from hcal.calibrators.multilabel import MultilabelCalibrator
+        from hcal.methods.multilabel import MultilabelCalibrator
 
         return MultilabelCalibrator(method or "pool", input=data.kind, **params)
     if not data.questions:
-        from hcal.calibrators import make_calibrator
+        from hcal.methods import make_calibrator
 
         return make_calibrator(method or "pool", **params, input=data.kind)
-    from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
+    from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 
     if unknown := sorted(set(params) - {"min_questions"}):
         raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
@@ -116,15 +157,21 @@ def _warnings(data: DataFile) -> list[str]:
 
     rows, names = len(data.values), data.classes or range(data.n_classes)
     two = data.n_classes == 2 and not data.questions
-    if two and (said := swapped(to_probs(data.values, data.kind), data.labels(), f"class {names[1]}")):
+    if two and (
+        said := swapped(to_probs(data.values, data.kind), data.labels(), f"class {names[1]}")
+    ):
         return said
     found, counts = unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:
-        advice = "what they show is mostly chance. Some hundreds, and others to test on, are a start"
+        advice = (
+            "what they show is mostly chance. Some hundreds, and others to test on, are a start"
+        )
         return [f"{rows} rows are very few to learn from: {advice}"]
     if two and len(found) == 2 and (few := counts.min()) < FEW_OF_A_CLASS:
         rare = names[int(found[counts.argmin()])]
-        return [f"only {few} of {rows:,} rows are of class {rare}: what is learned of it is mostly chance"]
+        return [
+            f"only {few} of {rows:,} rows are of class {rare}: what is learned of it is mostly chance"
+        ]
     return []
 
 
@@ -146,7 +193,10 @@ def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
 def facts(calibrator: Any) -> dict[str, Any]:
     """Return the facts about a fitted calibrator as plain values for JSON."""
     if calibrator.name == "multilabel":
-        return {"labels": list(calibrator.label_names_), "own_weight": calibrator.own_weight_.tolist()}
+        return {
+            "labels": list(calibrator.label_names_),
+            "own_weight": calibrator.own_weight_.tolist(),
+        }
     names = getattr(calibrator, "class_names_", None)
     return {
         "title": calibrator.title,
@@ -165,12 +215,17 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     """Print the scores before and after calibration, notes about the fit, and the next command to try."""
     out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":
-        out.print(f"calibrated {len(calibrator.label_names_)} labels on {what}\nwrote [bold]{model}[/]")
+        out.print(
+            f"calibrated {len(calibrator.label_names_)} labels on {what}\nwrote [bold]{model}[/]"
+        )
         return
     title = f"{console.name(calibrator.title)} on {what} [dim](the rows it learned from; test it on others)[/]"
     out.print(console.before_after(calibrator.scores_, title))
     info = calibrator.info_
-    for note in [*info.get("notes", []), *([info["batches"]["words"]] if "batches" in info else [])]:
+    for note in [
+        *info.get("notes", []),
+        *([info["batches"]["words"]] if "batches" in info else []),
+    ]:
         out.print(f"\n{console.name(note)}")
     out.print(f"\nwrote [bold]{model}[/]")
     if info["fitted_on"]["part"]:
@@ -180,14 +235,19 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
         out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o {output}[/]")
 
 
-@command("hcal apply model.hcal new.csv -o probs.csv", "hcal apply model.hcal 'days/*.parquet' -o calibrated/")
+@command(
+    "hcal apply model.hcal new.csv -o probs.csv",
+    "hcal apply model.hcal 'days/*.parquet' -o calibrated/",
+)
 def apply(
     *,
     model: ModelFile,
     files: Annotated[Files, "group", "weight"],
     output: Output,
     keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False,
-    prior: Annotated[str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")] = None,
+    prior: Annotated[
+        str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")
+    ] = None,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -198,7 +258,9 @@ def apply(
 
     check_output(output, model, *files.file)
     calibrator = load_model(model, multilabel=True)
-    paths = [path.absolute() for path in files_of(files.file)]  # a worker process may have another working folder
+    paths = [
+        path.absolute() for path in files_of(files.file)
+    ]  # a worker process may have another working folder
     if len(paths) > 1 and not output.suffix:  # several files are written to files of the same names
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise ValueError(f"{output} exists: name a new or an empty folder")
@@ -217,11 +279,19 @@ def apply(
             done.append(each)
             told["advance"](each[0])
     rows, total = map(sum, zip(*done, strict=True))
-    found = {"output": str(output), "files": len(done), "rows": rows, "mean_confidence": total / max(rows, 1)}
+    found = {
+        "output": str(output),
+        "files": len(done),
+        "rows": rows,
+        "mean_confidence": total / max(rows, 1),
+    }
     found |= {"method": calibrator.name, "model": made_by}
     many = f" in {len(done)} files" if len(done) > 1 else ""
     line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
-    shown.show(found, lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"))
+    shown.show(
+        found,
+        lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"),
+    )
 
 
 def _target(folder: Path, path: Path) -> Path:
@@ -238,11 +308,15 @@ def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
     try:
         frequencies = [float(part) for part in prior.split(",")]
     except ValueError:
-        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
+        raise ValueError(
+            f"--prior takes numbers with commas, or 'estimate', got {prior!r}"
+        ) from None
     return calibrator.with_prior(frequencies)
 
 
-def _apply_to(cal: Any, batch_rows: int | None, keep: bool, made_by: str, piece: tuple[Files, Path]) -> Any:
+def _apply_to(
+    cal: Any, batch_rows: int | None, keep: bool, made_by: str, piece: tuple[Files, Path]
+) -> Any:
     """Apply a calibrator to one source and write one file; return rows and the sum of confidences."""
     import numpy as np
 
@@ -279,7 +353,12 @@ def info(*, model: ModelFile, shown: Shown) -> None:
     from hcal.leakage import model_fingerprint
 
     calibrator = load_model(model, multilabel=True)
-    found = {"model": str(model), "sha256": checksum(model), "hcal": __version__, "method": calibrator.name}
+    found = {
+        "model": str(model),
+        "sha256": checksum(model),
+        "hcal": __version__,
+        "method": calibrator.name,
+    }
     if hasattr(calibrator, "map_"):
         found["fingerprint"] = model_fingerprint(calibrator)
         found["rows"] = int(calibrator.fitted_on_["rows"])
@@ -316,7 +395,9 @@ def export(
     *,
     model: ModelFile,
     output: Output,
-    width: Annotated[str | None, Option(help="the floats of an ONNX graph: float32 or float64")] = None,
+    width: Annotated[
+        str | None, Option(help="the floats of an ONNX graph: float32 or float64")
+    ] = None,
     shown: Shown,
 ) -> None:
     """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""
@@ -324,4 +405,7 @@ def export(
 
     check_output(output, model)
     write(load_model(model), output, **({} if width is None else {"width": width}))
-    shown.show({"output": str(output)}, lambda: console.out().print(f"wrote [bold]{console.name(output)}[/]"))
+    shown.show(
+        {"output": str(output)},
+        lambda: console.out().print(f"wrote [bold]{console.name(output)}[/]"),
+    )

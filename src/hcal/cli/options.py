@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _PEAK = 10
 
 
-Method = Annotated[str | None, Option(help="a calibrator by its registry name \\[default: pool; ts for questions]")]
+Method = Annotated[
+    str | None, Option(help="a calibrator by its registry name \\[default: pool; ts for questions]")
+]
 Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
 Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
@@ -35,20 +37,34 @@ class Files:
     """The files of a command and how to read them; all fields but the first are those of :class:`hcal.io.Request`."""
 
     file: Annotated[list[Path], Argument(help=_FILES, metavar="FILE")]
-    input: Annotated[str | None, Option(help="logits, probs or log_probs, if the file does not say")] = None
+    input: Annotated[
+        str | None, Option(help="logits, probs or log_probs, if the file does not say")
+    ] = None
     labels: Annotated[Path | None, Option(help="a second file with the labels y")] = None
-    scores: Annotated[str | None, Option(help="columns: a pattern 'logit_*', or names with commas")] = None
+    scores: Annotated[
+        str | None, Option(help="columns: a pattern 'logit_*', or names with commas")
+    ] = None
     label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
     id: Annotated[str | None, Option(help="a column that names the rows; apply copies it")] = None
-    group: Annotated[str | None, Option(help="a column of groups; rows of a group are dependent")] = None
+    group: Annotated[
+        str | None, Option(help="a column of groups; rows of a group are dependent")
+    ] = None
     weight: Annotated[str | None, Option(help="a column of weights; 2 counts the row twice")] = None
-    classes: Annotated[str | None, Option(help="names separated by commas, in the order of the columns")] = None
-    option_score: Annotated[str | None, Option("--score", help="of an option: sum, length, mutual-information")] = None
+    classes: Annotated[
+        str | None, Option(help="names separated by commas, in the order of the columns")
+    ] = None
+    option_score: Annotated[
+        str | None, Option("--score", help="of an option: sum, length, mutual-information")
+    ] = None
     unit: Annotated[str | None, Option(help="percent, if probabilities go up to 100")] = None
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
-    unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = "error"
+    unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = (
+        "error"
+    )
     ranges: Annotated[str, Option(help="middle: read a stated '70-80 %' as 75 %")] = "error"
-    ignore_index: Annotated[int | None, Option(help="leave out rows, or pixels, with this label")] = None
+    ignore_index: Annotated[
+        int | None, Option(help="leave out rows, or pixels, with this label")
+    ] = None
 
     def request(self, calibrator: Any = None) -> Request:
         """Return how the rows are asked for; what the options leave open is as in the calibrator's fit."""
@@ -59,7 +75,9 @@ class Files:
         asked = Request(**{name: value for name, value in given.items() if name != "file"})
         if calibrator is None:
             return asked
-        remembered = getattr(calibrator, "info_", {}).get("request", {})  # a multilabel calibrator has no info_
+        remembered = getattr(calibrator, "info_", {}).get(
+            "request", {}
+        )  # a multilabel calibrator has no info_
         return asked.for_model({"input": calibrator.input, **remembered})
 
     def read(self, calibrator: Any = None, **options: Any) -> DataFile:
@@ -101,13 +119,21 @@ class Files:
 class Blocks:
     """How to work on more rows than memory holds: the rows of a block, and the processes that share the work."""
 
-    batch_rows: Annotated[int | None, Option(min=1, help="read this many rows at a time, to save memory")] = None
-    workers: Annotated[int | None, Option(min=1, help="number of processes; the result is the same")] = None
-    scheduler: Annotated[str | None, Option(help="address of a Dask scheduler: its workers share the work")] = None
+    batch_rows: Annotated[
+        int | None, Option(min=1, help="read this many rows at a time, to save memory")
+    ] = None
+    workers: Annotated[
+        int | None, Option(min=1, help="number of processes; the result is the same")
+    ] = None
+    scheduler: Annotated[
+        str | None, Option(help="address of a Dask scheduler: its workers share the work")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
-            raise ValueError("--workers are of this machine, --scheduler has its own: give one of them")
+            raise ValueError(
+                "--workers are of this machine, --scheduler has its own: give one of them"
+            )
 
     def asked(self, files: Files) -> bool:
         """Whether rows are read block by block: because of an option, or because there are several files."""
@@ -135,7 +161,9 @@ class Blocks:
 class Shown:
     """Whether the output is for a person, for a program (JSON), or not printed."""
 
-    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors and warnings")] = False
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", help="print nothing but errors and warnings")
+    ] = False
     json: Annotated[bool, Option("--json", help="print one JSON object; NaN is null")] = False
 
     @property
@@ -188,7 +216,9 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
             made[name] = kind, [f.name for f in kept]
             for f in kept:
                 default = Parameter.empty if f.default is MISSING else f.default
-                shown.append(parameter.replace(name=f.name, annotation=hints[f.name], default=default))
+                shown.append(
+                    parameter.replace(name=f.name, annotation=hints[f.name], default=default)
+                )
 
         def run(**given: Any) -> None:
             with console.friendly():
@@ -230,11 +260,13 @@ def class_number(name: str | None, names: Any) -> int:
 
 def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     """Return the calibrator of a file, None without a file; refuse a multilabel one unless it is allowed."""
-    from hcal.calibrators.files import load
+    from hcal.methods.files import load
 
     calibrator = None if path is None else load(path)
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
-        raise ValueError(f"{path} has several labels a row: apply, evaluate and info read it, other commands do not")
+        raise ValueError(
+            f"{path} has several labels a row: apply, evaluate and info read it, other commands do not"
+        )
     return calibrator
 
 
@@ -244,5 +276,7 @@ def check_output(output: Path | None, *read: Path | None) -> None:
         return
     if not output.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {output.parent}")
-    if output.exists() and any(path.exists() and output.samefile(path) for path in read if path is not None):
+    if output.exists() and any(
+        path.exists() and output.samefile(path) for path in read if path is not None
+    ):
         raise ValueError(f"the output {output} is also an input: choose another name")

@@ -12,4 +12,12 @@ from hcal.evaluation.diagram import Reliability, reliability
 from hcal.evaluation.evaluator import evaluate
 from hcal.evaluation.result import Evaluation
 
-__all__ = ["Assessment", "Evaluation", "Reliability", "ReliabilityCurve", "collapse_reasons", "evaluate", "reliability"]
+__all__ = [
+    "Assessment",
+    "Evaluation",
+    "Reliability",
+    "ReliabilityCurve",
+    "collapse_reasons",
+    "evaluate",
+    "reliability",
+]

@@ -15,7 +15,14 @@ from scipy.special import ndtri
 
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.event import class_tolerance
-from hcal.certificates.sentences import capital, error_words, points, rows_words, share, window_words
+from hcal.certificates.sentences import (
+    capital,
+    error_words,
+    points,
+    rows_words,
+    share,
+    window_words,
+)
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test
@@ -100,7 +107,11 @@ class Assessment:
 
 
 def assess(
-    s: Sample, certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None, title: str
+    s: Sample,
+    certificate: Certificate,
+    top: CalibrationTest,
+    vector: CalibrationTest | None,
+    title: str,
 ) -> Assessment:
     """Return the assessment that follows from a sample's certificate and tests; the title names the event."""
     event, limit = certificate.headline, certificate.limit
@@ -119,7 +130,17 @@ def assess(
         grade = "good" if far <= FEW_ROWS and skill.status == "proven" else "care"
     exact = _exactly(certificate, top, vector)
     return Assessment(
-        title, event.estimate, event.bound, limit, event.share_far, far, needed, within, exact, skill, grade
+        title,
+        event.estimate,
+        event.bound,
+        limit,
+        event.share_far,
+        far,
+        needed,
+        within,
+        exact,
+        skill,
+        grade,
     )
 
 
@@ -142,7 +163,9 @@ def _class_shares(certificate: Certificate) -> list[float]:
     return [r.rows / certificate.n for k, r in c.refutations.items() if r.at_least > limit[k]]
 
 
-def _within(title: str, event: EventCertificate, limit: float, far: float, level: float) -> Statement:
+def _within(
+    title: str, event: EventCertificate, limit: float, far: float, level: float
+) -> Statement:
     told = f"{title} within {points(limit)}"
     if far > MANY_ROWS:
         r = event.refutation
@@ -152,7 +175,9 @@ def _within(title: str, event: EventCertificate, limit: float, far: float, level
         return Statement("refuted", f"{told}: refuted for {share(far)} of the rows.{worst}")
     if event.bound <= limit:
         return Statement("proven", f"{told}, on average: proven at {share(level)}.")
-    return Statement("open", f"{told}: cannot be told from {event.n:,} rows. {rows_words(event, limit)}")
+    return Statement(
+        "open", f"{told}: cannot be told from {event.n:,} rows. {rows_words(event, limit)}"
+    )
 
 
 def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
@@ -175,7 +200,9 @@ def p_words(test: CalibrationTest) -> str:
     return f"p {'≤' if floor else '='} {test.p_value:.2g}"
 
 
-def _exactly(certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None) -> Statement:
+def _exactly(
+    certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None
+) -> Statement:
     """Refute exact calibration, by the certificate or by a test, or leave it open."""
     limit = (1 - certificate.level) / 2  # two tests share the level
     told = f"{p_words(top)} for the top label"
@@ -194,7 +221,9 @@ def knows_more(s: Sample, level: float) -> Statement:
     base = -np.log(frequency[s.y])
     difference = nll_rows(s) - base
     mean, total = float(difference.mean()), float(base.mean())
-    reach = float(ndtri((1 + level) / 2) * difference.std(ddof=1) / np.sqrt(s.n)) if s.n > 1 else np.inf
+    reach = (
+        float(ndtri((1 + level) / 2) * difference.std(ddof=1) / np.sqrt(s.n)) if s.n > 1 else np.inf
+    )
     told = f"NLL {mean + total:.4g} against {total:.4g} of a predictor that states the base rates"
     if mean + reach < 0:
         return Statement("proven", f"It knows more than the base rates: {told}.")
@@ -204,7 +233,12 @@ def knows_more(s: Sample, level: float) -> Statement:
 
 
 def collapse_reasons(
-    *, accuracy: float, mean_confidence: float, nll: float, n_classes: int, nll_before: float | None = None
+    *,
+    accuracy: float,
+    mean_confidence: float,
+    nll: float,
+    n_classes: int,
+    nll_before: float | None = None,
 ) -> list[str]:
     """Return why a predictor counts as collapsed, in plain words; an empty list if it does not.
 
@@ -230,7 +264,9 @@ def collapse_reasons(
     # Confidence and accuracy on a scale from 0 (a uniform guess) to 1 (certainty).
     stated, known = ((x - uniform) / (1 - uniform) for x in (mean_confidence, accuracy))
     # With few classes no accuracy can be above 10/K, so the second rule does not depend on K.
-    if (mean_confidence < 3 * uniform and accuracy > 10 * uniform) or (known > 0.1 and stated < known / 5):
+    if (mean_confidence < 3 * uniform and accuracy > 10 * uniform) or (
+        known > 0.1 and stated < known / 5
+    ):
         reasons.append(
             f"mean confidence is {mean_confidence:.4f} (a uniform guess: {uniform:.4g}) "
             f"while {accuracy:.1%} of the predictions are right".replace("%", " %")

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs, leakage
-from hcal.calibrators.base import Calibrator
 from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
@@ -26,6 +25,7 @@ from hcal.evaluation.result import Difference, Evaluation
 from hcal.inputs import to_probs
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
 from hcal.io.reading import Piece
+from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.passes import Runner, add_up
 
@@ -97,7 +97,9 @@ class _Part:
             probs = inputs.check_probs(calibrator.predict_proba(batch.scores))[0]
             self.after.update(probs, batch.y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-            x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+            x = inputs.check_logits(
+                batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_
+            )[0]
             self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
         if self.groups is not None:
             self.groups.update(probs, batch.y, batch.groups)
@@ -131,7 +133,9 @@ def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
 
-def _measure(empty: Callable[[], _Part], calibrator: Calibrator | None, rows: NDArray[np.int64], piece: Piece) -> _Part:
+def _measure(
+    empty: Callable[[], _Part], calibrator: Calibrator | None, rows: NDArray[np.int64], piece: Piece
+) -> _Part:
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):
@@ -183,11 +187,15 @@ def evaluate_batches(
     pieces, grouped = source.pieces(), source.first.groups is not None
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes)
     empty = partial(_Part, source.n_classes, [n for n in NAMES if n in wanted], positive, grouped)
-    whole = add_up(partial(_measure, empty, calibrator, rows), pieces, empty, runner=runner, advance=advance)
+    whole = add_up(
+        partial(_measure, empty, calibrator, rows), pieces, empty, runner=runner, advance=advance
+    )
 
     columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
     sample = Batch(kind=source.kind, start=0, **columns)
-    names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
+    names = (
+        None if source.classes is None else [str(name) for name in source.classes]
+    )  # of positions
     asked: dict[str, Any] = {"metrics": metrics, "ci": ci, "positive": positive, "classes": names}
     asked |= {"sample_weight": sample.weight, "groups": sample.groups}
     sides = [None] if calibrator is None else [None, calibrator]
@@ -201,13 +209,19 @@ def evaluate_batches(
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
         bounds = streamed.bounds()
-        how |= {n: f"all rows, within {bounds[n]:.1e}" if n in NAMES else "sample" for n in how if bounds.get(n, 1)}
+        how |= {
+            n: f"all rows, within {bounds[n]:.1e}" if n in NAMES else "sample"
+            for n in how
+            if bounds.get(n, 1)
+        }
         if whole.groups is not None:
             result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
 
 
-def _evaluate_sample(sample: Batch, asked: dict[str, Any], calibrator: Calibrator | None) -> Evaluation:
+def _evaluate_sample(
+    sample: Batch, asked: dict[str, Any], calibrator: Calibrator | None
+) -> Evaluation:
     """Evaluate the sample as it is (None), or after calibration; only paired intervals need both at once."""
     raw = probs = to_probs(sample.scores, sample.kind)
     if calibrator is not None:
@@ -216,18 +230,30 @@ def _evaluate_sample(sample: Batch, asked: dict[str, Any], calibrator: Calibrato
     return evaluate(probs, sample.y, **asked)
 
 
-def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None = None) -> Evaluation:
+def _over_all(
+    drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None = None
+) -> Evaluation:
     """Return the evaluation of a sample with the numbers of all rows in place of the sample's, where there are any."""
     values: dict[str, Any] = {}
     if drawn.n < streamed.n:
         values = streamed.result() | {"mean_confidence": streamed.mean_confidence}
-    told = {name: values.get(name, getattr(drawn, name)) for name in ("accuracy", "mean_confidence", "nll")}
+    told = {
+        name: values.get(name, getattr(drawn, name))
+        for name in ("accuracy", "mean_confidence", "nll")
+    }
     results = {n: replace(r, value=values.get(n, r.value)) for n, r in drawn.results.items()}
     paired, differences = drawn.differences, {}
     if before is not None:
         for n, r in results.items():
             known = paired.get(n, Difference(nan, nan))
             differences[n] = replace(known, before=before[n], change=r.value - before[n])
-    reasons = collapse_reasons(**told, n_classes=drawn.k, nll_before=None if before is None else before.nll)
-    told |= {"n": streamed.n, "results": results, "differences": differences, "collapse": tuple(reasons)}
+    reasons = collapse_reasons(
+        **told, n_classes=drawn.k, nll_before=None if before is None else before.nll
+    )
+    told |= {
+        "n": streamed.n,
+        "results": results,
+        "differences": differences,
+        "collapse": tuple(reasons),
+    }
     return replace(drawn, **told)

@@ -21,11 +21,11 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal._version import __version__
-from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.io.class_names import check_classes, encode
+from hcal.methods import Calibrator, list_calibrators, make_calibrator
 from hcal.metrics import Sample
 from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
@@ -71,11 +71,17 @@ class Task:
     ) -> Task:
         """Check arrays and return them as a task; warn if test rows are also calibration rows."""
         if (test is None) != (test_y is None):
-            raise ValueError("test_logits and test_y belong together: give both, or neither and folds")
+            raise ValueError(
+                "test_logits and test_y belong together: give both, or neither and folds"
+            )
         if test is not None and (folds is not None or groups is not None):
-            raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
+            raise ValueError(
+                "folds and groups divide the calibration part; with a test part leave them out"
+            )
         if test is None and folds is None:
-            raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
+            raise ValueError(
+                "give a test part (test_logits, test_y), or folds to predict out of fold"
+            )
         kind: inputs.InputKind = "logits" if input == "logits" else "log_probs"
         fit, _ = inputs.check_logits(cal, input=input)
         labels = inputs.check_labels(cal_y, *fit.shape)
@@ -94,7 +100,9 @@ class Task:
 
         cal = read(Path(path), part="cal")
         if not cal.part:
-            return cls.from_arrays(Path(path).stem, cal.values, cal.labels(), input=cal.kind, folds=FOLDS)
+            return cls.from_arrays(
+                Path(path).stem, cal.values, cal.labels(), input=cal.kind, folds=FOLDS
+            )
         test = read(Path(path), Request(input=cal.kind), part="test")
         parts = cal.values, cal.labels(), test.values, test.labels()
         return cls.from_arrays(Path(path).stem, *parts, cal.kind)
@@ -184,13 +192,19 @@ def compare(
         if classes is not None:
             known = check_classes(classes, len(classes))
             cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-        sources = {"task": Task.from_arrays("task", cal_logits, cal_y, test_logits, test_y, input, folds, groups)}
+        sources = {
+            "task": Task.from_arrays(
+                "task", cal_logits, cal_y, test_logits, test_y, input, folds, groups
+            )
+        }
     elif cal_logits is not None or folds is not None or groups is not None:
         raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
     else:
         given = tasks if isinstance(tasks, Mapping) else named_files(tasks)
         sources = {
-            name: Task.from_arrays(name, t[0], t[1], t[2], t[3], input) if isinstance(t, tuple | list) else t
+            name: Task.from_arrays(name, t[0], t[1], t[2], t[3], input)
+            if isinstance(t, tuple | list)
+            else t
             for name, t in given.items()
         }
     if not sources:
@@ -198,7 +212,9 @@ def compare(
     work = []
     for name, source in sources.items():
         rows = "" if results is None else _fingerprint(source)
-        work += [Work(name, source, lb, cal, tuple(names), resamples, rows) for lb, cal in chosen.items()]
+        work += [
+            Work(name, source, lb, cal, tuple(names), resamples, rows) for lb, cal in chosen.items()
+        ]
     return Comparison(_run(work, results, n_jobs, scheduler, progress), names)
 
 
@@ -213,13 +229,21 @@ def named_files(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Path]:
     return {path.stem if different else str(path): path for path in found}
 
 
-def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -> dict[str, Calibrator]:
+def named_methods(
+    methods: Methods | None, input: inputs.InputKind = "logits"
+) -> dict[str, Calibrator]:
     """Return labels and unfitted calibrators, ``uncal`` first.
 
     >>> list(named_methods({"hb 30": ("hb", {"bins": 30})}))
     ['uncal', 'hb 30']
     """
-    given: Any = list_calibrators() if methods is None else [methods] if isinstance(methods, str) else methods
+    given: Any = (
+        list_calibrators()
+        if methods is None
+        else [methods]
+        if isinstance(methods, str)
+        else methods
+    )
     items = given.items() if isinstance(given, Mapping) else ((None, method) for method in given)
     found: dict[str, Calibrator] = {"uncal": make_calibrator("uncal", input=input)}
     for label, method in items:
@@ -238,7 +262,9 @@ def _build(method: Any, input: inputs.InputKind) -> Calibrator:
     if not isinstance(method, Calibrator):
         raise ValueError(f"a method is a name, a calibrator or (name, parameters), got {method!r}")
     if method.input != input:
-        raise ValueError(f"{method.name!r} expects input={method.input!r}, compare was given {input!r}")
+        raise ValueError(
+            f"{method.name!r} expects input={method.input!r}, compare was given {input!r}"
+        )
     return method
 
 
@@ -291,7 +317,9 @@ def run_cell(work: Work) -> Cell:
             task = work.task if isinstance(work.task, Task) else Task.from_file(work.task)
             # The scores are checked already, and probabilities have been turned into their logarithms.
             method = work.calibrator.clone().set_params(input=task.kind)
-            probs, fit_s, predict_s = predict_unseen(method, task.cal, task.cal_y, task.test, task.fold)
+            probs, fit_s, predict_s = predict_unseen(
+                method, task.cal, task.cal_y, task.test, task.fold
+            )
             sample = Sample(probs, task.test_y)
             needed = list(dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"]))
             scores = measure(sample, needed)[0] | {"mean_confidence": mean_confidence(sample)}
@@ -299,7 +327,9 @@ def run_cell(work: Work) -> Cell:
             if work.resamples:  # replicate b draws the same rows for every method
                 rng = np.random.default_rng(sample.n)
                 found = bootstrap([sample], needed, work.resamples, rng, first_order=True)[0]
-                drawn = {name: [float(f"{v:.8g}") for v in values] for name, values in found.items()}
+                drawn = {
+                    name: [float(f"{v:.8g}") for v in values] for name, values in found.items()
+                }
         except Exception as error:
             return replace(cell, error=f"{type(error).__name__}: {error}")
     told = tuple(dict.fromkeys(str(w.message) for w in caught))
@@ -310,10 +340,14 @@ def run_cell(work: Work) -> Cell:
 # -- all cells ------------------------------------------------------------------------------------
 
 
-def _run(work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None) -> list[Cell]:
+def _run(
+    work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
+) -> list[Cell]:
     known = {} if path is None else read_cells(Path(path))
     keys = {(w.name, w.label): w.key for w in work}
-    done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
+    done = {
+        at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known
+    }
     left = [w for w in work if (w.name, w.label) not in done]
     bar = silent() if progress is False else nullcontext()
     with bar, show_progress("comparing", len(left), verbose=bool(progress)) as advance:
@@ -323,7 +357,10 @@ def _run(work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progre
                 append_cell(Path(path), keys[at], cell)
             advance(1)
     died = "its worker process died, perhaps out of memory; try it alone with n_jobs=1"
-    return [done.get((w.name, w.label), Cell(w.name, w.label, w.calibrator.name, error=died)) for w in work]
+    return [
+        done.get((w.name, w.label), Cell(w.name, w.label, w.calibrator.name, error=died))
+        for w in work
+    ]
 
 
 def _fingerprint(task: Source) -> str:

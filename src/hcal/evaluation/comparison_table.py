@@ -37,7 +37,9 @@ class Cell:
     fit_s: float = float("nan")  # wall-clock seconds
     predict_s: float = float("nan")
     warnings: tuple[str, ...] = ()  # of fit and predict
-    drawn: Mapping[str, Sequence[float]] = field(default_factory=dict)  # metrics on resampled test rows
+    drawn: Mapping[str, Sequence[float]] = field(
+        default_factory=dict
+    )  # metrics on resampled test rows
     #: Why the predictions count as collapsed (nearly uniform: class-wise errors look good although the
     #: probabilities are useless); empty if they do not.
     collapse: tuple[str, ...] = ()
@@ -57,7 +59,9 @@ class Cell:
         """
         if not self.scores:
             return self
-        known = {n: self.scores.get(n, float("nan")) for n in ("accuracy", "mean_confidence", "nll")}
+        known = {
+            n: self.scores.get(n, float("nan")) for n in ("accuracy", "mean_confidence", "nll")
+        }
         old = before.scores.get("nll")
         reasons = collapse_reasons(**known, n_classes=self.n_classes, nll_before=old)
         gain = {"phi": old - self.scores["nll"]} if old is not None and "nll" in self.scores else {}
@@ -130,7 +134,9 @@ class Comparison(Printed):
         for result in self.results:
             if result.label == label:
                 return result.scores
-        raise KeyError(f"{label!r} is not in this table; it has {', '.join(r.label for r in self.results)}")
+        raise KeyError(
+            f"{label!r} is not in this table; it has {', '.join(r.label for r in self.results)}"
+        )
 
     def task(self, name: str) -> Comparison:
         """Return the table of one task."""
@@ -183,7 +189,10 @@ class Comparison(Printed):
         for label, r in rows.items():
             spread = np.asarray(r.drawn[metric]) - np.asarray(best.drawn[metric])
             found[label] = r.scores[metric] - best.scores[metric], float(spread.std(ddof=1))
-        p = {label: float(2 * ndtr(-abs(c) / sd)) if sd else float(c == 0) for label, (c, sd) in found.items()}
+        p = {
+            label: float(2 * ndtr(-abs(c) / sd)) if sd else float(c == 0)
+            for label, (c, sd) in found.items()
+        }
         del p[best.label]
         corrected = holm(p) | {best.label: 1.0}
         z = float(ndtri((1 + LEVEL) / 2))
@@ -204,7 +213,10 @@ class Comparison(Printed):
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return ``{label: {metric: value, …, "fit_s", "predict_s", "collapsed", "warnings", "error"}}``."""
         facts = ("fit_s", "predict_s", "collapsed", "warnings", "error")
-        return {r.label: {**r.scores, **{name: getattr(r, name) for name in facts}} for r in self.results}
+        return {
+            r.label: {**r.scores, **{name: getattr(r, name) for name in facts}}
+            for r in self.results
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
@@ -219,7 +231,9 @@ class Comparison(Printed):
         writer.writerow(["task", "method", "metric", "value"])
         for c in self.cells:
             facts = {**c.scores, "fit_s": c.fit_s, "predict_s": c.predict_s} if c.scores else {}
-            writer.writerows([c.task, c.label, name, f"{value:.10g}"] for name, value in facts.items())
+            writer.writerows(
+                [c.task, c.label, name, f"{value:.10g}"] for name, value in facts.items()
+            )
         return out.getvalue()
 
     # -- for people -------------------------------------------------------------------------------
@@ -233,7 +247,9 @@ class Comparison(Printed):
     def to_latex(self) -> str:
         """Return the table as LaTeX (booktabs); the best of each column and its ties in bold."""
         head, rows = self._text(lambda cell: f"\\textbf{{{cell}}}")
-        first, *body = (" & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows))
+        first, *body = (
+            " & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows)
+        )
         begin = f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"
         lines = [begin, r"\toprule", first, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
         return "\n".join(lines) + "\n"
@@ -273,7 +289,9 @@ class Comparison(Printed):
 
         head, rows = self._text(lambda cell: f"[bold]{cell}[/bold]")
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for i, name in enumerate(head):  # no column is cut, also where the terminal is narrower than the table
+        for i, name in enumerate(
+            head
+        ):  # no column is cut, also where the terminal is narrower than the table
             width = max(len(name), *(len(Text.from_markup(row[i]).plain) for row in rows))
             table.add_column(name, justify="right" if i else "left", no_wrap=True, min_width=width)
         for label, *cells in rows:
@@ -282,7 +300,9 @@ class Comparison(Printed):
         if len(self.tasks) > 1:
             told.append(f"means over {len(self.tasks)} tasks: {', '.join(self.tasks)}")
         if any(r.drawn for r in self.results):
-            told.append("bold: the best of a column, and what a paired test (Holm, 5 %) cannot tell from it")
+            told.append(
+                "bold: the best of a column, and what a paired test (Holm, 5 %) cannot tell from it"
+            )
         if any("phi" in r.scores for r in self.results):
             told.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
         return Group(table, *(Text(line) for line in (*told, *self.notes)))

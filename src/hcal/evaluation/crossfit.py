@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import logit
 
 from hcal import inputs
-from hcal.calibrators import Calibrator, make_calibrator
-from hcal.calibrators.folds import deal_folds, fold_sides
+from hcal.methods import Calibrator, make_calibrator
+from hcal.methods.folds import deal_folds, fold_sides
 from hcal.metrics.clinical import logistic
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
@@ -72,7 +72,9 @@ class CrossFit:
     def sentences(self) -> list[str]:
         """The procedure and its results in words."""
         folds = int(self.fold.max()) + 1
-        told = [f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds)."]
+        told = [
+            f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds)."
+        ]
         if self.slope is not None and self.brier is not None:
             slope = f"calibration slope {self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f}), "
             told.append(
@@ -143,7 +145,11 @@ def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
 
 
 def predict_unseen(
-    calibrator: Calibrator, cal: FloatArray, y: IntArray, test: FloatArray, fold: IntArray | None = None
+    calibrator: Calibrator,
+    cal: FloatArray,
+    y: IntArray,
+    test: FloatArray,
+    fold: IntArray | None = None,
 ) -> tuple[FloatArray, float, float]:
     """Fit on ``cal`` and predict ``test``; with folds, predict each row by a fit without its fold.
 
@@ -184,5 +190,7 @@ def _slope_and_brier(fitted: Calibrator, x: FloatArray, y: IntArray) -> Float64:
     probs, slope = fitted.predict_proba(x), np.nan
     if probs.shape[1] == 2 and len(np.unique(y)) == 2:
         log_odds = logit(np.clip(probs[:, 1].astype(np.float64), 1e-8, 1 - 1e-8))
-        slope = logistic(np.stack([np.ones_like(log_odds), log_odds], axis=1), y.astype(np.float64))[0][1]
+        slope = logistic(
+            np.stack([np.ones_like(log_odds), log_odds], axis=1), y.astype(np.float64)
+        )[0][1]
     return np.array([slope, brier_score(probs, y)])

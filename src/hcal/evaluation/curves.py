@@ -83,7 +83,14 @@ class ReliabilityCurve:
 
 
 def binned_curve(
-    title: str, p: Vector, event: Vector, weight: Vector, *, bins: int, binning: Binning, level: float
+    title: str,
+    p: Vector,
+    event: Vector,
+    weight: Vector,
+    *,
+    bins: int,
+    binning: Binning,
+    level: float,
 ) -> ReliabilityCurve:
     """Return the curve of an event in bins of equal width or equal mass; p, event, weight (N,)."""
     edges = np.linspace(0, 1, bins + 1)
@@ -141,7 +148,9 @@ def corp_curve(
     from scipy.optimize import isotonic_regression  # a slow import that only this curve needs
 
     used = weight > 0
-    values, place = np.unique(p[used], return_inverse=True)  # equal probabilities are taken together
+    values, place = np.unique(
+        p[used], return_inverse=True
+    )  # equal probabilities are taken together
     mass, hits = (np.bincount(place, v[used]).astype(np.float64) for v in (weight, weight * event))
     fit = isotonic_regression(hits / mass, weights=mass)
     first = np.asarray(fit.blocks[:-1], dtype=np.int64)
@@ -177,16 +186,22 @@ def smooth_curve(
     width = max(error, 1 / POINTS)
     mass = _points(spectrum(p, weight), width)
     near = mass > 1e-3 * weight.sum() / POINTS  # elsewhere there are too few rows for a ratio
-    drawn = np.stack([_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)])
+    drawn = np.stack(
+        [_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)]
+    )
     low, high = np.quantile(_ratio(drawn, mass, near), [(1 - level) / 2, (1 + level) / 2], axis=0)
     observed = _ratio(_points(spectrum(p, weight * event), width), mass, near)
     edges = np.linspace(0, 1, POINTS + 1)
     at = np.where(near, (edges[1:] + edges[:-1]) / 2, np.nan)
-    return ReliabilityCurve(title, edges, np.where(near, mass, 0.0), at, observed, low, high, error, "smooth")
+    return ReliabilityCurve(
+        title, edges, np.where(near, mass, 0.0), at, observed, low, high, error, "smooth"
+    )
 
 
 def _points(waves: Vector, width: float) -> Vector:
-    return np.asarray(np.maximum(smoothed(waves, width).reshape(POINTS, CELLS // POINTS).sum(axis=1), 0))
+    return np.asarray(
+        np.maximum(smoothed(waves, width).reshape(POINTS, CELLS // POINTS).sum(axis=1), 0)
+    )
 
 
 def _ratio(events: Vector, mass: Vector, near: Vector) -> Vector:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hcal.evaluation.curves import BINNINGS, Binning, ReliabilityCurve, binned_curve, corp_curve, smooth_curve
+from hcal.evaluation.curves import (
+    BINNINGS,
+    Binning,
+    ReliabilityCurve,
+    binned_curve,
+    corp_curve,
+    smooth_curve,
+)
 from hcal.extras import pyplot
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.binned import check_bins
@@ -62,7 +69,9 @@ class Reliability:
 
     __repr__ = __str__
 
-    def plot(self, ax: Axes | None = None, *, classes: Sequence[int] | None = None) -> Axes | Figure:
+    def plot(
+        self, ax: Axes | None = None, *, classes: Sequence[int] | None = None
+    ) -> Axes | Figure:
         """Draw observed frequency against predicted probability, with grey bands and the share of rows below.
 
         Parameters
@@ -88,7 +97,9 @@ class Reliability:
         rows = math.ceil(len(classes) / columns)
         figure: Figure = pyplot().figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
         for i, k in enumerate(classes):
-            panel: Any = draw_curve(self.curves[k], self.ci, figure.add_subplot(rows, columns, i + 1))
+            panel: Any = draw_curve(
+                self.curves[k], self.ci, figure.add_subplot(rows, columns, i + 1)
+            )
             if i:
                 panel.get_legend().remove()
         return figure
@@ -144,7 +155,9 @@ def reliability(
     array([0.75])
     """
     if binning not in BINNINGS:
-        raise ValueError(f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}")
+        raise ValueError(
+            f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}"
+        )
     if not isinstance(resamples, int | np.integer) or resamples < 20:
         raise ValueError(f"resamples must be an integer of at least 20, got {resamples!r}")
     if not 0 < ci < 1:
@@ -203,18 +216,29 @@ def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Ax
     full = curve.weight > 0
     x, seen = curve.predicted[full], curve.observed[full]
     share = curve.weight / curve.weight.sum()
-    bars: dict[str, Any] = {"align": "edge", "color": _FILL, "edgecolor": "white", "label": "share of rows"}
+    bars: dict[str, Any] = {
+        "align": "edge",
+        "color": _FILL,
+        "edgecolor": "white",
+        "label": "share of rows",
+    }
     ax.bar(curve.edges[:-1], share, np.diff(curve.edges), **bars)
     ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
     out, band = curve.outside[full], f"{ci:.0%} if calibrated"
     if curve.along:  # a band along the curve, as there are many points
-        ax.fill_between(x, curve.low[full], curve.high[full], color=_GREY, alpha=0.6, linewidth=0, label=band)
+        ax.fill_between(
+            x, curve.low[full], curve.high[full], color=_GREY, alpha=0.6, linewidth=0, label=band
+        )
     else:
         ax.vlines(x, curve.low[full], curve.high[full], color=_GREY, linewidth=5, label=band)
     ax.plot(x, seen, color=_BLUE, linewidth=1.6 if curve.binning == "smooth" else 1)
     size = 1.5 if curve.binning == "smooth" else 4
     ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=size, label="inside the band")
-    ring: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": _BLUE, "markeredgewidth": size / 3}
+    ring: dict[str, Any] = {
+        "markerfacecolor": "white",
+        "markeredgecolor": _BLUE,
+        "markeredgewidth": size / 3,
+    }
     ax.plot(x[out], seen[out], "o", markersize=size, label="outside: more than chance", **ring)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
     ax.set_title(f"{curve.title}: error {curve.error:.4f}", fontsize=10)

@@ -110,7 +110,9 @@ def evaluate(
     values, told = measure(s, [n for n in names if n not in left_out])
     notes += told
     if left_out:
-        notes.append(f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}")
+        notes.append(
+            f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}"
+        )
     draws: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
     found = {} if ci is None else intervals(s, values, ci, **draws)
     rate = None
@@ -122,22 +124,41 @@ def evaluate(
     tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
     proof: dict[str, Any] = {}
     if tested or groups is not None:
-        proof["certificate"] = certify(s, level=ci or 0.95, groups=groups, positive=positive, classes=known)
+        proof["certificate"] = certify(
+            s, level=ci or 0.95, groups=groups, positive=positive, classes=known
+        )
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
-    summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
-    collapse = collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))
+    summary: dict[str, Any] = {
+        "accuracy": accuracy(s),
+        "mean_confidence": mean_confidence(s),
+        "nll": nll(s),
+    }
+    collapse = collapse_reasons(
+        **summary, n_classes=s.k, nll_before=None if other is None else nll(other)
+    )
     differences = {} if other is None else _differences(s, other, values, ci, **draws)
-    summary |= {"n": s.n, "k": s.k, "sharpness": sharpness(s), "ci": ci, "positive": rate, "differences": differences}
+    summary |= {
+        "n": s.n,
+        "k": s.k,
+        "sharpness": sharpness(s),
+        "ci": ci,
+        "positive": rate,
+        "differences": differences,
+    }
     results = {n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()}
     return Evaluation(results, collapse=tuple(collapse), notes=tuple(notes), **proof, **summary)
 
 
-def _tests(s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int) -> dict[str, Any]:
+def _tests(
+    s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int
+) -> dict[str, Any]:
     """Return the tests, the assessment that follows from them, and clinical measures of two classes."""
     top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
     found: dict[str, Any] = {"test": top, "vector_test": vector}
-    found["assessment"] = assess(s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})")
+    found["assessment"] = assess(
+        s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})"
+    )
     if rate is not None and 0 < rate.observed < 1:
         found["clinical"] = clinical(s, None, ci=certificate.level, positive=positive)
     return found
@@ -181,7 +202,13 @@ def overlap_note(found: leakage.Overlap | None) -> list[str]:
 
 
 def _differences(
-    s: Sample, other: Sample, values: dict[str, float], ci: float | None, *, n_resamples: int, random_state: int
+    s: Sample,
+    other: Sample,
+    values: dict[str, float],
+    ci: float | None,
+    *,
+    n_resamples: int,
+    random_state: int,
 ) -> dict[str, Difference]:
     """Return every metric minus the baseline's, with an interval from rows resampled together.
 
@@ -202,6 +229,8 @@ def _differences(
         for name in names:
             change, drawn = out[name].change, ours[name] - theirs[name]
             reach = float(ndtri((1 + ci) / 2) * drawn.std(ddof=1))
-            low, high = (change - reach, change + reach) if name in plugin else percentile(drawn, ci)
+            low, high = (
+                (change - reach, change + reach) if name in plugin else percentile(drawn, ci)
+            )
             out[name] = Difference(before[name], change, low, high)
     return out

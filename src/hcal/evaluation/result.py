@@ -143,7 +143,10 @@ class Evaluation(Printed):
     @property
     def warnings(self) -> list[str]:
         """Warnings that a reader must know before using the numbers."""
-        collapsed = [f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here." for r in self.collapse]
+        collapsed = [
+            f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here."
+            for r in self.collapse
+        ]
         return collapsed + list(self.notes)
 
     @property
@@ -179,7 +182,12 @@ class Evaluation(Printed):
                 i = r.interval or Interval(nan, nan, "")
                 rows[-1] |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
             if d := self.differences.get(name):
-                rows[-1] |= {"baseline": d.before, "change": d.change, "change_low": d.low, "change_high": d.high}
+                rows[-1] |= {
+                    "baseline": d.before,
+                    "change": d.change,
+                    "change_low": d.low,
+                    "change_high": d.high,
+                }
         return rows
 
     def to_frame(self) -> pd.DataFrame:
@@ -195,7 +203,10 @@ class Evaluation(Printed):
             "vector_test", "assessment", "clinical", "positive",
         )  # fmt: skip
         found = {name: getattr(self, name) for name in names}
-        plain = {n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x) for n, x in found.items()}
+        plain = {
+            n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x)
+            for n, x in found.items()
+        }
         content = plain | {
             "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
@@ -214,7 +225,10 @@ class Evaluation(Printed):
     def _columns(self) -> dict[str, Callable[[str], str]]:
         """Return the columns of the table by their heads: each makes a text of a metric's name."""
         found, known, level = self.results, self.differences, f"{self.ci or 0:.0%}"
-        columns: dict[str, Callable[[str], str]] = {"metric": str, "value": lambda n: number_text(self[n])}
+        columns: dict[str, Callable[[str], str]] = {
+            "metric": str,
+            "value": lambda n: number_text(self[n]),
+        }
         if self.ci is not None:
             columns[f"{level} interval"] = lambda n: _range(found[n].interval)
             columns["by chance"] = lambda n: number_text(getattr(found[n].interval, "chance", None))
@@ -229,13 +243,17 @@ class Evaluation(Printed):
 
     def by_level(self) -> list[tuple[str, list[str]]]:
         """Return the question that each level asks, with the names of its metrics."""
-        groups = [(lv, [n for n, r in self.results.items() if r.metric.level == lv]) for lv in LEVELS]
+        groups = [
+            (lv, [n for n, r in self.results.items() if r.metric.level == lv]) for lv in LEVELS
+        ]
         return [(_LEVEL_TITLES[lv], names) for lv, names in groups if names]
 
     def _closing(self) -> list[str]:
         lines = []
         if (t := self.test) is not None:
-            lines.append(f"calibration test ({t.statistic}, {t.n_resamples} resamplings): {p_words(t)}")
+            lines.append(
+                f"calibration test ({t.statistic}, {t.n_resamples} resamplings): {p_words(t)}"
+            )
         if self.assessment is not None:
             lines += self.assessment.sentences
         if self.clinical is not None:
@@ -256,7 +274,9 @@ class Evaluation(Printed):
         columns = self._columns()
         for head in columns:
             words = head == "what it says"
-            table.add_column(head, justify="left" if words or head == "metric" else "right", no_wrap=not words)
+            table.add_column(
+                head, justify="left" if words or head == "metric" else "right", no_wrap=not words
+            )
         for title, names in self.by_level():
             table.add_section()
             table.add_row(Text(title.split(":")[0], style="italic"))

@@ -86,7 +86,9 @@ class CalibrationDisplay:
     figure_: Any = None
 
     @classmethod
-    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any) -> Self:
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any
+    ) -> Self:
         """Measure a fitted classifier and draw its diagram.
 
         Parameters
@@ -100,7 +102,9 @@ class CalibrationDisplay:
             As for :meth:`from_predictions`.
         """
         title = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(y, estimator.predict_proba(X), labels=estimator.classes_, name=title, **options)
+        return cls.from_predictions(
+            y, estimator.predict_proba(X), labels=estimator.classes_, name=title, **options
+        )
 
     @classmethod
     def from_predictions(
@@ -142,11 +146,15 @@ class CalibrationDisplay:
             pos_label, codes = known[positive], (codes == positive).astype(np.int64)
             p = p if p.ndim == 1 else p[:, positive]
         elif pos_label is not None:
-            raise ValueError("pos_label is for two classes; with more, the predicted class is shown")
+            raise ValueError(
+                "pos_label is for two classes; with more, the predicted class is shown"
+            )
         binning: Any = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
         diagram = reliability(p, codes, bins=n_bins, binning=binning, **options)
         full = diagram[0].weight > 0
-        return cls(diagram, diagram[0].observed[full], diagram[0].predicted[full], name, pos_label).plot(ax=ax)
+        return cls(
+            diagram, diagram[0].observed[full], diagram[0].predicted[full], name, pos_label
+        ).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
         """Draw the diagram."""

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcal.calibrators.base import Calibrator
-from hcal.calibrators.batches import fit_batches
 from hcal.certificates import Certificate, CertificateStream
 from hcal.extras import load_extra
 from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
+from hcal.methods.base import Calibrator
+from hcal.methods.batches import fit_batches
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import P, WorkerDiedError, merged
 
@@ -78,13 +78,22 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
-    new: dict[str, Any] = {"chunks": (array.chunks[0], (k,)), "dtype": dtype, "meta": np.empty((0, 0), dtype)}
+    new: dict[str, Any] = {
+        "chunks": (array.chunks[0], (k,)),
+        "dtype": dtype,
+        "meta": np.empty((0, 0), dtype),
+    }
     new |= {"new_axis": 1} if array.ndim == 1 else {}
     return array.map_blocks(partial(_predict_block, calibrator, np.empty((0, k), dtype)), **new)
 
 
 def _predict_block(
-    calibrator: Calibrator, empty: Any, block: Any, *, block_id: Any = None, partition_info: Any = None
+    calibrator: Calibrator,
+    empty: Any,
+    block: Any,
+    *,
+    block_id: Any = None,
+    partition_info: Any = None,
 ) -> Any:
     """Return the probabilities of one block; Dask passes its number by one of the last two arguments."""
     if not len(block):
@@ -97,7 +106,12 @@ def _predict_block(
 
 
 def evaluate(
-    probs: Any, y: Any, metrics: Iterable[str] | None = None, *, sample_weight: Any = None, input: InputKind = "probs"
+    probs: Any,
+    y: Any,
+    metrics: Iterable[str] | None = None,
+    *,
+    sample_weight: Any = None,
+    input: InputKind = "probs",
 ) -> StreamingMetrics:
     """Evaluate a predictor in one pass over its blocks.
 
@@ -126,12 +140,20 @@ def evaluate(
     {'brier': 0.08, 'ece_ew': 0.2}
     """
     whole, columns = _aligned(probs, y=y, sample_weight=sample_weight)
-    empty = partial(StreamingMetrics, _classes_of(whole), None if metrics is None else tuple(metrics))
+    empty = partial(
+        StreamingMetrics, _classes_of(whole), None if metrics is None else tuple(metrics)
+    )
     return _reduced(empty, input, whole, columns)
 
 
 def certify(
-    probs: Any, y: Any, *, groups: Any = None, positive: int = 1, input: InputKind = "probs", **options: Any
+    probs: Any,
+    y: Any,
+    *,
+    groups: Any = None,
+    positive: int = 1,
+    input: InputKind = "probs",
+    **options: Any,
 ) -> Certificate:
     """Certify a predictor in one pass over its blocks, from a fine histogram of its probabilities.
 
@@ -213,7 +235,10 @@ def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any
     work = dask.delayed(function, pure=False)
     blocks = {name: column.to_delayed().ravel() for name, column in columns.items()}
     whole = scores.to_delayed().ravel()
-    return [work(i, block, **{name: b[i] for name, b in blocks.items()}) for i, block in enumerate(whole)]
+    return [
+        work(i, block, **{name: b[i] for name, b in blocks.items()})
+        for i, block in enumerate(whole)
+    ]
 
 
 def _said_where(function: Callable[[Any], T], number: int | None, block: Any) -> T:
@@ -228,7 +253,13 @@ def _said_where(function: Callable[[Any], T], number: int | None, block: Any) ->
 
 
 def fit(
-    calibrator: Method, scores: Any, y: Any, *, sample_weight: Any = None, classes: Any = None, **options: Any
+    calibrator: Method,
+    scores: Any,
+    y: Any,
+    *,
+    sample_weight: Any = None,
+    classes: Any = None,
+    **options: Any,
 ) -> Method:
     """Fit a calibrator on a random sample of the rows, which the workers draw from the blocks.
 
@@ -254,7 +285,9 @@ def fit(
     array([[0.25, 0.75]])
     """
     whole, columns = _aligned(scores, y=y, weight=sample_weight)
-    sizes = np.nan_to_num(np.array(whole.chunks[0], dtype=float), nan=2.0**32)  # a start nobody else has
+    sizes = np.nan_to_num(
+        np.array(whole.chunks[0], dtype=float), nan=2.0**32
+    )  # a start nobody else has
     starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
     pieces = _per_block(partial(_batch, calibrator.input, starts), whole, columns)
     names = None if classes is None else check_classes(classes, _classes_of(whole))
@@ -262,7 +295,9 @@ def fit(
 
 
 def _batch(kind: InputKind, starts: Any, number: int, scores: Any, **rows: Any) -> Batch:
-    return Batch(np.asarray(scores), kind, rows["y"], int(starts[number]), weight=rows.get("weight"))
+    return Batch(
+        np.asarray(scores), kind, rows["y"], int(starts[number]), weight=rows.get("weight")
+    )
 
 
 def _over_blocks(function: Callable[[Any], T], pieces: Iterable[Any]) -> Iterator[T]:
@@ -304,7 +339,9 @@ class Runner:
         waiting: deque[Any] = deque()
         try:
             for piece in pieces:
-                with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):  # pieces hold rows
+                with dask.config.set(
+                    {"distributed.admin.large-graph-warning-threshold": "1 TiB"}
+                ):  # pieces hold rows
                     waiting.append(self.client.submit(function, piece, pure=False))
                 if len(waiting) >= max(1, _AHEAD * sum(self.client.nthreads().values())):
                     yield _answer(waiting.popleft())
@@ -326,6 +363,8 @@ def _answer(future: Any) -> Any:
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        raise WorkerDiedError(f"workers died one after the other on a piece: too little memory? {error}") from None
+        raise WorkerDiedError(
+            f"workers died one after the other on a piece: too little memory? {error}"
+        ) from None
     except CancelledError:
         raise OSError("the scheduler has gone, and the work with it") from None

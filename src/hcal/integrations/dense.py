@@ -10,11 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from hcal.calibrators.base import Calibrator
+from hcal.methods.base import Calibrator
 
 
 def rows(
-    logits: Any, y: Any, *, ignore_index: int | None = None, pixels: int | None = None, random_state: int = 0
+    logits: Any,
+    y: Any,
+    *,
+    ignore_index: int | None = None,
+    pixels: int | None = None,
+    random_state: int = 0,
 ) -> tuple[Any, Any]:
     """Flatten dense outputs to rows, without the pixels that have no label.
 
@@ -44,12 +49,16 @@ def rows(
         y = y[:, 0]
     expected = (logits.shape[0], *logits.shape[2:])
     if tuple(y.shape) != expected:
-        raise ValueError(f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got {tuple(y.shape)}")
+        raise ValueError(
+            f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got {tuple(y.shape)}"
+        )
     flat = logits if logits.ndim == 1 else _last(logits).reshape(-1, logits.shape[1])
     labels = y.reshape(-1)
     if ignore_index is None and pixels is None:
         return flat, labels
-    kept = np.ones(len(labels), bool) if ignore_index is None else np.asarray(labels != ignore_index)
+    kept = (
+        np.ones(len(labels), bool) if ignore_index is None else np.asarray(labels != ignore_index)
+    )
     index = np.flatnonzero(kept)
     if pixels is not None:
         index = _sample(index, len(labels) // max(len(logits), 1), pixels, random_state)

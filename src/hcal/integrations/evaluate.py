@@ -54,7 +54,9 @@ def compute_metrics(
         predictions, labels = getattr(found, "predictions", None), getattr(found, "label_ids", None)
         if predictions is None:
             predictions, labels = found
-        scores, _ = to_numpy(predictions[0] if isinstance(predictions, tuple) else predictions, "predictions")
+        scores, _ = to_numpy(
+            predictions[0] if isinstance(predictions, tuple) else predictions, "predictions"
+        )
         y, _ = to_numpy(labels, "label_ids")  # of tokens one by one: (N, T, K) and (N, T)
         rows = dense.rows(np.moveaxis(scores, -1, 1), y, ignore_index=IGNORED)
         return evaluate(*rows, names, input=input).to_dict()
@@ -90,7 +92,9 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
                 description=f"{metric.title}: {metric.explain}",
                 citation="",
                 inputs_description="predictions: N rows of K numbers; references: N labels 0..K-1",
-                features=Features({"predictions": Sequence(Value("float64")), "references": Value("int64")}),
+                features=Features(
+                    {"predictions": Sequence(Value("float64")), "references": Value("int64")}
+                ),
             )
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:

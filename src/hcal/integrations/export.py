@@ -19,9 +19,9 @@ import numpy as np
 
 from hcal import xp
 from hcal._version import __version__
-from hcal.calibrators.base import Calibrator
 from hcal.io.files import atomic_path
 from hcal.maps.base import Map
+from hcal.methods.base import Calibrator
 from hcal.text import without_nan
 
 #: Raised when the layout of the JSON changes.
@@ -61,7 +61,9 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
     if options:
         raise ValueError(f"{', '.join(options)}: options of .onnx files alone")
     if suffix not in (".json", ".py"):
-        raise ValueError(f"export writes .onnx, .json or .py, not {suffix or 'a file without an ending'!r}")
+        raise ValueError(
+            f"export writes .onnx, .json or .py, not {suffix or 'a file without an ending'!r}"
+        )
     text = as_json(calibrator) if suffix == ".json" else as_python(calibrator)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -90,7 +92,10 @@ def as_json(calibrator: Calibrator) -> str:
             "If 'preserves' is not null and rounding tied the predicted class, keep the class of the top score.",
         ],
         "map": _described(calibrator.map_),
-        "example": {"scores": _numbers(scores), "probs": _numbers(calibrator.predict_proba(scores))},
+        "example": {
+            "scores": _numbers(scores),
+            "probs": _numbers(calibrator.predict_proba(scores)),
+        },
     }
     if calibrator.n_classes_ == 2:
         content["curve"] = _curve(calibrator)
@@ -205,7 +210,9 @@ def _constructed(map: Map) -> str:
 def _numpy_operations() -> str:
     """Return the source of the numpy operations of :mod:`hcal.xp`."""
     source = inspect.getsource(xp)
-    kept = [node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.FunctionDef)]
+    kept = [
+        node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.FunctionDef)
+    ]
     parts = [ast.get_source_segment(source, node) or "" for node in kept]
     return "\n\n".join(part for part in parts if not part.startswith(("def namespace", "_SELF")))
 
@@ -236,7 +243,9 @@ def _add_globals(function: FunctionType, sources: dict[str, str]) -> None:
             _add_globals(value, sources)
             sources[name] = inspect.getsource(value) + "\n\n"
         elif isinstance(value, (int, float, str, tuple, dict, np.ndarray)):
-            shown = f"np.array({value.tolist()!r})" if isinstance(value, np.ndarray) else repr(value)
+            shown = (
+                f"np.array({value.tolist()!r})" if isinstance(value, np.ndarray) else repr(value)
+            )
             sources[name] = f"{name} = {shown}\n\n\n"
 
 

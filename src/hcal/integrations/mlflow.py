@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hcal._version import __version__
-from hcal.calibrators.base import Calibrator
-from hcal.calibrators.files import load, save
 from hcal.evaluation import Evaluation
 from hcal.extras import load_extra
+from hcal.methods.base import Calibrator
+from hcal.methods.files import load, save
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
 
@@ -26,7 +26,11 @@ def _mlflow() -> Any:
 
 
 def log_evaluation(
-    evaluation: Evaluation, *, report: str | None = None, calibrator: Calibrator | None = None, prefix: str = "hcal"
+    evaluation: Evaluation,
+    *,
+    report: str | None = None,
+    calibrator: Calibrator | None = None,
+    prefix: str = "hcal",
 ) -> None:
     """Log what was measured to the active MLflow run.
 

@@ -11,9 +11,9 @@ import warnings
 from typing import Literal
 
 from hcal._version import __version__
-from hcal.calibrators.base import Calibrator
 from hcal.extras import load_extra
 from hcal.io.files import atomic_path
+from hcal.methods.base import Calibrator
 
 #: ONNX operator set: onnxruntime 1.14 (2023) and later.
 OPSET = 18
@@ -60,7 +60,9 @@ def export_onnx(
     if width not in ("float32", "float64"):
         raise ValueError(f'width must be "float32" or "float64", got {width!r}')
     if one_column and calibrator.n_classes_ != 2:
-        raise ValueError(f"one_column is for two classes; this calibrator has {calibrator.n_classes_}")
+        raise ValueError(
+            f"one_column is for two classes; this calibrator has {calibrator.n_classes_}"
+        )
     columns = 1 if one_column else calibrator.n_classes_
     shape, free = ((2, columns, 3, 3), (0, 2, 3)) if dense else ((2, columns), (0,))
     names = {0: "batch", 2: "height", 3: "width"}

@@ -24,11 +24,11 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
-from hcal.calibrators import make_calibrator
-from hcal.calibrators.base import Calibrator
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode
 from hcal.io.class_names import check_classes, is_text, missing_labels
+from hcal.methods import make_calibrator
+from hcal.methods.base import Calibrator
 from hcal.numerics import FloatArray, IntArray
 
 __all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins"]
@@ -98,7 +98,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.response = response
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, **params: Any) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, **params: Any
+    ) -> Self:
         """Fit the classifier, unless it is fitted already, and its map.
 
         Parameters
@@ -127,7 +129,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self.classes_ = np.unique(y)
             labels = encode(y, self.classes_)
             if len(present := np.unique(y if weight is None else y[weight > 0])) < 2:
-                raise ValueError(f"calibration needs rows of more than one class; there are {present.tolist()}")
+                raise ValueError(
+                    f"calibration needs rows of more than one class; there are {present.tolist()}"
+                )
             splits = self._splits(X, y, members, routed.splitter.split)
             held_out = [test for _, test in splits]
             to_fit = routed.estimator.fit
@@ -135,11 +139,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             models = Parallel(n_jobs=self.n_jobs)(jobs)
             self.estimator_ = clone(estimator).fit(X, y, **to_fit)
         pairs = zip(models, held_out, strict=True)
-        logits = np.concatenate([self._logits(model, _safe_indexing(X, rows)) for model, rows in pairs])
+        logits = np.concatenate(
+            [self._logits(model, _safe_indexing(X, rows)) for model, rows in pairs]
+        )
         rows = np.concatenate(held_out)
         calibrator = self._new_calibrator(self._response(models[0]))
         own, of = (None if a is None else a[rows] for a in (weight, members))
-        self.calibrator_ = calibrator.fit(logits, labels[rows], own, groups=of, classes=self._names())
+        self.calibrator_ = calibrator.fit(
+            logits, labels[rows], own, groups=of, classes=self._names()
+        )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -195,7 +203,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
         name = getattr(y, "name", None) or next(iter(getattr(y, "columns", [])), None)
         column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
@@ -224,7 +234,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def _is_prefit(self, estimator: Any) -> bool:
         if isinstance(self.cv, str) and self.cv != "prefit":
-            raise ValueError(f'cv must be an int, "prefit", a splitter, an iterable or None; got {self.cv!r}')
+            raise ValueError(
+                f'cv must be an int, "prefit", a splitter, an iterable or None; got {self.cv!r}'
+            )
         return isinstance(self.cv, str) or isinstance(estimator, FrozenEstimator)
 
     def _route(self, estimator: Any, weight: Any, groups: Any, params: dict[str, Any]) -> Bunch:
@@ -238,11 +250,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             to_fit["sample_weight"] = weight
         elif weight is not None and not self._is_prefit(estimator):
             warnings.warn(
-                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only", stacklevel=3
+                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only",
+                stacklevel=3,
             )
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
 
-    def _splits(self, X: Any, y: Any, groups: IntArray | None, params: dict[str, Any]) -> list[Split]:
+    def _splits(
+        self, X: Any, y: Any, groups: IntArray | None, params: dict[str, Any]
+    ) -> list[Split]:
         cv = self.cv
         if groups is not None:
             params = {"groups": groups, **params}
@@ -253,14 +268,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _names(self) -> Any:
         """Return the labels as class names for the calibrator if they are text that it can store, else None."""
         with suppress(ValueError):
-            return check_classes(self.classes_, len(self.classes_)) if is_text(self.classes_) else None
+            return (
+                check_classes(self.classes_, len(self.classes_)) if is_text(self.classes_) else None
+            )
         return None
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         have, absent = np.asarray(estimator.classes_), _FLOOR
         if self._response(estimator) == "predict_proba":
-            logits, absent = np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), _ZERO)), _ZERO
+            logits, absent = (
+                np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), _ZERO)),
+                _ZERO,
+            )
         else:
             logits = raw_margins(estimator, X)
         if logits.shape[1] != len(have):
@@ -271,7 +291,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         if np.array_equal(have, self.classes_):
             return logits
         # A class that a fold never saw gets a probability near zero, as a share of the largest.
-        out = np.repeat(logits.max(axis=1, keepdims=True) + np.log(absent), len(self.classes_), axis=1)
+        out = np.repeat(
+            logits.max(axis=1, keepdims=True) + np.log(absent), len(self.classes_), axis=1
+        )
         out[:, np.searchsorted(self.classes_, have)] = logits
         return out
 
@@ -279,18 +301,28 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
         if self.response == "auto" and _booster(_unwrap(estimator)[0]) is not None:
             return "margins"
-        order = ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
+        order = (
+            ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
+        )
         name = next((n for n in order if hasattr(estimator, n)), None)
         if name is None:
-            raise ValueError(f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate")
+            raise ValueError(
+                f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate"
+            )
         return name
 
     def _new_calibrator(self, response: str) -> Calibrator:
-        calibrator = make_calibrator(self.method) if isinstance(self.method, str) else clone(self.method)
+        calibrator = (
+            make_calibrator(self.method) if isinstance(self.method, str) else clone(self.method)
+        )
         if calibrator.input != "logits":
-            raise ValueError(f'the calibrator must have input="logits", got input={calibrator.input!r}')
+            raise ValueError(
+                f'the calibrator must have input="logits", got input={calibrator.input!r}'
+            )
         # Of log-probabilities a zero is a small number, not minus infinity.
-        found: Calibrator = calibrator.set_params(input="log_probs") if response == "predict_proba" else calibrator
+        found: Calibrator = (
+            calibrator.set_params(input="log_probs") if response == "predict_proba" else calibrator
+        )
         return found
 
 
@@ -335,7 +367,9 @@ def raw_margins(model: Any, X: Any) -> FloatArray:
         margins = np.asarray(model.decision_function(X), dtype=np.float64)
     else:
         name = type(model).__name__
-        raise ValueError(f"{name} has no raw scores: calibrate its predict_proba with input='probs'")
+        raise ValueError(
+            f"{name} has no raw scores: calibrate its predict_proba with input='probs'"
+        )
     if margins.ndim == 2 and margins.shape[1] > 1:
         return margins
     return np.stack([np.zeros(len(margins)), margins.reshape(-1)], axis=1)

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hcal.calibrators.base import Calibrator
-from hcal.calibrators.files import load, save
 from hcal.integrations import dense
 from hcal.maps.base import Map
+from hcal.methods.base import Calibrator
+from hcal.methods.files import load, save
 from hcal.progress import progress
 
 Output = Literal["probs", "log_probs"]
@@ -60,7 +60,9 @@ class MapModule(nn.Module):
             if isinstance(value, Map):
                 self.add_module(each.name, MapModule(value, dtype))
             elif "array" in each.metadata:
-                self.register_buffer(each.name, None if value is None else _tensor(value, dtype), persistent=False)
+                self.register_buffer(
+                    each.name, None if value is None else _tensor(value, dtype), persistent=False
+                )
             else:
                 setattr(self, each.name, value)
 
@@ -77,7 +79,9 @@ def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
 
 def fits_float32(map: Map) -> bool:
     """Return whether a map may be computed in float32: it says so, and no constant is out of reach."""
-    small = (np.abs(a[np.isfinite(a)]).max(initial=0) < _FLOAT32_LIMIT for a in map.arrays().values())
+    small = (
+        np.abs(a[np.isfinite(a)]).max(initial=0) < _FLOAT32_LIMIT for a in map.arrays().values()
+    )
     return map.float32_safe and all(small)
 
 
@@ -128,12 +132,16 @@ class CalibrationHead(nn.Module):
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
         self.float64 = MapModule(calibrator.prediction_, torch.float64).to(where)
         narrow = fits_float32(calibrator.map_)
-        self.float32 = MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
+        self.float32 = (
+            MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
+        )
 
     def forward(self, scores: Tensor) -> Tensor:
         """Return calibrated probabilities (or their logarithms) of scores (N, K, ...), classes on axis 1."""
         if self.calibrator is None:
-            raise ValueError("this head has no calibrator yet: give it one, or load a state dict that holds one")
+            raise ValueError(
+                "this head has no calibrator yet: give it one, or load a state dict that holds one"
+            )
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         rows = self._rows(scores)
         module, wide = self.float64, torch.float64
@@ -157,7 +165,9 @@ class CalibrationHead(nn.Module):
                 return torch.stack([1 - positive, positive], dim=-1)
             return torch.stack([torch.zeros_like(positive), positive], dim=-1)
         if scores.ndim < 2 or scores.shape[1] != k:
-            raise ValueError(f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}")
+            raise ValueError(
+                f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}"
+            )
         return scores.movedim(1, -1)
 
     def get_extra_state(self) -> Tensor:
@@ -208,7 +218,9 @@ class CalibratedModule(nn.Module):
     torch.Size([5, 2])
     """
 
-    def __init__(self, model: nn.Module, calibrator: Calibrator | None = None, output: Output = "probs") -> None:
+    def __init__(
+        self, model: nn.Module, calibrator: Calibrator | None = None, output: Output = "probs"
+    ) -> None:
         super().__init__()
         self.model = model
         self.head = CalibrationHead(calibrator, output)
@@ -233,7 +245,9 @@ def scores_of(output: Any) -> Tensor:
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]
     if not isinstance(found, Tensor):
-        raise ValueError(f"the model must return a tensor or something with .logits, got {type(output).__name__}")
+        raise ValueError(
+            f"the model must return a tensor or something with .logits, got {type(output).__name__}"
+        )
     return found
 
 
@@ -281,7 +295,11 @@ def collect_logits(
     options: dict[str, Any] = {"ignore_index": ignore_index, "pixels": pixels}
     total = len(loader) if isinstance(loader, Sized) else 0
     kept: list[tuple[Tensor, Tensor]] = []
-    with _evaluating(model), torch.inference_mode(), progress("collecting logits", total) as advance:
+    with (
+        _evaluating(model),
+        torch.inference_mode(),
+        progress("collecting logits", total) as advance,
+    ):
         for step, batch in enumerate(loader):
             args, kwargs, y = _unpack(batch)
             args, kwargs = tree_map_only(Tensor, lambda t: t.to(where), (args, kwargs))
@@ -296,7 +314,11 @@ def collect_logits(
 
 def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
     if isinstance(batch, dict) and "labels" in batch:
-        return (), {k: v for k, v in batch.items() if k != "labels"}, torch.as_tensor(batch["labels"])
+        return (
+            (),
+            {k: v for k, v in batch.items() if k != "labels"},
+            torch.as_tensor(batch["labels"]),
+        )
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return (batch[0],), {}, torch.as_tensor(batch[1])
     raise ValueError('a batch must be a pair (inputs, y) or a dict with "labels"')

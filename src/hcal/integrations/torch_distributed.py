@@ -75,7 +75,12 @@ class DistributedMetrics(_Accumulator):
     """
 
     def __init__(
-        self, n_classes: int, metrics: Iterable[str] | None = None, *, input: InputKind = "probs", group: Any = None
+        self,
+        n_classes: int,
+        metrics: Iterable[str] | None = None,
+        *,
+        input: InputKind = "probs",
+        group: Any = None,
     ) -> None:
         super().__init__(StreamingMetrics(n_classes, metrics), input, group)
 
@@ -121,7 +126,9 @@ class DistributedMonitor(_Accumulator):
     'stated too high'
     """
 
-    def __init__(self, monitor: Monitor | None = None, *, input: InputKind = "probs", group: Any = None) -> None:
+    def __init__(
+        self, monitor: Monitor | None = None, *, input: InputKind = "probs", group: Any = None
+    ) -> None:
         super().__init__(Monitor() if monitor is None else monitor, input, group)
         self.alarm: Alarm | None = None
         self.log_evidence = 0.0
@@ -134,7 +141,9 @@ class DistributedMonitor(_Accumulator):
         # Over time only the product of all ranks is a martingale, so only that may raise the alarm.
         self.log_evidence = sum(rank["log_evidence"] for rank in ranks)
         if self.alarm is None and self.log_evidence >= -np.log(self.part.level):
-            loudest = max((rank for rank in ranks if rank["rows"]), key=lambda rank: rank["log_evidence"])
+            loudest = max(
+                (rank for rank in ranks if rank["rows"]), key=lambda rank: rank["log_evidence"]
+            )
             evidence = float(np.exp(min(self.log_evidence, 700.0)))
             seen = sum(rank["rows"] for rank in ranks)
             self.alarm = replace(Alarm(**loudest["strongest"]), row=seen, evidence=evidence)
@@ -142,7 +151,10 @@ class DistributedMonitor(_Accumulator):
 
     def get_extra_state(self) -> Any:
         """Return what this rank has seen, and the alarm of all."""
-        return {"part": self.part.state, "alarm": None if self.alarm is None else asdict(self.alarm)}
+        return {
+            "part": self.part.state,
+            "alarm": None if self.alarm is None else asdict(self.alarm),
+        }
 
     def set_extra_state(self, state: Any) -> None:
         """Continue from a saved module."""

@@ -79,7 +79,9 @@ class CalibrationMetrics(Metric):
         scores, labels = dense.rows(preds.detach(), target.detach(), ignore_index=self.ignore_index)
         if not len(labels):
             return
-        part = StreamingMetrics(self.num_classes, self.metrics).update(to_probs(scores, self.input), labels)
+        part = StreamingMetrics(self.num_classes, self.metrics).update(
+            to_probs(scores, self.input), labels
+        )
         for name, value in part.state["sums"].items():
             held = getattr(self, f"hcal_{name}")
             held += torch.from_numpy(value).to(held.device)
@@ -92,9 +94,14 @@ class CalibrationMetrics(Metric):
         dict of tensors
         """
         sums = {name: getattr(self, f"hcal_{name}").double().cpu().numpy() for name in self._names}
-        stream = StreamingMetrics.from_state({"n_classes": self.num_classes, "metrics": self.metrics, "sums": sums})
+        stream = StreamingMetrics.from_state(
+            {"n_classes": self.num_classes, "metrics": self.metrics, "sums": sums}
+        )
         values = stream.compute() if stream.n else dict.fromkeys(self.metrics, float("nan"))
-        return {name: torch.tensor(v, dtype=torch.float64, device=self.device) for name, v in values.items()}
+        return {
+            name: torch.tensor(v, dtype=torch.float64, device=self.device)
+            for name, v in values.items()
+        }
 
     def set_dtype(self, dst_type: Any) -> CalibrationMetrics:
         """Keep the sums in float64: a half float cannot count half a million rows."""

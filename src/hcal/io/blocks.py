@@ -78,7 +78,11 @@ def rows_from(start: int) -> Iterator[None]:
 def _as_batch(start: int, data: DataFile) -> Batch:
     """Return rows of a file with their labels as integers."""
     with rows_from(start):
-        y = None if data.y is None else inputs.check_labels(data.labels(), len(data.values), data.n_classes)
+        y = (
+            None
+            if data.y is None
+            else inputs.check_labels(data.labels(), len(data.values), data.n_classes)
+        )
     return Batch(data.values, data.kind, y, start, data.ids, data.groups, data.weight)
 
 
@@ -190,7 +194,11 @@ def batches(
         raise ValueError(f"rows must be a positive integer, got {rows!r}")
     request, paths = request or Request(), files_of(source)
     if request.plain and is_questions(paths):
-        raise ValueError(f"{paths[0].name}: answers of language models are read whole, not by blocks")
+        raise ValueError(
+            f"{paths[0].name}: answers of language models are read whole, not by blocks"
+        )
     if request.labels is not None:
         request = replace(request, labels=Path(request.labels).absolute())
-    return Batches(paths, Reading(request, part, keep, None if order is None else tuple(order)), rows)
+    return Batches(
+        paths, Reading(request, part, keep, None if order is None else tuple(order)), rows
+    )

@@ -63,10 +63,16 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     """
     labels = np.asarray(inputs.to_numpy(y, "y")[0])
     # Floats are checked together with the scores.
-    missing = np.zeros(1) if labels.ndim == 0 or labels.dtype.kind == "f" else missing_labels(labels, classes)
+    missing = (
+        np.zeros(1)
+        if labels.ndim == 0 or labels.dtype.kind == "f"
+        else missing_labels(labels, classes)
+    )
     if missing.any():
         counts = f"{int(missing.sum()):,} of {len(labels):,} rows, first row {int(np.argwhere(missing)[0][0])}"
-        raise ValueError(f"y has no label in {counts}: hcal.drop_unlabelled(scores, y) leaves them out")
+        raise ValueError(
+            f"y has no label in {counts}: hcal.drop_unlabelled(scores, y) leaves them out"
+        )
     if classes is None:
         if is_text(y):
             advice = "say which column is which class, in the order of the columns, with classes=[…] (--classes a,b,…)"
@@ -88,7 +94,9 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     return codes
 
 
-def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[ClassName, ...] | None:
+def names_of_fit(
+    classes: Any, y: Any, columns: Any, n_classes: int
+) -> tuple[ClassName, ...] | None:
     """Return the names that a fit was given, or those of a frame's columns if the labels are text.
 
     >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
@@ -134,7 +142,9 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
     missing = [str(name) for name in classes if str(name) not in place]
     if missing or len(columns) != len(classes):
         theirs, ours = (one_line(", ".join(map(str, names)), 80) for names in (columns, classes))
-        raise ValueError(f"the classes of the columns are not those of the model: {theirs} and {ours}")
+        raise ValueError(
+            f"the classes of the columns are not those of the model: {theirs} and {ours}"
+        )
     return [place[str(name)] for name in classes]
 
 

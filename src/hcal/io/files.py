@@ -34,11 +34,15 @@ def files_of(source: Any) -> list[Path]:
     """
     names = source if isinstance(source, list | tuple) else [source]
     if not names or not all(isinstance(name, str | os.PathLike) for name in names):
-        raise TypeError(f"expected the name of a file, or a list of names, got {type(source).__name__}")
+        raise TypeError(
+            f"expected the name of a file, or a list of names, got {type(source).__name__}"
+        )
     found = [file for name in names for file in _named(Path(name))]
     suffixes = sorted({p.suffix.lower() for p in found})
     if len(suffixes) > 1:
-        raise ValueError(f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern")
+        raise ValueError(
+            f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern"
+        )
     return found
 
 
@@ -51,7 +55,9 @@ def _named(path: Path) -> list[Path]:
     if not folder and (path.exists() or not has_magic(str(path))):
         return [path]
     if folder:
-        inside = [p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")]
+        inside = [
+            p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")
+        ]
     else:
         inside = [Path(name) for name in glob(str(path), recursive=True)]
     files = sorted(p for p in inside if p.suffix.lower() in TYPES and not p.is_dir())
@@ -114,7 +120,9 @@ def check_memory(name: str, needed: float) -> None:
     """
     there = _available_memory()
     if needed > there:
-        words = f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}"
+        words = (
+            f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}"
+        )
         raise ValueError(f"{words}: read it by blocks (--batch-rows 65536)")
 
 
@@ -125,7 +133,9 @@ def _available_memory() -> int:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found.append(1024 * int(text.split("MemAvailable:")[1].split()[0]))
     with suppress(OSError, ValueError):  # a container without a limit says "max"
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{n}").read_text()) for n in ("max", "current"))
+        limit, used = (
+            int(Path(f"/sys/fs/cgroup/memory.{n}").read_text()) for n in ("max", "current")
+        )
         found.append(limit - used)
     return max(min(found), 1)
 
@@ -216,8 +226,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     old = _mode(target, path)
     # Writers look at the suffix; a very long one would make the name too long.
-    temporary = target.with_name(f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{target.suffix[:32]}")
-    temporary.touch(exist_ok=False)  # the kernel applies the umask, which Python cannot read without changing it
+    temporary = target.with_name(
+        f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{target.suffix[:32]}"
+    )
+    temporary.touch(
+        exist_ok=False
+    )  # the kernel applies the umask, which Python cannot read without changing it
     mode = temporary.stat().st_mode & 0o777 if old is None else old
     try:
         # Before anything is written: the replacement of a private file must never be readable by others.

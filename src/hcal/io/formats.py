@@ -90,17 +90,23 @@ class Stored:
 
 def _header(file: Any, size: int, **options: Any) -> Stored:
     """Read the header of an ``.npy`` of ``size`` bytes; only numbers and text are accepted."""
-    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    read = (
+        npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # headers that Python 2 wrote are fine
         shape, fortran, dtype = read(file)
     found = Stored(file, shape, dtype, fortran, file.tell(), **options)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
+        raise ValueError(
+            "it holds Python objects, which are never unpickled; save plain numeric arrays"
+        )
     if dtype.kind not in "biufU":
         raise ValueError(f"it holds {dtype}, not numbers")
     if any(n < 0 for n in shape) or found.nbytes > size - found.offset:
-        raise ValueError(f"the header of an array claims the shape {shape}, for which there are too few bytes")
+        raise ValueError(
+            f"the header of an array claims the shape {shape}, for which there are too few bytes"
+        )
     return found
 
 
@@ -121,7 +127,9 @@ def _open_npz(file: BinaryIO) -> Openers:
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``; one that is not compressed is read from its place in the file."""
     stream = archive.open(entry)
-    begin = file.tell()  # zipfile has just read the entry's own header, so that the array begins here
+    begin = (
+        file.tell()
+    )  # zipfile has just read the entry's own header, so that the array begins here
     packed = entry.compress_type != zipfile.ZIP_STORED or file.read(6) != npy.MAGIC_PREFIX
     found = _header(stream, entry.file_size, packed=packed)
     return found if packed else replace(found, file=file, offset=begin + found.offset)
@@ -167,7 +175,9 @@ class ArrayRows:
         lengths = {name: (*self.array(name).shape, 0)[0] for name in columns}
         first = columns[0]
         if odd := [name for name in columns if lengths[name] != lengths[first]]:
-            raise ValueError(f"{first!r} has {lengths[first]:,} rows, {odd[0]!r} has {lengths[odd[0]]:,}")
+            raise ValueError(
+                f"{first!r} has {lengths[first]:,} rows, {odd[0]!r} has {lengths[odd[0]]:,}"
+            )
         return int(lengths[first]) * self.pixels
 
     def beside(self, columns: Sequence[str]) -> list[str]:
@@ -184,9 +194,13 @@ class ArrayRows:
         """Return where pieces of about ``step`` rows begin."""
         if any(getattr(self.array(name), "packed", False) for name in columns):
             return [(0, 0)]
-        return [(row, 0) for row in range(0, self.count(columns), -(-step // self.pixels) * self.pixels)]
+        return [
+            (row, 0) for row in range(0, self.count(columns), -(-step // self.pixels) * self.pixels)
+        ]
 
-    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
+    def blocks(
+        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
+    ) -> Iterator[Block]:
         """Yield the rows from ``cut`` to ``stop`` − 1, at most ``size`` at once, but whole images."""
         for name in columns:
             if name not in texts and self.array(name).dtype.kind == "U":
@@ -278,7 +292,9 @@ class TextRows(TableRows):
                 end = (row, place)
         return [mark for mark in found if mark < end] + [end]
 
-    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
+    def blocks(
+        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
+    ) -> Iterator[Block]:
         """Yield the rows from ``cut`` to ``stop`` − 1, at most ``size`` at once."""
         self.file.seek(cut[1])
         step = max(1, min(size, _CELLS // max(len(self.names), 1)))
@@ -293,19 +309,26 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
     """Return the cells of a column as numbers (N,), or lists as (N, K); raise ValueError for other cells."""
     lists = isinstance(cells[0], list)
     try:
-        return np.array([[*map(float, cell)] for cell in cells] if lists else [*map(float, cells)], dtype=np.float64)
+        return np.array(
+            [[*map(float, cell)] for cell in cells] if lists else [*map(float, cells)],
+            dtype=np.float64,
+        )
     except (ValueError, TypeError):
         width = len(cells[0]) if lists else 1
     rows = [cell if isinstance(cell, list) else [cell] for cell in cells]
     bad = next(i for i, row in enumerate(rows) if len(row) != width or not all(map(is_number, row)))
     what = f"{width} numbers" if lists else "a number"
-    raise ValueError(f"column {quoted(name)} holds {quoted(cells[bad])} in row {first + bad}, not {what}")
+    raise ValueError(
+        f"column {quoted(name)} holds {quoted(cells[bad])} in row {first + bad}, not {what}"
+    )
 
 
 def _csv_names(line: bytes) -> list[str]:
     names = [cell.strip() for cell in _split([line.removeprefix(b"\xef\xbb\xbf")])[0]]
     if any(";" in name for name in names):
-        raise ValueError("its cells are separated by semicolons: save it with commas, and decimal points")
+        raise ValueError(
+            "its cells are separated by semicolons: save it with commas, and decimal points"
+        )
     if all(map(is_number, names)):
         raise ValueError("its first line has numbers: write the names of the columns there")
     return names
@@ -333,7 +356,9 @@ def _json_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[st
     rows = _objects(lines, first)
     for number, row in enumerate(rows, first + 1):
         if odd := row.keys() ^ set(names):
-            raise ValueError(f"line {number} has other keys than the first, such as {quoted(min(odd))}")
+            raise ValueError(
+                f"line {number} has other keys than the first, such as {quoted(min(odd))}"
+            )
     return {name: [row[name] for row in rows] for name in names}
 
 
@@ -359,12 +384,18 @@ class ArrowRows(TableRows):
         else:
             self.source = load_extra("reading .feather", "pyarrow.ipc", "frames").open_file(file)
             schema = self.source.schema
-            sizes = [self.source.get_batch(g).num_rows for g in range(self.source.num_record_batches)]
+            sizes = [
+                self.source.get_batch(g).num_rows for g in range(self.source.num_record_batches)
+            ]
         self.names, starts = list(schema.names), [0, *accumulate(sizes)]
-        self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size] + [(starts[-1], len(sizes))]
+        self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size] + [
+            (starts[-1], len(sizes))
+        ]
         self.made_by = (schema.metadata or {}).get(MODEL.encode(), b"").decode(errors="replace")
 
-    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
+    def blocks(
+        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
+    ) -> Iterator[Block]:
         """Yield the rows from the group of ``cut`` to ``stop`` − 1, at most ``size`` at once."""
         groups = [g for start, g in self.marks[:-1] if cut[0] <= start < stop]
         if self.parquet:
@@ -374,7 +405,10 @@ class ArrowRows(TableRows):
         for batch in batches:
             for row in range(0, batch.num_rows, size):
                 held = {name: batch.column(name).slice(row, size) for name in columns}
-                yield {n: part.to_pylist() if n in texts else _arrow_numbers(part, n) for n, part in held.items()}
+                yield {
+                    n: part.to_pylist() if n in texts else _arrow_numbers(part, n)
+                    for n, part in held.items()
+                }
 
 
 def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:

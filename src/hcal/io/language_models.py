@@ -105,15 +105,35 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
     kind, lines = _kind_of(paths[0]), (line for path in paths for line in json_lines(path))
     if kind == "stated":
         places, records = zip(*lines, strict=True)
-        asked: Any = {"unit": request.unit or "fraction", "ranges": request.ranges, "unreadable": request.unreadable}
+        asked: Any = {
+            "unit": request.unit or "fraction",
+            "ranges": request.ranges,
+            "unreadable": request.unreadable,
+        }
         stated = read_stated(records, **asked, places=places)
         lost = len(stated.unread)
         notes = (f"{lost:,} answers whose confidence cannot be read were dropped",) if lost else ()
-        return {"kind": "probs", "values": stated.confidence, "y": stated.correct, "dropped": lost, "notes": notes}
+        return {
+            "kind": "probs",
+            "values": stated.confidence,
+            "y": stated.correct,
+            "dropped": lost,
+            "notes": notes,
+        }
     samples = kind == "samples"
-    found = read_lm_eval(paths, score=request.option_score or "sum") if samples else _read_responses(lines)
+    found = (
+        read_lm_eval(paths, score=request.option_score or "sum")
+        if samples
+        else _read_responses(lines)
+    )
     ids = np.array(found.ids) if found.ids else None
-    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "ids": ids, "questions": True}
+    return {
+        "kind": "log_probs",
+        "values": found.log_probs(),
+        "y": found.y,
+        "ids": ids,
+        "questions": True,
+    }
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -128,7 +148,9 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 def _questions(scores: Iterable[Float64], answers: Iterable[int], ids: Iterable[Any]) -> Questions:
     named = [name for name in ids if isinstance(name, str | int)]
     scores = list(scores)
-    return Questions(scores, np.array(list(answers), dtype=np.int64), named if len(named) == len(scores) else [])
+    return Questions(
+        scores, np.array(list(answers), dtype=np.int64), named if len(named) == len(scores) else []
+    )
 
 
 # -- lm-evaluation-harness ----------------------------------------------------------------------------
@@ -144,7 +166,9 @@ class _Sample:
     answers: list[int]
 
 
-def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum") -> Questions:
+def read_lm_eval(
+    paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum"
+) -> Questions:
     """Read multiple-choice samples of lm-evaluation-harness.
 
     Parameters
@@ -179,7 +203,9 @@ def _samples(path: Path, score: OptionScore) -> Iterator[_Sample]:
     filters: list[Any] = []
     for where, row in json_lines(path):
         if not isinstance(row, dict) or "filtered_resps" not in row:
-            raise ValueError(f"{where}: no sample of lm-evaluation-harness (it has no 'filtered_resps')")
+            raise ValueError(
+                f"{where}: no sample of lm-evaluation-harness (it has no 'filtered_resps')"
+            )
         filters = filters or [row.get("filter")]
         if row.get("filter") == filters[0]:
             yield _sample(where, row, score)
@@ -190,8 +216,15 @@ def _samples(path: Path, score: OptionScore) -> Iterator[_Sample]:
 def _sample(where: str, row: dict[str, Any], score: OptionScore) -> _Sample:
     logs, requests = _log_likelihoods(where, row["filtered_resps"]), _requests(row.get("arguments"))
     without, options, half = None, [text for _, text in requests], len(logs) // 2
-    asked = [bool(context) for context, _ in requests]  # mutual information: each option again, without the question
-    if len(options) == len(logs) and options[:half] == options[half:] and any(asked[:half]) and not any(asked[half:]):
+    asked = [
+        bool(context) for context, _ in requests
+    ]  # mutual information: each option again, without the question
+    if (
+        len(options) == len(logs)
+        and options[:half] == options[half:]
+        and any(asked[:half])
+        and not any(asked[half:])
+    ):
         logs, without, options = logs[:half], logs[half:], options[:half]
     if len(logs) < 2:
         raise ValueError(f"{where}: {len(logs)} option; this is no multiple-choice task")
@@ -202,20 +235,30 @@ def _sample(where: str, row: dict[str, Any], score: OptionScore) -> _Sample:
             raise ValueError(f"{where}: no requests without a context, as mutual information needs")
         scores = logs - without
     elif score == "length":
-        spaced = all(text.startswith(" ") for text in options)  # the harness puts one space before each option
+        spaced = all(
+            text.startswith(" ") for text in options
+        )  # the harness puts one space before each option
         lengths = np.array([len(text) - spaced for text in options], dtype=np.float64)
         if not options or not lengths.all():
-            raise ValueError(f"{where}: 'arguments' lacks the text of an option, as its length needs")
+            raise ValueError(
+                f"{where}: 'arguments' lacks the text of an option, as its length needs"
+            )
         scores = logs / lengths
-    return _Sample(where, row, scores, _possible_answers(row, logs, [text.strip() for text in options]))
+    return _Sample(
+        where, row, scores, _possible_answers(row, logs, [text.strip() for text in options])
+    )
 
 
 def _log_likelihoods(where: str, responses: Any) -> Float64:
     try:
-        listed = json.loads(responses) if isinstance(responses, str) else responses  # older files hold text
+        listed = (
+            json.loads(responses) if isinstance(responses, str) else responses
+        )  # older files hold text
         values = np.array([float(first) for first, _is_greedy in listed])
     except (TypeError, ValueError):
-        raise ValueError(f"{where}: 'filtered_resps' holds no [log-likelihood, is_greedy] a choice") from None
+        raise ValueError(
+            f"{where}: 'filtered_resps' holds no [log-likelihood, is_greedy] a choice"
+        ) from None
     if np.isnan(values).any() or np.isposinf(values).any() or np.isneginf(values).all():
         raise ValueError(f"{where}: 'filtered_resps' holds NaN or +inf, or -inf for every option")
     lowest = values[np.isfinite(values)].min()
@@ -224,9 +267,13 @@ def _log_likelihoods(where: str, responses: Any) -> Float64:
 
 def _requests(arguments: Any) -> list[tuple[Any, str]]:
     """Return the (context, continuation) pairs of the requests; none if a continuation is no text."""
-    if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, ...}
+    if isinstance(
+        arguments, dict
+    ):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, ...}
         keys = sorted(arguments, key=lambda key: int("0" + "".join(filter(str.isdecimal, key))))
-        arguments = [list(a.values()) if isinstance(a := arguments[key], dict) else a for key in keys]
+        arguments = [
+            list(a.values()) if isinstance(a := arguments[key], dict) else a for key in keys
+        ]
     held = arguments if isinstance(arguments, list) else []
     pairs = [(a[0], a[1]) for a in held if isinstance(a, list) and len(a) > 1]
     return pairs if all(isinstance(text, str) for _, text in pairs) else []
@@ -305,7 +352,11 @@ def _target(target: Any, labels: Sequence[str], texts: Sequence[str]) -> int:
         names, wanted = [plain(option) for option in options], plain(str(target))
         if not isinstance(target, bool | int) and names.count(wanted) == 1:
             return names.index(wanted)
-    if not isinstance(target, bool) and str(target).strip().isdecimal() and int(target) < len(labels):
+    if (
+        not isinstance(target, bool)
+        and str(target).strip().isdecimal()
+        and int(target) < len(labels)
+    ):
         return int(target)
     raise ValueError(_no_target(target))
 
@@ -352,13 +403,18 @@ def option_scores(response: Any, options: Sequence[str]) -> Float64:
     seen = []
     for alternatives in _positions(response):
         seen = [token for token, _ in alternatives]
-        found = [[value for token, value in alternatives if option_label(token) == name] for name in names]
+        found = [
+            [value for token, value in alternatives if option_label(token) == name]
+            for name in names
+        ]
         if any(found):
             values = [value for _, value in alternatives]
             rest = 1 - float(np.exp(np.array(values)).sum())
             floor = min(min(values), np.log(rest) if rest > 0 else min(values))
             return np.array([np.logaddexp.reduce(own) if own else floor for own in found])
-    raise ValueError(f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}")
+    raise ValueError(
+        f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}"
+    )
 
 
 def _positions(response: Any) -> Iterator[list[tuple[str, float]]]:
@@ -371,7 +427,11 @@ def _positions(response: Any) -> Iterator[list[tuple[str, float]]]:
         raise ValueError("the response has no 'top_logprobs': ask the server for them")
     for position in found:
         top = position.get("top_logprobs", position)  # a list of objects, or {text: number}
-        pairs = top.items() if isinstance(top, Mapping) else [(e["token"], e["logprob"]) for e in top or ()]
+        pairs = (
+            top.items()
+            if isinstance(top, Mapping)
+            else [(e["token"], e["logprob"]) for e in top or ()]
+        )
         yield [(str(token), float(value)) for token, value in pairs]
 
 
@@ -449,7 +509,10 @@ def read_stated(
             confidence.append(share)
             correct.append(right)
     if not confidence or (unread and unreadable != "drop"):
-        counts, some = f"{len(unread)} of {len(unread) + len(confidence)}", ", ".join([*unread.values()][:3])
+        counts, some = (
+            f"{len(unread)} of {len(unread) + len(confidence)}",
+            ", ".join([*unread.values()][:3]),
+        )
         advice = "unreadable='drop' (--unreadable drop) goes on without them"
         raise ValueError(f"{counts} confidences cannot be read, such as {some}: {advice}")
     return Stated(np.array(confidence), np.array(correct, dtype=np.int64), [*unread])
@@ -457,12 +520,16 @@ def read_stated(
 
 _N: Final = r"(?<![\w.])(\d+(?:\.\d+)?|\.\d+)"
 _PERCENT: Final = r"\s*(%|per ?cent\b)"
-_RANGE: Final = re.compile(rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:\.\d+)?|\.\d+)(?:{_PERCENT})?")
+_RANGE: Final = re.compile(
+    rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:\.\d+)?|\.\d+)(?:{_PERCENT})?"
+)
 _RATIO: Final = re.compile(rf"{_N}\s*(?:/|out of|of)\s*(\d+(?:\.\d+)?)")
 _NUMBER: Final = re.compile(rf"{_N}(?:{_PERCENT})?")
 
 
-def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping[str, float]) -> float | None:
+def _confidence(
+    said: Any, whole: float, where: str, ranges: str, words: Mapping[str, float]
+) -> float | None:
     """Return a stated confidence as a number from 0 to 1; None if it cannot be read."""
     if isinstance(said, bool) or not isinstance(said, str | int | float):
         return None
@@ -488,7 +555,9 @@ def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping
         return None
     if not 0 <= share <= 1:
         hint = "; unit='percent' (--unit percent) if numbers go up to 100" if whole == 1 else ""
-        raise ValueError(f"{where}: the confidence {quoted(said)} is not between 0 and {whole:g}{hint}")
+        raise ValueError(
+            f"{where}: the confidence {quoted(said)} is not between 0 and {whole:g}{hint}"
+        )
     return share
 
 

@@ -1,6 +1,6 @@
 """Model files: one safetensors file with a JSON header, arrays and a checksum. Nothing in it can be executed.
 
-This module reads and writes the header and the arrays. :mod:`hcal.calibrators.files` makes calibrators from them.
+This module reads and writes the header and the arrays. :mod:`hcal.methods.files` makes calibrators from them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ MOST_HEADER = 16_000_000
 _HEADER, CHECKSUM = "hcal", "sha256"
 
 
-def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+def write_model(
+    path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> None:
     """Write a header and arrays as one file, atomically, with a checksum over both.
 
     Parameters
@@ -53,10 +55,14 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays:
     held = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps({"schema": SCHEMA, "hcal": __version__, **header}, default=_plain)
     if len(text) > MOST_HEADER // 2:
-        raise ValueError(f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}")
+        raise ValueError(
+            f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}"
+        )
     with atomic_path(path) as temporary:
         # save_file would write a temporary file of its own, which a killed process would leave behind.
-        temporary.write_bytes(to_bytes(held | {CHECKSUM: digest(text, held)}, metadata={_HEADER: text}))
+        temporary.write_bytes(
+            to_bytes(held | {CHECKSUM: digest(text, held)}, metadata={_HEADER: text})
+        )
 
 
 def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
@@ -116,7 +122,9 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     except (KeyError, ValueError, TypeError, MemoryError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
-        raise ValueError(f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade")
+        raise ValueError(
+            f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
+        )
     if schema < 3:
         raise ValueError(f"{path} was written by hcal 0.2 or before: fit again")
     if not np.array_equal(arrays.pop(CHECKSUM, np.empty(0)), digest(text, arrays)):
@@ -166,8 +174,16 @@ def check_info(info: Any, n_classes: int) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise ValueError("'info' must be an object")
     _check_values(info, MOST_LEVELS)
-    shares, notes, origin = info.get("class_frequencies", []), info.get("notes", []), info.get("fitted_on", {})
-    numbers = isinstance(shares, list) and len(shares) == n_classes and {type(v) for v in shares} <= {int, float}
+    shares, notes, origin = (
+        info.get("class_frequencies", []),
+        info.get("notes", []),
+        info.get("fitted_on", {}),
+    )
+    numbers = (
+        isinstance(shares, list)
+        and len(shares) == n_classes
+        and {type(v) for v in shares} <= {int, float}
+    )
     if not numbers or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
         raise ValueError("'info.class_frequencies' must be K numbers that sum to 1")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
@@ -184,6 +200,12 @@ def _check_values(value: Any, levels: int) -> None:
         raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
         raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
-    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    inner = (
+        [*value, *value.values()]
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else ()
+    )
     for each in inner:
         _check_values(each, levels - 1)

@@ -60,10 +60,16 @@ def _named(held: Any) -> dict[str, NDArray[Any]]:
         names = ["logits_cal", "y_cal", "logits_test", "y_test"] if two else ["logits", "y"]
         held = dict(zip(names, [*held[0], *held[1]] if two else held, strict=True))
     given = held if isinstance(held, dict) else {BARE: held}
-    arrays = {name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)}
+    arrays = {
+        name: a.value if isinstance(a, _Array) else a
+        for name, a in given.items()
+        if isinstance(name, str)
+    }
     found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     if len(found) < len(names):
-        raise ValueError("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")
+        raise ValueError(
+            "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
+        )
     return found
 
 
@@ -77,7 +83,9 @@ def _scan(data: bytes) -> None:
         if index > len(data) or count > MAX_INSTRUCTIONS:
             raise ValueError("more instructions, or a larger memory index, than arrays need")
         if code.name.endswith("GET") and index not in reusable:
-            raise ValueError("a container or a long text that is used twice: the same parts again and again")
+            raise ValueError(
+                "a container or a long text that is used twice: the same parts again and again"
+            )
         if code.name.endswith(("PUT", "MEMOIZE")):
             stored += 1
             (reusable.add if simple else reusable.discard)(index)
@@ -93,7 +101,9 @@ class _ArrayUnpickler(pickle.Unpickler):
         """Return the function that replaces one of numpy's, or refuse the name before anything is imported."""
         found = _KNOWN.get((module.replace("numpy._core.", "numpy.core."), name))
         if found is None:
-            raise ValueError(f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted")
+            raise ValueError(
+                f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted"
+            )
         return found
 
 
@@ -127,7 +137,11 @@ class _Array:
 
 def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
     """Return the array of a buffer without a copy; numpy refuses a shape that its bytes do not fill."""
-    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple) or not isinstance(data, bytes | bytearray | str):
+    if (
+        not isinstance(dtype, _Dtype)
+        or not isinstance(shape, tuple)
+        or not isinstance(data, bytes | bytearray | str)
+    ):
         raise ValueError("only arrays of numbers are admitted")
     kind, raw = dtype.numpy(), data.encode("latin1") if isinstance(data, str) else data
     flat: NDArray[Any] = np.frombuffer(raw, dtype=kind) if raw else np.empty(0, dtype=kind)
@@ -139,7 +153,9 @@ def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[An
 _KNOWN: Final[dict[tuple[str, str], Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): lambda text, _encoding: text.encode("latin1"),  # bytes, as old protocols write them
+    ("_codecs", "encode"): lambda text, _encoding: text.encode(
+        "latin1"
+    ),  # bytes, as old protocols write them
     ("numpy.core.multiarray", "_reconstruct"): lambda *_placeholders: _Array(),
     ("numpy.core.multiarray", "scalar"): lambda dtype, data: _assemble(data, dtype, ()),
     ("numpy.core.numeric", "_frombuffer"): _assemble,

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from hcal.inputs import InputKind
 from hcal.io import class_names
 from hcal.io.class_names import ClassName, label_cells, typed
-from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular, quoted
+from hcal.io.files import (
+    TYPES,
+    check_memory,
+    checksum,
+    explained,
+    files_of,
+    one_line,
+    open_regular,
+    quoted,
+)
 from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.language_models import is_questions, read_questions
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
@@ -102,7 +111,9 @@ class DataFile:
         """Return the labels, with names turned into the numbers of their classes; refuse a file without labels."""
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
-            raise ValueError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}")
+            raise ValueError(
+                f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}"
+            )
         return np.asarray(class_names.encode(self.y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
@@ -130,7 +141,9 @@ class DataFile:
 
     def rows(self, kept: NDArray[Any]) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
-        some: dict[str, Any] = {n: None if (a := getattr(self, n)) is None else a[kept] for n in _BY_ROW}
+        some: dict[str, Any] = {
+            n: None if (a := getattr(self, n)) is None else a[kept] for n in _BY_ROW
+        }
         return replace(self, **some, beside={n: a[kept] for n, a in self.beside.items()})
 
 
@@ -147,7 +160,9 @@ class Reading:
     def after(self, first: DataFile) -> Reading:
         """Return how the following rows are read: with the kind and the classes of the first."""
         request = replace(self.request, input=first.kind)
-        return replace(self, request=request, order=self.order or first.classes, n_classes=first.n_classes)
+        return replace(
+            self, request=request, order=self.order or first.classes, n_classes=first.n_classes
+        )
 
 
 @dataclass(frozen=True)
@@ -199,7 +214,9 @@ def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
         yield rows, plan
 
 
-def pieces_of(paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1) -> Iterator[Piece]:
+def pieces_of(
+    paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1
+) -> Iterator[Piece]:
     """Yield the pieces of files; without a size a file is one piece, after a check that memory can hold all files.
 
     ``peak`` is the number of bytes that the caller will need for each byte of the rows.
@@ -226,9 +243,13 @@ def pieces_of(paths: Sequence[Path], reading: Reading, size: int | None = None, 
                 pieces.append(Piece(path, cut, stop, start, count, own, reading, most))
                 start += count
         origin += n_rows
-        if labels is not None and (len(labels) < origin or (path == paths[-1] and len(labels) > origin)):
+        if labels is not None and (
+            len(labels) < origin or (path == paths[-1] and len(labels) > origin)
+        ):
             name = Path(str(reading.request.labels)).name
-            raise ValueError(f"{name} has {len(labels):,} labels, and there are {origin:,} rows or more")
+            raise ValueError(
+                f"{name} has {len(labels):,} labels, and there are {origin:,} rows or more"
+            )
         yield from pieces
 
 
@@ -244,7 +265,9 @@ def _read_labels(path: Path) -> NDArray[Any]:
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 
-def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: Any) -> NDArray[np.bool_]:
+def _left_out(
+    y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: Any
+) -> NDArray[np.bool_]:
     """Return which rows are left out for their labels; raise ValueError for missing ones that may not be dropped."""
     request = reading.request
     if y.ndim != 1:
@@ -253,19 +276,33 @@ def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: 
     ignored: NDArray[np.bool_] = y == request.ignore_index
     if request.unlabelled == "drop":
         return np.logical_or(missing, ignored)
-    if missing.any() and "label" not in request.optional:  # a model applied to new rows only carries labels along
-        name, last, bad = quoted(plan.roles.get("label", "y")), row + len(y) - 1, row + missing.argmax()
+    if (
+        missing.any() and "label" not in request.optional
+    ):  # a model applied to new rows only carries labels along
+        name, last, bad = (
+            quoted(plan.roles.get("label", "y")),
+            row + len(y) - 1,
+            row + missing.argmax(),
+        )
         where = f"{name} in {missing.sum():,} of the rows {row:,} to {last:,}, first in row {bad:,}"
-        raise ValueError(f"it has no label in {where}: unlabelled='drop' (--unlabelled drop) leaves them out")
+        raise ValueError(
+            f"it has no label in {where}: unlabelled='drop' (--unlabelled drop) leaves them out"
+        )
     return ignored
 
 
-def _count_left_out(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading) -> int:
+def _count_left_out(
+    rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading
+) -> int:
     """Return how many rows of a piece will be left out for their labels."""
     request, name = reading.request, plan.roles.get("label")
-    if (request.unlabelled != "drop" and request.ignore_index is None) or (labels is None and name is None):
+    if (request.unlabelled != "drop" and request.ignore_index is None) or (
+        labels is None and name is None
+    ):
         return 0
-    blocks = [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
+    blocks = (
+        [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
+    )
     found = (label_cells(block[name], reading.order) for block in blocks)
     return sum(int(_left_out(y, reading, plan, cut[0], reading.order).sum()) for y in found)
 
@@ -288,7 +325,10 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             if n_classes not in (None, data.n_classes):
                 raise ValueError(f"it has {data.n_classes} classes, the rows before {n_classes}")
             n_classes = data.n_classes
-            if data.y is not None and (out := _left_out(data.y, reading, plan, row, data.classes)).any():
+            if (
+                data.y is not None
+                and (out := _left_out(data.y, reading, plan, row, data.classes)).any()
+            ):
                 data = replace(data.rows(~out), dropped=int(out.sum()))
             yield first, data.in_order_of(reading.order)
             first, row = first + len(data.values), row + length
@@ -296,7 +336,9 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             raise ValueError("it ends early: the file was cut short")
 
 
-def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None) -> DataFile:
+def _data(
+    plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None
+) -> DataFile:
     """Return the columns of a block as scores, labels, ids, groups and weights."""
     reading = piece.reading
     values = _scores(plan, reading.request, [np.asarray(block[name]) for name in plan.scores])
@@ -310,10 +352,14 @@ def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Se
     if reading.keep:  # the group and the weight are kept under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("group", "weight") if role in parts}
     ids, groups, weight = (parts.get(role) for role in ("id", "group", "weight"))
-    found = DataFile(piece.path, plan.kind, values, y, plan.part, None, ids, groups, weight, beside=beside)
+    found = DataFile(
+        piece.path, plan.kind, values, y, plan.part, None, ids, groups, weight, beside=beside
+    )
     if names is None:
         return found
-    return replace(found, classes=tuple(map(str, class_names.check_classes(names, found.n_classes))))
+    return replace(
+        found, classes=tuple(map(str, class_names.check_classes(names, found.n_classes)))
+    )
 
 
 def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:
@@ -322,8 +368,15 @@ def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArra
     values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
     if plan.kind == "probs" and request.unit == "percent":
         return values / 100
-    if plan.kind == "probs" and values.size and 1.5 < (top := values.max()) <= 100 and values.min() >= 0:
-        raise ValueError(f"its probs go up to {top:.4g}: if they are per cent, say unit='percent' (--unit percent)")
+    if (
+        plan.kind == "probs"
+        and values.size
+        and 1.5 < (top := values.max()) <= 100
+        and values.min() >= 0
+    ):
+        raise ValueError(
+            f"its probs go up to {top:.4g}: if they are per cent, say unit='percent' (--unit percent)"
+        )
     return values
 
 
@@ -367,7 +420,10 @@ def read(
     request, paths = request or Request(), files_of(path)
     if request.plain and is_questions(paths):
         return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
-    reading, parts = Reading(request, part, keep, None if order is None else tuple(order)), list[DataFile]()
+    reading, parts = (
+        Reading(request, part, keep, None if order is None else tuple(order)),
+        list[DataFile](),
+    )
     for piece in list(pieces_of(paths, reading, peak=peak)):
         parts += [data for _, data in read_blocks(replace(piece, reading=reading))]
         if not parts:  # a damaged file may announce rows that it does not hold
@@ -376,10 +432,19 @@ def read(
     first, dropped = parts[0], sum(part.dropped for part in parts)
     if len(parts) > 1:
         arrays = {name: [getattr(part, name) for part in parts] for name in _BY_ROW}
-        joined: Any = {n: None if any(a is None for a in held) else np.concatenate(held) for n, held in arrays.items()}
+        joined: Any = {
+            n: None if any(a is None for a in held) else np.concatenate(held)
+            for n, held in arrays.items()
+        }
         both = [n for n in first.beside if all(n in part.beside for part in parts)]
-        first = replace(first, **joined, beside={n: np.concatenate([part.beside[n] for part in parts]) for n in both})
-    words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
+        first = replace(
+            first,
+            **joined,
+            beside={n: np.concatenate([part.beside[n] for part in parts]) for n in both},
+        )
+    words = (
+        "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
+    )
     notes = (f"{words} dropped",) if dropped else ()
     return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
 

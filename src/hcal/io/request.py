@@ -38,7 +38,8 @@ _MEANING: Final = {"input": None, "unit": "fraction", "option_score": "sum"}
 _LONGEST: Final = 10_000
 #: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
 _PREFIX: Final = re.compile(
-    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?", re.IGNORECASE
+    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?",
+    re.IGNORECASE,
 )
 
 
@@ -113,7 +114,9 @@ class Request:
     def to_json(self) -> dict[str, Any]:
         """Return what a model file stores of this request, as plain values."""
         found = {name: getattr(self, name) for name in _REMEMBERED}
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None}
+        return {
+            n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None
+        }
 
     @classmethod
     def from_json(cls, told: Any) -> Request:
@@ -121,7 +124,9 @@ class Request:
         if not isinstance(told, Mapping) or not set(told) <= set(_REMEMBERED):
             raise ValueError(f"'request' must be an object with some of {', '.join(_REMEMBERED)}")
         names = told.get("classes")
-        if not isinstance(names, list | None) or not all(isinstance(name, str) for name in names or ()):
+        if not isinstance(names, list | None) or not all(
+            isinstance(name, str) for name in names or ()
+        ):
             raise ValueError("'request.classes' must be a list of names")
         return cls(**{**told, "classes": None if names is None else tuple(names)})
 
@@ -136,7 +141,9 @@ class Request:
             ours, theirs = getattr(self, name), getattr(model, name) or default
             if None not in (ours, theirs) and ours != theirs:
                 what = name.replace("_", " ")
-                raise ValueError(f"the model was fitted with {what} {theirs}, so {ours} cannot be right")
+                raise ValueError(
+                    f"the model was fitted with {what} {theirs}, so {ours} cannot be right"
+                )
         filled = {n: getattr(model, n) for n in _REMEMBERED if getattr(self, n) is None}
         lacking = {role for role in ROLES if filled.get(role) is not None}
         return replace(self, **filled, optional=self.optional | lacking)
@@ -210,7 +217,12 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
     if "label" not in roles and request.labels is None and label in free and label not in scores:
         roles["label"] = label
     parts = _class_parts(scores, request.scores)
-    named = len(parts) > 1 and all(parts) and len(set(parts)) == len(parts) and not _by_number(parts, parts)
+    named = (
+        len(parts) > 1
+        and all(parts)
+        and len(set(parts)) == len(parts)
+        and not _by_number(parts, parts)
+    )
     return Plan(kind, scores, roles, suffix.lstrip("_"), tuple(parts) if named else None)
 
 
@@ -223,7 +235,9 @@ def listed(names: Iterable[str]) -> str:
     return one_line(", ".join(n for n in names if n != BARE), 120) or "nothing"
 
 
-def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]) -> tuple[list[str], InputKind, str]:
+def _find_scores(
+    names: Sequence[str], request: Request, suffixes: Sequence[str]
+) -> tuple[list[str], InputKind, str]:
     """Return the columns, or the array, of the scores, their kind, and the suffix of their part."""
     if request.scores is not None:
         suffix = next((s for s in suffixes if request.scores + s in names), "")
@@ -231,7 +245,11 @@ def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]
         return columns, _kind(request, columns[0], request.scores), suffix
     wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in suffixes:
-        found = [(columns, kind, suffix) for kind in wanted if (columns := _columns_of(kind + suffix, names))]
+        found = [
+            (columns, kind, suffix)
+            for kind in wanted
+            if (columns := _columns_of(kind + suffix, names))
+        ]
         if len(found) > 1:
             kinds = " and ".join(kind + suffix for _, kind, _ in found)
             raise ValueError(f"it holds {kinds}: choose one with input= (--input)")
@@ -250,7 +268,9 @@ def _kind(request: Request, *names: str) -> InputKind:
     for kind in (request.input, *map(kind_by_name, names)):
         if kind is not None:
             return kind  # type: ignore[no-any-return]
-    raise ValueError("it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)")
+    raise ValueError(
+        "it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)"
+    )
 
 
 def _columns_of(kind: str, names: Sequence[str]) -> list[str]:

@@ -59,7 +59,9 @@ def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
         writers = list[Any]()
 
         def add(arrays: Arrays) -> None:
-            table = arrow.table({n: a.tolist() if a.dtype == object else a for n, a in arrays.items()})
+            table = arrow.table(
+                {n: a.tolist() if a.dtype == object else a for n, a in arrays.items()}
+            )
             if not writers:
                 schema = table.schema.with_metadata({MODEL: model}) if model else table.schema
                 writers.extend([stack.enter_context(create(str(path), schema)), schema])
@@ -76,7 +78,11 @@ def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
         archive = None
         if path.suffix.lower() == ".npz":
             archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
-        opened = path.open("wb") if archive is None else archive.open(f"{_PROBS}.npy", "w", force_zip64=True)
+        opened = (
+            path.open("wb")
+            if archive is None
+            else archive.open(f"{_PROBS}.npy", "w", force_zip64=True)
+        )
         file: Any = stack.enter_context(opened)
         written = 0
 
@@ -85,7 +91,9 @@ def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
             probs = np.ascontiguousarray(arrays.pop(_PROBS))
             if not written:
                 shape, kind = (n_rows, *probs.shape[1:]), npy.dtype_to_descr(probs.dtype)
-                npy.write_array_header_2_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+                npy.write_array_header_2_0(
+                    file, {"descr": kind, "fortran_order": False, "shape": shape}
+                )
             written += file.write(probs.data)
             for name, array in arrays.items():
                 others.setdefault(name, []).append(array)
@@ -116,12 +124,19 @@ def can_write(path: str | Path) -> None:
     >>> can_write("out.npz")
     """
     if Path(path).suffix.lower() not in WRITERS:
-        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(WRITERS))}")
+        raise ValueError(
+            f"cannot write {Path(path).name}: the types are {', '.join(sorted(WRITERS))}"
+        )
 
 
 @contextmanager
 def write_blocks(
-    path: str | Path, n_rows: int, *, classes: Sequence[Any] | None = None, names: Called | None = None, model: str = ""
+    path: str | Path,
+    n_rows: int,
+    *,
+    classes: Sequence[Any] | None = None,
+    names: Called | None = None,
+    model: str = "",
 ) -> Iterator[Callable[..., None]]:
     """Yield a function that takes blocks of probabilities; the file appears when the last was written.
 
@@ -152,10 +167,19 @@ def write_blocks(
     ['key,site,probs_0,probs_1', '0,north,0.25,0.75', '1,north,0.25,0.75']
     """
     can_write(path)
-    suffix, called, written = Path(path).suffix.lower(), {"id": "id", "label": "y", **(names or {})}, 0
+    suffix, called, written = (
+        Path(path).suffix.lower(),
+        {"id": "id", "label": "y", **(names or {})},
+        0,
+    )
     with atomic_path(path) as temporary, WRITERS[suffix](temporary, n_rows, model) as add:
 
-        def write(probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None) -> None:
+        def write(
+            probs: NDArray[Any],
+            y: Any = None,
+            ids: Any = None,
+            kept: Mapping[str, Any] | None = None,
+        ) -> None:
             nonlocal written
             arrays: Arrays = {} if ids is None else {called["id"]: np.asarray(ids)}
             arrays |= {n: np.asarray(a) for n, a in (kept or {}).items()}

@@ -136,7 +136,10 @@ class Map(ABC):
         """Return all other fields: options, and the types and options of inner maps."""
         others = (f.name for f in dataclasses.fields(self) if "array" not in f.metadata)  # type: ignore[arg-type]
         found = {name: getattr(self, name) for name in others}
-        own = {name: value.options() if isinstance(value, Map) else value for name, value in found.items()}
+        own = {
+            name: value.options() if isinstance(value, Map) else value
+            for name, value in found.items()
+        }
         return {"type": type(self).__name__, **own}
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
@@ -151,7 +154,9 @@ class Map(ABC):
             elif "array" in each.metadata:
                 _check_array(each.name, value, each.metadata["array"], known)
             elif "choices" in each.metadata and value not in each.metadata["choices"]:
-                raise ValueError(f"{each.name!r} is {value!r}, declared is one of {each.metadata['choices']}")
+                raise ValueError(
+                    f"{each.name!r} is {value!r}, declared is one of {each.metadata['choices']}"
+                )
 
 
 class ProbabilityMap(Map):
@@ -167,12 +172,16 @@ class ProbabilityMap(Map):
         return xp.log(xp.maximum(self.probabilities(x), xp.tiny(x)))
 
 
-def build_map(types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Map:
+def build_map(
+    types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> Map:
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; only ``types`` may occur."""
     known = {each.__name__: each for each in types}
     name = options.get("type")
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}")
+        raise ValueError(
+            f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}"
+        )
     fields = {each.name: each for each in dataclasses.fields(known[name])}  # type: ignore[arg-type]
     given = {key: value for key, value in options.items() if key != "type"}
     for key, value in given.items():
@@ -196,19 +205,30 @@ def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> No
     if not isinstance(value, np.ndarray) or value.dtype != spec.dtype:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise ValueError(f"{name!r} has type {kind}, declared is an array of {spec.dtype}")
-    if value.ndim != len(spec.shape) or not all(map(_fits, spec.shape, value.shape, [sizes] * value.ndim)):
-        shape, known = ", ".join(map(str, spec.shape)), ", ".join(f"{letter} = {n}" for letter, n in sizes.items())
-        raise ValueError(f"{name!r} has shape {value.shape}, declared is ({shape}) with {known or 'no size known yet'}")
+    if value.ndim != len(spec.shape) or not all(
+        map(_fits, spec.shape, value.shape, [sizes] * value.ndim)
+    ):
+        shape, known = (
+            ", ".join(map(str, spec.shape)),
+            ", ".join(f"{letter} = {n}" for letter, n in sizes.items()),
+        )
+        raise ValueError(
+            f"{name!r} has shape {value.shape}, declared is ({shape}) with {known or 'no size known yet'}"
+        )
     if value.size == 0:
         return
     least, most = value.min(), value.max()  # NaN if any value is, and then no comparison holds
     if not (least >= spec.low and most <= spec.high):
         bad = "NaN" if np.isnan(least) else f"{least if least < spec.low else most:.6g}"
-        raise ValueError(f"{name!r} holds {bad}, declared are values in [{spec.low:g}, {spec.high:g}]")
+        raise ValueError(
+            f"{name!r} holds {bad}, declared are values in [{spec.low:g}, {spec.high:g}]"
+        )
     if spec.order is not None:
         good = value[1:] > value[:-1] if spec.order == "increasing" else value[1:] >= value[:-1]
         if not good.all():
-            raise ValueError(f"{name!r} must be {spec.order}, entry {int(np.argmin(good)) + 1} is not")
+            raise ValueError(
+                f"{name!r} must be {spec.order}, entry {int(np.argmin(good)) + 1} is not"
+            )
 
 
 def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:

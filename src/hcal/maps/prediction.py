@@ -30,8 +30,12 @@ class Prediction(Map):
     map: Map
     kind: str = option("what the scores are", INPUT_KINDS, "logits")
     preserves: str | None = option("what is promised", ("order", "accuracy", None), None)
-    floor: Array = array("what a probability of 0 is taken for", low=_LEAST_FLOOR, high=0.5, optional=True)
-    prior: Array = array("ln of new over old class frequencies", "K", low=-np.inf, high=700.0, optional=True)
+    floor: Array = array(
+        "what a probability of 0 is taken for", low=_LEAST_FLOOR, high=0.5, optional=True
+    )
+    prior: Array = array(
+        "ln of new over old class frequencies", "K", low=-np.inf, high=700.0, optional=True
+    )
 
     def __call__(self, scores: Array) -> Array:
         """Return probabilities (N, K) of any scores (N, K).
@@ -48,7 +52,9 @@ class Prediction(Map):
         """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block."""
         if kernel and self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax:
             # The kernel works in blocks of its own and does all that is left to do.
-            done: FloatArray | None = self.map.compiled(scores) if to_logits(scores, self.kind) is scores else None
+            done: FloatArray | None = (
+                self.map.compiled(scores) if to_logits(scores, self.kind) is scores else None
+            )
             if done is not None:
                 return done
         out = np.empty(scores.shape, dtype=scores.dtype)
@@ -58,7 +64,9 @@ class Prediction(Map):
             given = scores[start : start + step]
             x = to_logits(given, self.kind).astype(wide, copy=False)
             probs = self.of_logits(x, given, kernel=kernel)
-            out[start : start + step] = probs if probs.dtype == out.dtype else self.narrowed(probs, given)
+            out[start : start + step] = (
+                probs if probs.dtype == out.dtype else self.narrowed(probs, given)
+            )
         return out
 
     def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
@@ -138,4 +146,6 @@ def keep_argmax(probs: Array, x: Array) -> Array:
     wanted, found = xp.argmax(x), xp.argmax(probs)
     best = xp.take_along(probs, found)
     own = xp.take_along(probs, wanted)
-    return xp.put_along(probs, wanted, xp.where(wanted == found, own, best + xp.eps(probs) * xp.abs(best)))
+    return xp.put_along(
+        probs, wanted, xp.where(wanted == found, own, best + xp.eps(probs) * xp.abs(best))
+    )

@@ -19,7 +19,15 @@ from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
 from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
 from hcal.metrics.canonical import dkde_ce, skce
-from hcal.metrics.scores import Decomposition, accuracy, brier, decompose, mean_confidence, nll, sharpness
+from hcal.metrics.scores import (
+    Decomposition,
+    accuracy,
+    brier,
+    decompose,
+    mean_confidence,
+    nll,
+    sharpness,
+)
 
 # isort: on
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics, register_metric

@@ -84,7 +84,9 @@ def clipped_equal_width(s: Sample, bins: int) -> Bins:
 
 @metric("top-label", "ECE, equal width", "mean gap between confidence and accuracy, 15 equal-width bins",
         label="ECE^ew", of_hits=True)  # fmt: skip
-def ece_ew(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1) -> float:
+def ece_ew(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+) -> float:
     """Return the expected calibration error over equal-width bins (lo, hi]; empty bins count nothing.
 
     Parameters
@@ -104,7 +106,9 @@ def ece_ew(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
 
 @metric("top-label", "ECE, equal mass", "the same with 15 bins of equal size",
         label="ECE^em", weights="counts", of_hits=True)  # fmt: skip
-def ece_em(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1) -> float:
+def ece_em(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+) -> float:
     """Return the calibration error over equal-mass bins (lo, hi] between interpolated quantiles.
 
     As published, the smallest confidence falls in no bin, and bins that ties leave empty are skipped.
@@ -120,7 +124,9 @@ def ece_em(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
     where = np.minimum(np.linspace(0, s.total, check_bins(bins) + 1), last)
     low = np.floor(where)
     ends = r.prefix[0, 1:]
-    left, right = (r.conf[np.searchsorted(ends, np.minimum(i, last), side="right")] for i in (low, low + 1))
+    left, right = (
+        r.conf[np.searchsorted(ends, np.minimum(i, last), side="right")] for i in (low, low + 1)
+    )
     return between_edges(r, left + (where - low) * (right - left)).error(s.total, order)
 
 
@@ -170,7 +176,12 @@ def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:
     return np.where(sigma > 0, smooth, np.abs(mu))
 
 
-@metric("top-label", "ACE", "mean gap where every non-empty equal-width bin counts the same", of_hits=True)
+@metric(
+    "top-label",
+    "ACE",
+    "mean gap where every non-empty equal-width bin counts the same",
+    of_hits=True,
+)
 def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the unweighted mean gap of the non-empty equal-width bins [lo, hi), the last one closed.
 

@@ -75,7 +75,9 @@ def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("skce")
     pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
-    pairs += float(np.dot(s.w * (s.w - 1), brier_rows(s)))  # h_ii of copies of a row is its squared residual
+    pairs += float(
+        np.dot(s.w * (s.w - 1), brier_rows(s))
+    )  # h_ii of copies of a row is its squared residual
     return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
 
 
@@ -174,7 +176,9 @@ def _log_gammas(shape: Float64) -> Vector:
 
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
         weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends)  # fmt: skip
-def dkde_ce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0) -> float:
+def dkde_ce(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0
+) -> float:
     """Return the Dirichlet-kernel canonical calibration error mean_i ‖π_i − p_i‖², no root.
 
     Popordanoska, Sayer, Blaschko: A Consistent and Differentiable Lp Canonical Calibration Error Estimator,
@@ -200,4 +204,6 @@ def dkde_ce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     s.need_repetitions("dkde_ce")
     if s.total < 2:
         return float("nan")
-    return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in _dkde(s, bandwidth)]))
+    return s.mean(
+        np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in _dkde(s, bandwidth)])
+    )

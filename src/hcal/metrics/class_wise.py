@@ -82,8 +82,15 @@ def _threshold(s: Sample) -> float:
     return float(s.data.probs.dtype.type(1 / s.k))
 
 
-@metric("class-wise", "CWECE, mean", "ECE of every class's probability, averaged over classes", label="CWECE_a")
-def cwece_a(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1) -> float:
+@metric(
+    "class-wise",
+    "CWECE, mean",
+    "ECE of every class's probability, averaged over classes",
+    label="CWECE_a",
+)
+def cwece_a(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+) -> float:
     """Return the class-wise calibration error: the mean over classes of equal-width (lo, hi] errors.
 
     Examples
@@ -137,8 +144,16 @@ def tcwece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
     return float(thresholded_cells(s, bins).kept_errors().mean())
 
 
-@metric("class-wise", "tCWECE, k-means", "the same with bins from k-means", label="tCWECE^k", weights="counts")
-def tcwece_k(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, random_state: int = 0) -> float:
+@metric(
+    "class-wise",
+    "tCWECE, k-means",
+    "the same with bins from k-means",
+    label="tCWECE^k",
+    weights="counts",
+)
+def tcwece_k(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, random_state: int = 0
+) -> float:
     """Return the thresholded class-wise error with bins from a 1-D k-means of every class.
 
     Patel et al., ICLR 2021. Lloyd iterations from randomly drawn values until the mean distance changes by
@@ -199,7 +214,9 @@ def _kmeans(x: FloatArray, weight: Vector | None, starts: IntArray, clusters: in
         values, counts = x[order].astype(np.float64), prefix_sums(weight[order])
     sums = prefix_sums(np.diff(counts) * values)
     centres = np.full((len(starts), clusters), np.inf)
-    centres[:, : starts.shape[1]] = np.sort(values[np.searchsorted(counts[1:], starts, side="right")], axis=1)
+    centres[:, : starts.shape[1]] = np.sort(
+        values[np.searchsorted(counts[1:], starts, side="right")], axis=1
+    )
     distance, running = np.full(len(starts), np.inf), np.ones(len(starts), dtype=bool)
     while running.any():
         moved, found = _lloyd(values, counts, sums, centres[running])

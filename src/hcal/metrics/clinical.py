@@ -150,7 +150,11 @@ class Clinical:
             ("scaled Brier score", self.scaled_brier, "1 is perfect, 0 is no use"),
             ("AUC", self.auc, "0.5 is no use"),
             ("Spiegelhalter's z", f"{self.spiegelhalter_z:.3f}", _p_value(self.spiegelhalter_p)),
-            ("Hosmer-Lemeshow", f"{self.hosmer_lemeshow:.3f}", f"{_p_value(self.hosmer_lemeshow_p)} (*)"),
+            (
+                "Hosmer-Lemeshow",
+                f"{self.hosmer_lemeshow:.3f}",
+                f"{_p_value(self.hosmer_lemeshow_p)} (*)",
+            ),
         ]
         return [(name, str(value), words) for name, value, words in rows]
 
@@ -158,11 +162,16 @@ class Clinical:
         head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
         lines = [f"{head}, {100 * self.ci:g}% intervals"]
         lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
-        lines += ["", f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}"]
+        lines += [
+            "",
+            f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}",
+        ]
         b = self.net_benefit
         shown = np.isin(b.thresholds.round(9), _SHOWN) if len(b.thresholds) > 20 else slice(None)
         table = zip(b.thresholds[shown], b.model[shown], b.treat_all[shown], strict=True)
-        lines += [f"{t:<25.1%}{model:>10.4f}{everybody:>12.4f}{0:>12}" for t, model, everybody in table]
+        lines += [
+            f"{t:<25.1%}{model:>10.4f}{everybody:>12.4f}{0:>12}" for t, model, everybody in table
+        ]
         return "\n".join([*lines, "", f"(*) {HOSMER_LEMESHOW_NOTE}", *self.notes])
 
 
@@ -171,7 +180,12 @@ def _p_value(p: float) -> str:
 
 
 def clinical(
-    probs: Any, y: Any, *, ci: float = 0.95, thresholds: Iterable[float] | None = None, positive: int = 1
+    probs: Any,
+    y: Any,
+    *,
+    ci: float = 0.95,
+    thresholds: Iterable[float] | None = None,
+    positive: int = 1,
 ) -> Clinical:
     """Return the calibration, discrimination and clinical use of the predicted risk of one outcome.
 
@@ -205,11 +219,15 @@ def clinical(
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
     if s.weight is not None:
-        raise ValueError("the clinical panel treats rows as independent observations: it takes no sample_weight")
+        raise ValueError(
+            "the clinical panel treats rows as independent observations: it takes no sample_weight"
+        )
     p, event = s.data.column(int(positive)), (s.y == positive).astype(np.float64)
     events = int(event.sum())
     if not 0 < events < s.n:
-        raise ValueError(f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it")
+        raise ValueError(
+            f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
+        )
     z = float(ndtri((1 + ci) / 2))
     x = logit(np.clip(p, _CLIP, 1 - _CLIP))
     large, variance = logistic(np.ones((s.n, 1)), event, offset=x)
@@ -241,7 +259,9 @@ def clinical(
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
     lists = {name: list(value) for name, value in items if isinstance(value, tuple)}
-    return dict(items) | lists | {name: x.tolist() for name, x in items if isinstance(x, np.ndarray)}
+    return (
+        dict(items) | lists | {name: x.tolist() for name, x in items if isinstance(x, np.ndarray)}
+    )
 
 
 def _wald(value: float, variance: float, z: float) -> Estimate:
@@ -249,7 +269,9 @@ def _wald(value: float, variance: float, z: float) -> Estimate:
     return Estimate(float(value), float(value - reach), float(value + reach))
 
 
-def logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0) -> tuple[Vector, Float64]:
+def logistic(
+    X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0
+) -> tuple[Vector, Float64]:
     """Return the coefficients (C,) of a logistic regression, and their covariance."""
     penalty = ridge * np.eye(X.shape[1])
     coef = nll.logistic(X, y, penalty=penalty / (2 * len(y)), offset=offset).theta
@@ -279,7 +301,9 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     return np.stack(terms, axis=1)
 
 
-def _calibration_curve(p: Vector, x: Vector, event: Vector, z: float) -> tuple[Curve, list[Estimate]]:
+def _calibration_curve(
+    p: Vector, x: Vector, event: Vector, z: float
+) -> tuple[Curve, list[Estimate]]:
     """Return the smooth curve, and ICI, E50, E90 and E_max."""
     rare = min(event.sum(), len(event) - event.sum())
     centre, scale = x.mean(), x.std() or 1.0
@@ -288,16 +312,28 @@ def _calibration_curve(p: Vector, x: Vector, event: Vector, z: float) -> tuple[C
     basis = _spline(u, knots)
     coef, covariance = logistic(basis, event, ridge=_RIDGE)
     found = _distances(np.abs(expit(basis @ coef) - p)[:, None])[:, 0]
-    some = np.argsort(p, kind="stable")[np.linspace(0, len(p) - 1, min(_POINTS, len(p))).astype(np.int64)]
-    eta, spread = basis[some] @ coef, np.sqrt(np.einsum("nc,cd,nd->n", basis[some], covariance, basis[some]))
+    some = np.argsort(p, kind="stable")[
+        np.linspace(0, len(p) - 1, min(_POINTS, len(p))).astype(np.int64)
+    ]
+    eta, spread = (
+        basis[some] @ coef,
+        np.sqrt(np.einsum("nc,cd,nd->n", basis[some], covariance, basis[some])),
+    )
     # Random curves around the fitted one show the spread of each distance; random curves around perfect
     # calibration, with the same noise in the coefficients, show its value by chance.
-    noise = np.random.default_rng(0).multivariate_normal(0 * coef, covariance, _DRAWS, method="cholesky")
+    noise = np.random.default_rng(0).multivariate_normal(
+        0 * coef, covariance, _DRAWS, method="cholesky"
+    )
     moves = basis[some] @ noise.T
-    drawn, null = (_distances(np.abs(expit(at[:, None] + moves) - p[some, None])) for at in (eta, x[some]))
+    drawn, null = (
+        _distances(np.abs(expit(at[:, None] + moves) - p[some, None])) for at in (eta, x[some])
+    )
     reach = z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
     low = np.maximum(found - null.mean(axis=1) - reach, 0)
-    estimates = [Estimate(*map(float, row)) for row in np.stack([found, low, np.minimum(found + reach, 1)], axis=1)]
+    estimates = [
+        Estimate(*map(float, row))
+        for row in np.stack([found, low, np.minimum(found + reach, 1)], axis=1)
+    ]
     return Curve(p[some], expit(eta), expit(eta - z * spread), expit(eta + z * spread)), estimates
 
 
@@ -320,7 +356,10 @@ def _brier(p: Vector, event: Vector, z: float) -> dict[str, Estimate]:
     # To first order each row contributes (1 − 2·rate)(event − rate) to the null score.
     scaled = rows - rows.mean() * (null + (1 - 2 * rate) * (event - rate)) / null
     variance = rows.var(ddof=1) / len(p), scaled.var(ddof=1) / len(p) / null**2
-    return {"brier": _wald(rows.mean(), variance[0], z), "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z)}
+    return {
+        "brier": _wald(rows.mean(), variance[0], z),
+        "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z),
+    }
 
 
 def _midranks(x: Vector) -> Vector:
@@ -353,7 +392,11 @@ def _hosmer_lemeshow(p: Vector, event: Vector) -> tuple[float, float]:
 
 def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -> DecisionCurve:
     """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody."""
-    t = np.arange(1, 100) / 100 if thresholds is None else np.asarray(list(thresholds), dtype=np.float64)
+    t = (
+        np.arange(1, 100) / 100
+        if thresholds is None
+        else np.asarray(list(thresholds), dtype=np.float64)
+    )
     if t.ndim != 1 or not len(t) or not ((t > 0) & (t < 1)).all():
         raise ValueError("thresholds must be risks between 0 and 1, such as [0.05, 0.1, 0.2]")
     order = np.argsort(p, kind="stable")

@@ -115,7 +115,9 @@ sample_weight : array-like of shape (N,), optional
 """
 
 
-def metric(level: Level, title: str, explain: str, *, label: str = "", **facts: Any) -> Callable[[F], F]:
+def metric(
+    level: Level, title: str, explain: str, *, label: str = "", **facts: Any
+) -> Callable[[F], F]:
     """Register a metric of hcal, and add the parameters and return value that all metrics share to its docstring."""
 
     def add(function: F) -> F:
@@ -272,7 +274,9 @@ def list_metrics(level: Level | None = None) -> list[str]:
     if level is not None:
         _check_level(level)
     _load_entry_points()
-    return [m.name for lv in LEVELS for m in METRICS.values() if m.level == lv and level in (None, lv)]
+    return [
+        m.name for lv in LEVELS for m in METRICS.values() if m.level == lv and level in (None, lv)
+    ]
 
 
 def get_metric(name: str) -> Metric:

@@ -56,7 +56,9 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
             told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
     if not told:
         return values, []
-    return values, [f"computed on a systematic sample of {s.subset.n:,} of {s.n:,} rows: {', '.join(told)}"]
+    return values, [
+        f"computed on a systematic sample of {s.subset.n:,} of {s.n:,} rows: {', '.join(told)}"
+    ]
 
 
 def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Float64:
@@ -67,13 +69,17 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
     array([5., 5., 5.])
     """
     out = np.empty((n_resamples, s.n))
-    rows = np.flatnonzero(s.w > 0)  # rows of weight 0 are never drawn: a sample of them alone has no mean
+    rows = np.flatnonzero(
+        s.w > 0
+    )  # rows of weight 0 are never drawn: a sample of them alone has no mean
     for row in out:
         row[:] = np.bincount(rows[rng.integers(0, len(rows), len(rows))], minlength=s.n)
     return out if s.weight is None else out * s.weight
 
 
-def replicates(s: Sample, names: Iterable[str], weights: Float64, *, first_order: bool = False) -> dict[str, Vector]:
+def replicates(
+    s: Sample, names: Iterable[str], weights: Float64, *, first_order: bool = False
+) -> dict[str, Vector]:
     """Return every metric under every row of weights (B, N), each of shape (B,).
 
     With ``first_order``, metrics over all pairs of rows are replaced by the weighted means of their ``shares``, which
@@ -87,7 +93,9 @@ def replicates(s: Sample, names: Iterable[str], weights: Float64, *, first_order
             out[metric.name] = w @ rows(s.subset if metric.large else s) / w.sum(axis=1)
     rest = [n for n in names if n not in out]
     if rest:
-        table = np.array([[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)])
+        table = np.array(
+            [[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)]
+        )
         out.update(zip(rest, table.T, strict=True))
     return {name: out[name] for name in names}
 
@@ -139,7 +147,9 @@ def bootstrap(
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
 
 
-def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
+def chance(
+    s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator
+) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
     names, keep = list(names), s.reweighted(s.weight)
     keep.keep_clusters = True
@@ -161,7 +171,12 @@ def percentile(values: Vector, level: float) -> tuple[float, float]:
 
 
 def intervals(
-    s: Sample, values: dict[str, float], level: float, *, n_resamples: int = 1000, random_state: int = 0
+    s: Sample,
+    values: dict[str, float],
+    level: float,
+    *,
+    n_resamples: int = 1000,
+    random_state: int = 0,
 ) -> dict[str, Interval]:
     """Return the interval of every metric that has one; the top of this module explains the kinds.
 
@@ -185,7 +200,9 @@ def intervals(
         level_by_chance = chance(s, plugin, CHANCE_RESAMPLES, rng)
         for name in plugin:
             out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
-    if s.weight is None and s.n > 2:  # the jackknife treats every row as one independent observation
+    if (
+        s.weight is None and s.n > 2
+    ):  # the jackknife treats every row as one independent observation
         for metric in (METRICS[n] for n in values):
             if metric.ends is not None:
                 ends = metric.ends(s.subset if metric.large else s, values[metric.name], z)

@@ -134,12 +134,16 @@ class Data:
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
         other.y, other.pair_sums, other.h_errors = y, {}, {}
-        other._entries = {t: e._replace(mark=y[e.row] == e.column) for t, e in self._entries.items()}
+        other._entries = {
+            t: e._replace(mark=y[e.row] == e.column) for t, e in self._entries.items()
+        }
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
         """Draw labels with the predicted probabilities, shape (D, N), as if the predictions were calibrated."""
-        return np.concatenate([draw_columns(block, n_draws, rng) for block in self.row_blocks()], axis=1)
+        return np.concatenate(
+            [draw_columns(block, n_draws, rng) for block in self.row_blocks()], axis=1
+        )
 
 
 def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
@@ -229,7 +233,9 @@ class Sample:
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
         # None of these depends on labels.
-        other.__dict__.update((n, v) for n, v in self.__dict__.items() if n in ("w", "total", "column_sums"))
+        other.__dict__.update(
+            (n, v) for n, v in self.__dict__.items() if n in ("w", "total", "column_sums")
+        )
         return other
 
     def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
@@ -282,7 +288,9 @@ class Sample:
         rows = self.subset_rows
         if len(rows) == self.n:
             return self
-        return Sample(self.data.probs[rows], self.y[rows], None if self.weight is None else self.weight[rows])
+        return Sample(
+            self.data.probs[rows], self.y[rows], None if self.weight is None else self.weight[rows]
+        )
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""

@@ -190,7 +190,9 @@ def decompose(
         raise ValueError(f"score must be 'nll' or 'brier', got {score!r}")
     s = as_sample(probs, y, sample_weight)
     if not isinstance(folds, int | np.integer) or not 2 <= folds <= s.n:
-        raise ValueError(f"folds must be an integer from 2 to the number of rows ({s.n}), got {folds!r}")
+        raise ValueError(
+            f"folds must be an integer from 2 to the number of rows ({s.n}), got {folds!r}"
+        )
     rows = nll_rows if score == "nll" else brier_rows
     total = s.mean(rows(s))
     refinement = s.mean(_recalibrated_rows(s, rows, int(folds), random_state))

@@ -30,7 +30,9 @@ _EPSILON: Final = float(np.finfo(np.float32).eps)
 
 
 @metric("top-label", "KDE-ECE", "ECE with smooth densities in place of bins", weights="counts")
-def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float | None = None) -> float:
+def kde_ece(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float | None = None
+) -> float:
     """Return the calibration error of order 1 with densities in place of bins (triweight kernel, mirrored).
 
     Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020. For K = 2 it looks at P(class 1) and the label. With no
@@ -62,9 +64,13 @@ def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | 
     if bandwidth is None:
         mean = np.average(score, weights=correct)
         std = float(np.sqrt(np.average((score - mean) ** 2, weights=correct)))
-        bandwidth = min(std * (2 * n) ** -0.2, _WIDEST)  # the rule gives more for a few rows at 0 and 1
+        bandwidth = min(
+            std * (2 * n) ** -0.2, _WIDEST
+        )  # the rule gives more for a few rows at 0 and 1
     if bandwidth > _WIDEST:
-        raise ValueError(f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}")
+        raise ValueError(
+            f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}"
+        )
     # If all scores of the event are equal the bandwidth is 0; the kernel is then one grid step wide.
     half = max(3 * bandwidth, _STEP)
     density_event, density = (_mirrored_density(score, mass, half) for mass in (correct, weight))
@@ -77,7 +83,9 @@ def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
     A circular convolution suffices, because the kernel reaches no further than the margins of the grid (0.6).
     """
     both = np.concatenate([score, np.where(score < 0.5, -score, 2 - score)])
-    grid = share_out(np.concatenate([mass, mass]) / (2 * mass.sum()), (both - GRID[0]) / _STEP, len(GRID))
+    grid = share_out(
+        np.concatenate([mass, mass]) / (2 * mass.sum()), (both - GRID[0]) / _STEP, len(GRID)
+    )
     reach = int(half / _STEP)
     u = np.arange(-reach, reach + 1) * _STEP / half
     kernel = np.zeros(len(GRID))
@@ -112,7 +120,9 @@ def _integrate(density_event: Vector, density: Vector, rate: float, half: float)
     return float(error / mass)
 
 
-@metric("top-label", "MMCE", "kernel distance between confidence and accuracy, no bins", of_hits=True)
+@metric(
+    "top-label", "MMCE", "kernel distance between confidence and accuracy, no bins", of_hits=True
+)
 def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 0.4) -> float:
     """Return the maximum mean calibration error with kernel exp(−|c − c'|/bandwidth), diagonal included.
 
@@ -126,7 +136,10 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     """
     check_bandwidth(bandwidth)
     r = as_sample(probs, y, sample_weight).ranked
-    return float(np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0)) / r.total)
+    return float(
+        np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0))
+        / r.total
+    )
 
 
 def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
@@ -216,7 +229,9 @@ def _crossing(excess: Callable[[float], float]) -> float:
         before, sigma = sigma, (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
         value = excess(sigma)
         moved = int(value <= 0)
-        if moved == last:  # the other end was kept twice in a row: the Illinois variant halves its value
+        if (
+            moved == last
+        ):  # the other end was kept twice in a row: the Illinois variant halves its value
             values[1 - moved] /= 2
         ends[moved], values[moved], last = sigma, value, moved
     return sigma
@@ -263,7 +278,9 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.325
     """
     s = as_sample(probs, y, sample_weight)
-    gap = s.ranked.gap[np.diff(s.ranked.conf, append=np.inf) > 0]  # at the last row of each run of equal confidences
+    gap = s.ranked.gap[
+        np.diff(s.ranked.conf, append=np.inf) > 0
+    ]  # at the last row of each run of equal confidences
     return float((max(gap.max(), 0) - min(gap.min(), 0)) / s.total)
 
 

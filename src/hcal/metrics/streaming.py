@@ -24,7 +24,9 @@ _BINS, _SUM_BINS = 15, 14  # the published numbers of bins
 
 #: Edges (lo, hi] of the fine histogram, denser towards 1, where networks put most of their confidences.
 _EDGES: Final = np.unique(
-    np.concatenate([np.linspace(0, 1, 4097), 1 - 2.0 ** -(np.arange(96, 425) / 8), [np.nextafter(1, 0)]])
+    np.concatenate(
+        [np.linspace(0, 1, 4097), 1 - 2.0 ** -(np.arange(96, 425) / 8), [np.nextafter(1, 0)]]
+    )
 )
 
 
@@ -115,10 +117,14 @@ class StreamingMetrics:
         self.metrics = tuple(NAMES if metrics is None else metrics)
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}")
+            raise ValueError(
+                f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}"
+            )
         one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
         read = {"scores", *(_VALUES[name][0] for name in self.metrics)}
-        self._sums = {name: np.zeros_like(of(one_row)) for name, of in _SUMS.items() if name in read}
+        self._sums = {
+            name: np.zeros_like(of(one_row)) for name, of in _SUMS.items() if name in read
+        }
 
     def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add a block of the data.
@@ -131,7 +137,9 @@ class StreamingMetrics:
         """
         s = as_sample(probs, y, sample_weight)
         if s.k != self.n_classes:
-            raise ValueError(f"probs has {s.k} classes, these metrics were made for {self.n_classes}")
+            raise ValueError(
+                f"probs has {s.k} classes, these metrics were made for {self.n_classes}"
+            )
         for name in self._sums:
             self._sums[name] += _SUMS[name](s)
         self.n += s.n
@@ -210,7 +218,10 @@ class StreamingMetrics:
         place = np.searchsorted(seen, _mass_cuts(weight, self._total)[1])
         near = np.unique(seen[np.minimum(np.concatenate([place, place + 1]), len(seen) - 1)])
         moved = (2 * np.maximum(up, down)[near].sum() + weight[seen[0]]) / self._total
-        bound = {"ks": max(reach - _ks(self._sums["fine"], self._total), 0.0), "ece_em": float(moved)}
+        bound = {
+            "ks": max(reach - _ks(self._sums["fine"], self._total), 0.0),
+            "ece_em": float(moved),
+        }
         return exact | {name: b for name, b in bound.items() if name in exact}
 
     def _check_seen(self) -> None:

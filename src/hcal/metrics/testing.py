@@ -91,7 +91,9 @@ def calibration_test(
     s = as_sample(probs, y, None)
     check_bandwidth(1.0 if bandwidth is None else bandwidth)
     if s.weight is not None:
-        raise ValueError("a calibration test treats rows as independent observations: it takes no sample_weight")
+        raise ValueError(
+            "a calibration test treats rows as independent observations: it takes no sample_weight"
+        )
     if s.n < 2:
         raise ValueError("a calibration test needs at least 2 rows")
     rng = np.random.default_rng(random_state)
@@ -110,7 +112,9 @@ def calibration_test(
             null = chance(s, [name], n_resamples, rng)[name]
     # With few rows many draws equal the real value up to rounding; they count as equal.
     reached = int((null >= value - 1e-12 * abs(value)).sum())
-    return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
+    return CalibrationTest(
+        (1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples)
+    )
 
 
 def quarter_median_distance(s: Sample) -> float:
@@ -127,7 +131,9 @@ def quarter_median_distance(s: Sample) -> float:
     return median / 4 if median > 1e-6 else 1.0
 
 
-def _skce_null(s: Sample, n: int, rng: np.random.Generator, bandwidth: float) -> tuple[float, Vector]:
+def _skce_null(
+    s: Sample, n: int, rng: np.random.Generator, bandwidth: float
+) -> tuple[float, Vector]:
     """Return the unbiased kernel error and its values under n random sign changes, in one pass over the pairs."""
     signs = rng.integers(0, 2, size=(s.n, n + 1)).astype(np.float64) * 2 - 1
     signs[:, 0] = 1.0  # the first column is the statistic itself

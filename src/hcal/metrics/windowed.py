@@ -53,7 +53,12 @@ class HError:
 
 
 def h_error(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, events: EventFamily = "class-wise", window: int = 200
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    events: EventFamily = "class-wise",
+    window: int = 200,
 ) -> HError:
     """Return the h-calibration error with its noise level and standard error (see :func:`hce`).
 
@@ -117,7 +122,12 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
         label="HCE", kind="debiased", weights="copies",
         ends=lambda s, _, z: _ends(s, z, "class-wise"))  # fmt: skip
 def hce(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, events: EventFamily = "class-wise", window: int = 200
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    events: EventFamily = "class-wise",
+    window: int = 200,
 ) -> float:
     """Return the h-calibration error: the root-mean-square gap of windows of sorted events.
 
@@ -199,7 +209,9 @@ def _combine(sums: Iterator[WindowSums], n_rows: int) -> HError:
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null))
 
 
-def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, shared: Vector | None = None) -> WindowSums:
+def sum_windows(
+    d: Vector, row: IntArray, n_rows: int, window: int, shared: Vector | None = None
+) -> WindowSums:
     """Return the sums over all windows of sorted events; d and the row of each event are (n,).
 
     Events are processed in blocks. ``shared`` is the result of ``_shared_squares``, which depends only on n and m.
@@ -217,13 +229,20 @@ def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, shared: Vect
         own, place = d[first:last], np.arange(first, last)
         edge = np.minimum(place, n - 1 - place)  # events to the nearer end
         cover = np.minimum(edge + 1.0, min(m, count))  # windows that contain the event
-        begun = sums[first - start :]  # windows that begin in this block, so that each is counted once
+        begun = sums[
+            first - start :
+        ]  # windows that begin in this block, so that each is counted once
         found.products += float(np.dot(begun, begun) - np.dot(cover, own**2))
         # p(1 − p) equals |d|(1 − |d|) for either mark. It hardly changes within a window, so v_a·v_b ≈ v_a².
         variance = np.abs(own) * (1 - np.abs(own))
-        found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
+        found.null_variance += 2 * float(
+            np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)])
+        )
         total = prefix_sums(sums)
-        around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
+        around = (
+            total[np.minimum(place, n - m) + 1 - start]
+            - total[np.maximum(place - m + 1, 0) - start]
+        )
         found.row_products += np.bincount(row[first:last], own * (around - cover * own), n_rows)
         found.row_pairs += np.bincount(row[first:last], cover * (m - 1), n_rows)
     return found
@@ -237,7 +256,9 @@ def _shared_squares(n: int, m: int) -> Vector:
     n = min(n, 2 * m + 1)  # the sum is the same for all events further from the ends
     a, b = np.arange((n + 1) // 2)[:, None], np.arange(n)[None, :]
     shared = np.minimum(np.minimum(a, b), n - m) - np.maximum(np.maximum(a, b) - m + 1, 0) + 1
-    return np.asarray((np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2).sum(axis=1))
+    return np.asarray(
+        (np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2).sum(axis=1)
+    )
 
 
 def stable_order(x: FloatArray) -> IntArray:

@@ -56,7 +56,10 @@ class Axis:
         ([0.0, 0.05, 0.1], [0.01, 0.1, 1.0])
         """
         if self.log:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            first, last = (
+                math.ceil(math.log10(self.low) - 1e-9),
+                math.floor(math.log10(self.high) + 1e-9),
+            )
             found = [10.0**e for e in range(first, last + 1)]
             if len(found) < 3:
                 found = sorted({m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5)})
@@ -91,7 +94,9 @@ class Chart:
         """Return the SVG y coordinates of data values."""
         return np.round(10 + self.height * (1 - self.upward.place(values)), 1)
 
-    def draw(self, class_: str, x: ArrayLike, y: ArrayLike, *, closed: bool = False, dots: bool = False) -> None:
+    def draw(
+        self, class_: str, x: ArrayLike, y: ArrayLike, *, closed: bool = False, dots: bool = False
+    ) -> None:
         """Draw a line through points, the area inside it (``closed``), or only the points (``dots``)."""
         points = [f"{a:g} {b:g}" for a, b in zip(self.x(x), self.y(y), strict=True)]
         if dots:  # a zero-length stroke with round ends each
@@ -134,7 +139,9 @@ def probability_axis(*probabilities: NDArray[np.floating]) -> Axis:
     return Axis(10.0 ** math.floor(math.log10(max(low, high / 1e4))), high, log=True)
 
 
-def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tuple[str, str]) -> Chart:
+def reliability_chart(
+    curve: ReliabilityCurve, side: str, axis: Axis, labels: tuple[str, str]
+) -> Chart:
     """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
     full = np.flatnonzero(curve.weight > 0)
     kind = {"corp": "steps", "smooth": "points"}.get(curve.binning, "bins")
@@ -161,14 +168,24 @@ def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tu
             f"({'outside' if outside else 'inside'} the band {percent(low)} to {percent(high)})"
         )
         point = " point" if curve.binning == "smooth" else ""
-        found = {"words": words, "side": side, "x": chart.x(said), "y": chart.y(seen), "radius": radius}
+        found = {
+            "words": words,
+            "side": side,
+            "x": chart.x(said),
+            "y": chart.y(seen),
+            "radius": radius,
+        }
         found["class"] = f"dot {side}{' outside' if outside else ''}{point}"
         if not curve.along:
             top = chart.y(high)
             found |= {"top": top, "band": max(chart.y(low) - top, 1.5), "diagonal": chart.y(said)}
         if below:
             left, right = chart.x(curve.edges[b : b + 2])
-            found |= {"left": left + 0.5, "width": max(right - left - 1, 1.0), "bar": max(bars[b].round(1), 0.8)}
+            found |= {
+                "left": left + 0.5,
+                "width": max(right - left - 1, 1.0),
+                "bar": max(bars[b].round(1), 0.8),
+            }
         chart.bins.append(found)
     return chart
 
@@ -181,14 +198,18 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
         near = np.abs(before - t) <= 0.05 * t
         if near.any():
             told.append(f"{100 * t:.3g} % becomes about {100 * after[near].mean():.2g} %")
-    words = f"{', '.join(told)}." if told else "The probabilities lie too close together to describe."
+    words = (
+        f"{', '.join(told)}." if told else "The probabilities lie too close together to describe."
+    )
     chart = Chart("The map", words, (f"{event} in", f"{event} out"), axis, axis, height=260.0)
     chart.draw_diagonal()
     order = np.argsort(before, kind="stable")
     some = order[np.unique(np.linspace(0, len(order) - 1, 600).astype(int))]
     # An increasing map is drawn as a curve, any other as the points of its rows.
     rising = bool((np.diff(after[order]) >= -1e-6).all())
-    chart.draw("line after" if rising else "cloud after", before[some], after[some], dots=not rising)
+    chart.draw(
+        "line after" if rising else "cloud after", before[some], after[some], dots=not rising
+    )
     return chart
 
 
@@ -196,10 +217,14 @@ def net_benefit_chart(at: Float64, lines: Mapping[str, Float64]) -> Chart:
     """Draw net benefit against the threshold for the model, treating all, and treating none."""
     top = max(max(float(np.nanmax(v)) for v in lines.values()), 1e-3) * 1.1
     bottom = -0.25 * top
-    words = "Above the other lines, decisions by the model are worth more than treating all or none."
+    words = (
+        "Above the other lines, decisions by the model are worth more than treating all or none."
+    )
     axes = Axis(0.0, float(at.max())), Axis(bottom, top)
     chart = Chart("Decision curve", words, ("threshold", "net benefit"), *axes, shares="x")
     for name, values in lines.items():
-        drawn = (values >= bottom) | (name != "all")  # the net benefit of treating all falls without limit
+        drawn = (values >= bottom) | (
+            name != "all"
+        )  # the net benefit of treating all falls without limit
         chart.draw(f"line {name}", at[drawn], values[drawn])
     return chart

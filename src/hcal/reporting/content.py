@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from hcal import inputs, leakage
-from hcal.calibrators import Calibrator
 from hcal.evaluation import Evaluation, crossfit, evaluate, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
 from hcal.inputs import to_probs
 from hcal.io.class_names import check_classes
+from hcal.methods import Calibrator
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
@@ -23,7 +23,17 @@ from hcal.numerics import Float64, FloatArray, IntArray
 HEADLINE: Final = ("ece_ew", "nll", "brier", "accuracy")
 #: With more probabilities than this only the metrics of ``_ONE_PASS`` are computed.
 _ENTRIES: Final = 5_000_000
-_ONE_PASS: Final = ("ece_ew", "ece_em", "dece", "ks", "smece", "cwece_a", "nll", "brier", "accuracy")
+_ONE_PASS: Final = (
+    "ece_ew",
+    "ece_em",
+    "dece",
+    "ks",
+    "smece",
+    "cwece_a",
+    "nll",
+    "brier",
+    "accuracy",
+)
 #: Bootstrap samples for the intervals of the headline.
 RESAMPLES: Final = 400
 #: Events drawn in total for the band of a curve without bins: with many rows fewer draws are enough.
@@ -87,7 +97,9 @@ class Content:
     crossed: crossfit.CrossFit | None = None
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
-    shift: float = 0.0  # how far predicted class frequencies are from those of the fit, beyond chance
+    shift: float = (
+        0.0  # how far predicted class frequencies are from those of the fit, beyond chance
+    )
 
     @property
     def final(self) -> ReportSide:
@@ -162,12 +174,18 @@ def measure_report(
         calibrator = crossed.calibrator
     elif isinstance(calibrator, str):
         raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
-    own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
+    own = getattr(
+        calibrator, "uncalibrated", None
+    )  # of questions with different numbers of options
     raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
-    names = None if class_names is None else tuple(map(str, check_classes(class_names, raw.shape[1])))
+    names = (
+        None if class_names is None else tuple(map(str, check_classes(class_names, raw.shape[1])))
+    )
     if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
-        raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
+        raise ValueError(
+            f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}"
+        )
     probs, told, seen, shift = None, [], False, 0.0
     if crossed is not None:
         probs = crossed.probs
@@ -183,10 +201,20 @@ def measure_report(
         told.append("only metrics that need one pass over the rows are shown at this size")
     samples = [Sample(p, labels) for p in (raw, probs) if p is not None]
     if not measured:
-        options: dict[str, Any] = {"ci": ci, "positive": positive, "classes": names, "n_resamples": RESAMPLES}
-        of_final = {"groups": groups} if probs is None else {"groups": groups, "baseline": samples[0]}
+        options: dict[str, Any] = {
+            "ci": ci,
+            "positive": positive,
+            "classes": names,
+            "n_resamples": RESAMPLES,
+        }
+        of_final = (
+            {"groups": groups} if probs is None else {"groups": groups, "baseline": samples[0]}
+        )
         tested = [of_final] if probs is None else [{"test": False}, of_final]
-        measured = [evaluate(s, None, HEADLINE, **options, **more) for s, more in zip(samples, tested, strict=True)]
+        measured = [
+            evaluate(s, None, HEADLINE, **options, **more)
+            for s, more in zip(samples, tested, strict=True)
+        ]
     sides = [_side(s, found, wanted, positive) for s, found in zip(samples, measured, strict=True)]
     names = names or tuple(f"class {i}" for i in range(raw.shape[1]))
     before, after = sides[0], None if probs is None else sides[1]
@@ -213,7 +241,10 @@ def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
 
 def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> ReportSide:
     common: dict[str, Any] = {"ci": headline.ci, "positive": positive}
-    common |= {"bins": 15 if s.n >= 1000 else 8, "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100))}
+    common |= {
+        "bins": 15 if s.n >= 1000 else 8,
+        "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100)),
+    }
     curves = {binning: reliability(s, binning=binning, **common)[0] for binning in VIEWS}
     others = evaluate(s, None, [name for name in wanted if name not in HEADLINE])
     found = others.results | headline.results
@@ -222,7 +253,12 @@ def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> 
 
 
 def measure_blocks(
-    source: Any, calibrator: Calibrator | str | None = None, *, runner: Any = None, advance: Any = None, **options: Any
+    source: Any,
+    calibrator: Calibrator | str | None = None,
+    *,
+    runner: Any = None,
+    advance: Any = None,
+    **options: Any,
 ) -> Content:
     """Measure files block by block: the headline metrics of all rows, everything else on a random sample.
 
@@ -237,9 +273,13 @@ def measure_blocks(
     from hcal.evaluation.blocks import evaluate_batches
 
     if options.get("cross_fit") or isinstance(calibrator, str):
-        raise ValueError("cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)")
+        raise ValueError(
+            "cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)"
+        )
     ci, positive = options.get("ci", 0.95), options.get("positive", 1)
-    found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive, runner=runner, advance=advance)
+    found = evaluate_batches(
+        source, calibrator, list(HEADLINE), ci, positive=positive, runner=runner, advance=advance
+    )
     sample = found.sample
     options.setdefault("source", Source(str(source.name), source.part, source.kind))
     options["class_names"] = options.get("class_names") or source.classes

@@ -15,9 +15,9 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
-from hcal.calibrators import Calibrator
 from hcal.io import atomic_path, batches
 from hcal.io.class_names import check_classes, encode
+from hcal.methods import Calibrator
 from hcal.reporting import sections
 from hcal.reporting.charts import percent, tick
 from hcal.reporting.content import VIEWS, Content, measure_blocks, measure_report
@@ -88,11 +88,20 @@ def report(
     """
     own = getattr(calibrator, "class_names_", None)
     names = own if classes is None else check_classes(classes, len(classes))
-    options: dict[str, Any] = {"ci": ci, "threshold": threshold, "cost": cost, "cross_fit": cross_fit}
+    options: dict[str, Any] = {
+        "ci": ci,
+        "threshold": threshold,
+        "cost": cost,
+        "cross_fit": cross_fit,
+    }
     options["class_names"] = None if names is None else [str(n) for n in names]
-    options["positive"] = names.index(positive) if names is not None and positive in names else positive
+    options["positive"] = (
+        names.index(positive) if names is not None and positive in names else positive
+    )
     if batch_rows is not None:
-        return write_page(path, measure_blocks(batches(scores, rows=batch_rows), calibrator, **options))
+        return write_page(
+            path, measure_blocks(batches(scores, rows=batch_rows), calibrator, **options)
+        )
     options |= {"input": input, "groups": groups}
     return write_page(path, measure_report(scores, encode(y, names), calibrator, **options))
 
@@ -124,7 +133,8 @@ def render(content: Content) -> str:
     """Write the page as HTML."""
     folder = files("hcal.reporting")
     page, style, script = (
-        folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")
+        folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.html", "style.css", "script.js")
     )
     env = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}

@@ -34,7 +34,9 @@ def number(value: float, share: bool = False) -> str:
 def change(content: Content, name: str) -> tuple[str, str]:
     """Return whether calibration made a metric better or worse, and by how much in per cent."""
     before, after = content.before.evaluation[name], content.final.evaluation[name]
-    if content.after is None or before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
+    if (
+        content.after is None or before <= 0 or after <= 0
+    ):  # a ratio of signed estimates means nothing
         return "", ""
     ratio = after / before - 1
     if abs(ratio) < 0.0005:
@@ -50,10 +52,14 @@ def reliability(content: Content) -> dict[str, dict[str, Chart]]:
     axis = Axis()
     if content.binary:
         labels = (f"stated {content.event}", "observed rate")
-        axis = charts.probability_axis(*(s.probs[:, content.positive] for s in content.sides.values()))
+        axis = charts.probability_axis(
+            *(s.probs[:, content.positive] for s in content.sides.values())
+        )
     sides = content.sides.items()
     return {
-        view: {side: charts.reliability_chart(s.curves[view], side, axis, labels) for side, s in sides}
+        view: {
+            side: charts.reliability_chart(s.curves[view], side, axis, labels) for side, s in sides
+        }
         for view in VIEWS
     }
 
@@ -86,7 +92,9 @@ def decisions(content: Content) -> Table | None:
     tails = threshold_table(table, failure)
     rows = [
         [f"{at:g}", percent(share), f"{percent(low)} – {percent(high)}"]
-        for at, share, low, high, n in zip(tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True)
+        for at, share, low, high, n in zip(
+            tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True
+        )
         if n > 0
     ]
     return ["at or above", "of rows", "right (certified)"], rows
@@ -123,7 +131,9 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
         found = percent(hits / total) if total else "–"
         rows.append([f"{at:.3g}", why, percent(tails.share[i]), reach, found])
         if content.cost:
-            spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
+            spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (
+                total - hits
+            )
             rows[-1].append(f"{1000 * spent / table.n:,.0f}")
     head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
     return head + (["cost of 1,000 rows"] if content.cost else []), rows
@@ -136,7 +146,11 @@ def net_benefit(content: Content) -> Chart | None:
     p = content.final.probs[:, content.positive].astype(np.float64)
     at = np.linspace(0, min(charts.probability_axis(p).high, 0.99), 100)[1:]
     found = clinical(p, content.y == content.positive, thresholds=at).net_benefit
-    lines = {"all": found.treat_all, "none": np.zeros_like(at), list(content.sides)[-1]: found.model}
+    lines = {
+        "all": found.treat_all,
+        "none": np.zeros_like(at),
+        list(content.sides)[-1]: found.model,
+    }
     return charts.net_benefit_chart(at, lines)
 
 
@@ -152,14 +166,20 @@ def classes(content: Content) -> list[dict[str, Any]]:
     rows = []
     for k in np.lexsort((-np.abs(heat), -found.at_least)).tolist():
         r = found.refutations.get(k)
-        cells = [f"{n * found.frequency[k]:,.0f}", percent(found.stated[k], 2), percent(found.frequency[k], 2)]
+        cells = [
+            f"{n * found.frequency[k]:,.0f}",
+            percent(found.stated[k], 2),
+            percent(found.frequency[k], 2),
+        ]
         rows.append(
             {
                 "name": content.names[k],
                 "cells": cells,
                 "tone": f"{'over' if gap[k] > 0 else 'under'}{min(int(abs(heat[k]) * 2), 4)}",
                 "gap": f"{100 * gap[k]:+.2f}",
-                "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows" if r else "",
+                "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows"
+                if r
+                else "",
             }
         )
     return rows
@@ -172,11 +192,17 @@ def facts(content: Content) -> dict[str, str]:
         found = {f"Parameter {k}": v for k, v in c.get_params(deep=False).items()}
         found |= {k.capitalize().replace("_", " "): v for k, v in c.info_.items()}
     plain = {
-        k: v if isinstance(v, str) else f"{v:.6g}" if isinstance(v, float) else json.dumps(v, default=str)
+        k: v
+        if isinstance(v, str)
+        else f"{v:.6g}"
+        if isinstance(v, float)
+        else json.dumps(v, default=str)
         for k, v in found.items()
     }
     versions = [f"hcal {__version__}", f"python {platform.python_version()}"]
-    versions += [f"{name} {version(name)}" for name in ("numpy", "scipy", "torch") if find_spec(name)]
+    versions += [
+        f"{name} {version(name)}" for name in ("numpy", "scipy", "torch") if find_spec(name)
+    ]
     return {k: v for k, v in plain.items() if len(v) <= 160} | {"Versions": ", ".join(versions)}
 
 

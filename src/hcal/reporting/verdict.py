@@ -45,16 +45,24 @@ class ReportVerdict:
 def verdict_of(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
     evaluation, found = content.final.evaluation, content.final.evaluation.assessment
-    sentences = [_state(content.before.evaluation, "As it stands, the model" if content.after else "The model")]
+    sentences = [
+        _state(
+            content.before.evaluation, "As it stands, the model" if content.after else "The model"
+        )
+    ]
     if content.after is not None:
         sentences.append(_change(content, content.after))
     if content.crossed is not None:
         sentences += content.crossed.sentences
     if content.seen:
-        sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
+        sentences.append(
+            "Rows of the fit are among these rows: on them nothing is proven. Use others."
+        )
     elif found is not None:
         sentences += found.sentences
-    grade: Grade = "few" if found is None or content.seen else found.grade  # one row, or rows of the fit
+    grade: Grade = (
+        "few" if found is None or content.seen else found.grade
+    )  # one row, or rows of the fit
     if evaluation.collapsed or _worse(content):
         grade = "bad"
     headline, chips = "One row tells nothing", {}
@@ -101,7 +109,9 @@ def _chips(content: Content, found: Assessment, grade: Grade) -> dict[str, str]:
         sure = f"not yet: at most {points(found.bound)} is proven, {points(found.tolerance)} is the tolerance"
     elif found.share_proven > 0:
         sure += f"; {percent(found.share_proven, 2)} of rows are {far}"
-    estimate = f"about {estimate_words(found.estimate)} on average (estimate)".replace("about less", "less")
+    estimate = f"about {estimate_words(found.estimate)} on average (estimate)".replace(
+        "about less", "less"
+    )
     return {"How far off": estimate, "How sure": sure, "What to do": _action(content, found, grade)}
 
 
@@ -110,14 +120,22 @@ def _action(content: Content, found: Assessment, grade: Grade) -> str:
     if content.seen:
         return "evaluate on rows that the calibrator has not seen"
     if grade == "few":
-        return f"collect {rows}" if (rows := _rows_to_collect(content)) else "no practical number of rows would tell"
+        return (
+            f"collect {rows}"
+            if (rows := _rows_to_collect(content))
+            else "no practical number of rows would tell"
+        )
     if grade == "bad" and content.shift:
         return "correct for the class frequencies of these rows"
     if grade == "bad":
         return "calibrate it" if content.after is None else "try another method"
     if grade == "care" and found.skill.status != "proven":
         return "improve the model itself"
-    return "use it where the rows are right" if grade == "care" else "use it, and watch it in operation"
+    return (
+        "use it where the rows are right"
+        if grade == "care"
+        else "use it, and watch it in operation"
+    )
 
 
 def _rows_to_collect(content: Content) -> str:
@@ -148,7 +166,11 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
         steps["Calibrate on held-out rows"] = f"hcal fit {cal_file} -o {model}"
         steps["Look at the result"] = f"hcal report {file} --model {model} -o report.html"
     elif grade == "bad":
-        method = "sms" if content.calibrator is not None and content.calibrator.name == "pool" else "pool"
+        method = (
+            "sms"
+            if content.calibrator is not None and content.calibrator.name == "pool"
+            else "pool"
+        )
         compare = f"hcal compare {cal_file} --methods pool,ts,svs,sms"
         steps["See which method does best on your rows"] = compare
         steps["Fit another method"] = f"hcal fit {cal_file} -o {model} --method {method}"

@@ -67,7 +67,9 @@ class ClassLinear:
             scores += part * slope
 
         def pullback(d: Float64) -> Float64:
-            return np.concatenate([*(np.einsum("nk,nk->k", d, part) for part in parts), d.sum(axis=0)])
+            return np.concatenate(
+                [*(np.einsum("nk,nk->k", d, part) for part in parts), d.sum(axis=0)]
+            )
 
         return scores, pullback
 
@@ -221,7 +223,14 @@ class MonotoneNet:
             dg = d * np.where(g > 0, 1.0, below)
             d2 = np.outer(dg, w3) * (a2 > 0)
             d1 = (d2 @ w2.reshape(h, h)) * (a1 > 0)
-            parts = [d1.T @ t, d1.sum(axis=0), (d2.T @ a1).ravel(), d2.sum(axis=0), a2.T @ dg, [dg.sum()]]
+            parts = [
+                d1.T @ t,
+                d1.sum(axis=0),
+                (d2.T @ a1).ravel(),
+                d2.sum(axis=0),
+                a2.T @ dg,
+                [dg.sum()],
+            ]
             return np.concatenate(parts)
 
         return slopes, back

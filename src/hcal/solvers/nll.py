@@ -132,7 +132,9 @@ def _softmax(scores: Float64) -> tuple[Float64, Float64]:
     return scores, (np.log(mass) + top)[:, 0]
 
 
-def _loss_sums(family: Family, theta: Float64, x: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
+def _loss_sums(
+    family: Family, theta: Float64, x: Float64, y: IntArray, weight: Float64
+) -> tuple[float, Float64]:
     """Return the sums over rows of the NLL and of its gradient in θ."""
 
     def over(part: slice) -> tuple[float, Float64]:
@@ -154,13 +156,17 @@ def _loss_sums(family: Family, theta: Float64, x: Float64, y: IntArray, weight: 
     return sum(value for value, _ in sums), np.sum([gradient for _, gradient in sums], axis=0)
 
 
-def second_sums(family: Any, theta: Float64, x: Float64, weight: Float64, *, diagonal: bool = False) -> Float64:
+def second_sums(
+    family: Any, theta: Float64, x: Float64, weight: Float64, *, diagonal: bool = False
+) -> Float64:
     """Return the sum over rows of the curvature (P, P) of the NLL, or of its diagonal (P,)."""
     total: Any = 0.0
     for rows in row_blocks((len(x), x.shape[1] if diagonal else len(theta)), 4_000_000):
         part, w = x[rows], weight[rows]
         probs, _ = _softmax(family.vjp(theta, part)[0])
-        if diagonal:  # scores are linear in θ, so the pullback of squared features gives the diagonal
+        if (
+            diagonal
+        ):  # scores are linear in θ, so the pullback of squared features gives the diagonal
             total = total + family.vjp(theta, part**2)[1](w[:, None] * probs * (1 - probs))
         else:
             total = total + family.curvature(part, probs, w)
@@ -232,6 +238,8 @@ def logistic(
 
     def direction(theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
         q = expit(design @ theta + offset)
-        return gradient, solve_curved((design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra, gradient)
+        return gradient, solve_curved(
+            (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra, gradient
+        )
 
     return newton(loss, direction, np.zeros(design.shape[1]) if start is None else start)

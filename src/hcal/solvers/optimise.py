@@ -86,10 +86,21 @@ def lbfgs(
         if watch is not None and watch(unit * intermediate_result.x):
             raise StopIteration
 
-    limits: Any = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "gtol": tolerance, "ftol": gain}
+    limits: Any = {
+        "maxiter": max_iterations,
+        "maxfun": 2 * max_iterations,
+        "gtol": tolerance,
+        "ftol": gain,
+    }
     box = None if bounds is None else Bounds(bounds[0] / unit, bounds[1] / unit)
     found = minimize(
-        scaled, start / unit, jac=True, method="L-BFGS-B", bounds=box, callback=after, options=limits | {"maxcor": 20}
+        scaled,
+        start / unit,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=box,
+        callback=after,
+        options=limits | {"maxcor": 20},
     )
     theta = np.asarray(unit * found.x, dtype=np.float64)
     done = bool(found.success) or found.status == 99  # 99: ended by ``watch``
@@ -157,7 +168,12 @@ def solve_curved(hessian: Float64, gradient: Float64) -> Float64:
 
 
 def minimise_scalar(
-    function: Callable[[float], float], low: float, high: float, *, points: int = 31, tolerance: float = 1e-7
+    function: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    points: int = 31,
+    tolerance: float = 1e-7,
 ) -> float:
     """Return the argument of the least value: an even scan, then Brent's method between the best point's neighbours.
 
@@ -173,6 +189,8 @@ def minimise_scalar(
     values = [function(float(t)) for t in grid]
     best = int(np.argmin(values))
     left, right = grid[max(best - 1, 0)], grid[min(best + 1, points - 1)]
-    found = minimize_scalar(function, bounds=(left, right), method="bounded", options={"xatol": tolerance})
+    found = minimize_scalar(
+        function, bounds=(left, right), method="bounded", options={"xatol": tolerance}
+    )
     # The bounded search never evaluates the ends, and one of them may be the minimum.
     return float(found.x) if found.fun <= values[best] else float(grid[best])

@@ -49,7 +49,9 @@ def logit_scale(logits: FloatArray) -> float:
     2.0
     """
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
-    parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
+    parts = each(
+        lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size
+    )
     scale = float(sum(parts)) / len(logits)
     return scale if scale > NOTHING else 0.0
 
@@ -85,10 +87,14 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
     array([0.5])
     """
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
-    return np.concatenate([1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1) for rows in blocks])
+    return np.concatenate(
+        [1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1) for rows in blocks]
+    )
 
 
-def solve_increasing(slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS) -> Temperature:
+def solve_increasing(
+    slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS
+) -> Temperature:
     """Find the root of an increasing function of β by bracketed search in log β (``bounds``).
 
     If the function has the same sign in the whole bracket, the better end is returned with ``converged=False`` and a
@@ -101,14 +107,22 @@ def solve_increasing(slope: Callable[[float], float], bounds: tuple[float, float
 
     low, high = bounds
     if slope(float(np.exp(low))) >= 0:
-        return Temperature(float(np.exp(low)), False, "no root in the bracket: T is at its upper bound")
+        return Temperature(
+            float(np.exp(low)), False, "no root in the bracket: T is at its upper bound"
+        )
     if slope(float(np.exp(high))) <= 0:
-        return Temperature(float(np.exp(high)), False, "no root in the bracket: T is at its lower bound")
-    root, report = brentq(lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12, full_output=True)
+        return Temperature(
+            float(np.exp(high)), False, "no root in the bracket: T is at its lower bound"
+        )
+    root, report = brentq(
+        lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12, full_output=True
+    )
     return Temperature(float(np.exp(root)), True, "", report.function_calls + 2)
 
 
-def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -> Temperature:
+def solve_temperature(
+    logits: FloatArray, y: IntArray, weight: Float64 | None = None
+) -> Temperature:
     """Find the temperature of least mean NLL: Newton in log β, kept inside a shrinking bracket.
 
     It works at any scale of the logits, in float32 and float64. If there is no finite optimum, the result has
@@ -138,14 +152,18 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     top = logits[np.arange(len(y)), y] == logits.max(axis=1)
     if not np.any(~top & (share > 0)):
         target = (total + 1) / (total + 2)
-        sure = solve_increasing(lambda b: float(share @ top_probability(logits, b / scale)) - target)
+        sure = solve_increasing(
+            lambda b: float(share @ top_probability(logits, b / scale)) - target
+        )
         message = "every label has the top score, so no T is best; T gives a mean confidence of (N+1)/(N+2), or is 1"
         return Temperature(max(sure.beta / scale, 1.0), False, message)
     solved = solve_newton(derivatives)
     return replace(solved, beta=solved.beta / scale)
 
 
-def solve_newton(derivatives: Callable[[float], tuple[float, float]], start: float = 1.0) -> Temperature:
+def solve_newton(
+    derivatives: Callable[[float], tuple[float, float]], start: float = 1.0
+) -> Temperature:
     """Find the root of a slope by Newton steps in log β from ``start``, kept inside a shrinking bracket.
 
     ``derivatives`` returns slope and curvature at β.

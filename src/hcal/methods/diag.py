@@ -1,0 +1,144 @@
+"""DIAG: diagonal intra-order-preserving calibration (Rahimi et al., NeurIPS 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hcal.maps.base import STEEP, Map, array, map_type
+from hcal.methods._scaling import thinned_ranks, without_mean
+from hcal.methods.base import Calibrator, Fitted
+from hcal.methods.folds import deal_folds, fold_sides
+from hcal.methods.parameters import Count, Seed, parameters
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.families import MonotoneNet, cells_over
+from hcal.solvers.nll import fit_nll, mean_nll, select
+from hcal.solvers.optimise import Best, Solution
+from hcal.xp import Array, interp, namespace
+
+# A search ends after this many iterations without a lower held-out NLL.
+_PATIENCE = 40
+# The most logits of a fit; if there are more, every n-th row is used.
+_MOST_EVENTS = 2_000_000
+#: Rows to fit on and rows held out.
+Sides = tuple[IntArray, IntArray]
+
+
+@map_type
+class MonotoneTable(Map):
+    """softmax(m(z)), z the centred logits, with one increasing piecewise linear m whose end lines continue."""
+
+    unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
+    knots: Array = array("where m is given", "G", order="increasing")
+    values: Array = array("m there", "G", low=-1e50, high=1e50, order="not falling")
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        scores = interp(without_mean(x) / self.unit, self.knots, self.values)
+        return namespace(x).log_softmax(scores)
+
+    def check(self) -> None:
+        """Raise a ValueError if fields contradict each other."""
+        if len(self.knots) < 2 or np.diff(self.knots).min() < 1e-50:
+            raise ValueError("'knots' must be two at least, and 1e-50 apart")
+
+
+@parameters
+class DiagonalOrderPreserving(Calibrator):
+    """softmax(m(z₁), …, m(z_K)) of centred logits z, with one increasing m that is learned by mean NLL.
+
+    m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt with g an MLP 1 → h → h → 1. Each fold trains a network, and the outputs m of
+    these networks are averaged. The size h is chosen by the mean held-out NLL of the folds.
+
+    Rahimi, Shaban, Cheng, Hartley, Boots: Intra Order-preserving Functions for Calibration of Multi-Class
+    Neural Networks, NeurIPS 2020.
+
+    Parameters
+    ----------
+    hidden : tuple of int
+        Sizes to choose from; one size means no choice. The published result on CIFAR-10 has (10,).
+    early_stopping : bool
+        Keep, in each fold, the iterate with the lowest held-out NLL. The published method runs to convergence. If all
+        of the most confident predictions are right, the slope there then grows without bound, and one confident error
+        on new data can cost any NLL.
+    folds : int
+    random_state : int
+        Seed of the networks' starting points.
+    max_iterations : int
+        Of L-BFGS.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(300, 3))
+    >>> y = (logits + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> cal = DiagonalOrderPreserving(hidden=(2,)).fit(4 * logits, y)
+    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    True
+    """
+
+    name = "diag"
+    title = "Diagonal intra-order-preserving"
+    preserves = "order"
+    weighted = True
+    grouped = True
+    map_types = (MonotoneTable,)
+
+    hidden: tuple[Count, ...] = (2, 10)
+    early_stopping: bool = True
+    folds: Count = 5
+    random_state: Seed = 1357
+    max_iterations: Count = 2000
+
+    def _fit(
+        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
+    ) -> Fitted:
+        if not self.hidden:
+            raise ValueError("hidden must hold at least one size, got none")
+        every = -(-x.size // _MOST_EVENTS)
+        members = None if groups is None else groups[::every]
+        ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS)
+        cells = cells_over(ranked)
+        folds = fold_sides(deal_folds(x[::every], self.folds, members))
+
+        def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
+            return ranked[rows], own[rows], None if kept is None else kept[rows]
+
+        def held_out(table: Float64, sides: Sides) -> float:
+            scores, labels, share = part(sides[1])
+            return mean_nll(interp(scores, cells.edges, table), labels, share)
+
+        def fit(size: int, sides: Sides, _: Any) -> tuple[Solution, Float64]:
+            net, best = MonotoneNet(size, cells, self.random_state), Best(_PATIENCE)
+
+            def watch(theta: Float64) -> bool:
+                return best.over(held_out(net.table(theta), sides), theta.copy())
+
+            stops = self.early_stopping and len(folds) > 1
+            solved = fit_nll(
+                net, *part(sides[0]), max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9,
+                watch=watch if stops else None,
+            )  # fmt: skip
+            if best.what is not None:
+                solved = replace(solved, theta=best.what, converged=True, message="")
+            return solved, net.table(solved.theta)
+
+        found = select(
+            self.hidden,
+            [(sides, sides) for sides in folds],
+            fit,
+            lambda m, sides: held_out(m[1], sides),
+        )
+        models = [solved for solved, _ in found.models]
+        held = dict(zip(map(str, self.hidden), found.scores, strict=True))
+        info = {
+            "hidden": found.chosen,
+            "iterations": [m.iterations for m in models],
+            "rows": len(ranked),
+        }
+        failed = [m.message for m in models if not m.converged]
+        values = np.mean([table for _, table in found.models], axis=0)
+        table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values)
+        return Fitted(table, not failed, failed[0] if failed else "", info | {"held_out_nll": held})

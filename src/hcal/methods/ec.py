@@ -1,0 +1,57 @@
+"""Expectation consistency (Clarté et al., 2023)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hcal.methods._scaling import OneTemperature, top_hits
+from hcal.methods.base import Fitted
+from hcal.methods.parameters import Positive, parameters
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.temperature import logit_scale, solve_increasing, top_probability
+
+
+@parameters
+class ExpectationConsistency(OneTemperature):
+    """softmax(z/T) with the T at which the mean confidence equals the accuracy of the calibration rows.
+
+    The mean confidence falls from 1 to 1/K as T grows, so T is unique. It is searched in [0.01, 10], widened for logits
+    of an unusual scale. If the accuracy is 1, or at most 1/K, there is no such T; the fit then takes the end of the
+    bracket and warns.
+
+    Clarté, Loureiro, Krzakala, Zdeborová: Expectation consistency for calibration of neural networks,
+    UAI 2023.
+
+    Parameters
+    ----------
+    bracket : (float, float)
+        Temperatures to search between, before widening.
+
+    Examples
+    --------
+    >>> cal = ExpectationConsistency().fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> cal.predict_proba([[0.0, 2.0]]).round(6)
+    array([[0.25, 0.75]])
+    """
+
+    name = "ec"
+    title = "Expectation consistency"
+
+    bracket: tuple[Positive, Positive] = (0.01, 10.0)
+
+    def _fit(
+        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
+    ) -> Fitted:
+        low, high = self.bracket
+        if low >= high:
+            raise ValueError(f"bracket must be two increasing temperatures, got {self.bracket}")
+        scale, share = logit_scale(x) or 1.0, unit_weight(weight, len(y))
+        low, high = low * min(1.0, scale), high * max(1.0, scale)
+        accuracy = float(share @ top_hits(x, y))
+        solved = solve_increasing(
+            lambda beta: float(share @ top_probability(x, beta)) - accuracy,
+            (-float(np.log(high)), -float(np.log(low))),
+        )
+        message = f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"
+        return self._found(solved.beta, solved.converged, message, accuracy=accuracy)

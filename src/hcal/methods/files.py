@@ -1,0 +1,209 @@
+"""Save fitted calibrators to files and load them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hcal import leakage
+from hcal.io.class_names import check_classes
+from hcal.io.model_file import check_info, read_model, reason, write_model
+from hcal.maps.base import build_map
+from hcal.methods.base import Calibrator, Fitted
+from hcal.methods.multilabel import MultilabelCalibrator
+from hcal.methods.multiple_choice import MultipleChoiceCalibrator
+from hcal.methods.parameters import check_params
+from hcal.methods.registry import get_calibrator, list_calibrators
+
+#: The most classes of a model in a file.
+MOST_CLASSES = 10_000_000
+#: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
+_COMPOSITES: dict[str, type[Any]] = {
+    each.name: each for each in (MultilabelCalibrator, MultipleChoiceCalibrator)
+}
+#: The fields of the header of a calibrator, and of one that consists of others.
+_KINDS: dict[str, Any] = {
+    "name": str, "params": dict, "map": dict, "preserves": str | None, "n_classes": int, "classes": list | None,
+    "converged": bool, "info": dict, "scores": dict,
+}  # fmt: skip
+_KINDS_OF_COMPOSITES: dict[str, Any] = {"name": str, "params": dict, "members": dict, "facts": dict}
+#: Prefixes of the arrays of the map and of the fingerprint of the rows, and the names of the other two arrays.
+_MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
+
+
+def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    path : path-like
+
+    Examples
+    --------
+    >>> import hcal, tempfile
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.hcal")
+    >>> save(cal, path)
+    >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
+    True
+    """
+    if hasattr(calibrator, "members_"):
+        header, arrays = _describe_members(calibrator)
+    elif isinstance(calibrator, Calibrator):
+        header, arrays = describe(calibrator)
+    else:
+        inner = getattr(calibrator, "calibrator_", None)
+        hint = (
+            ": save its calibrator_, and the classifier itself with joblib or skops"
+            if inner is not None
+            else ""
+        )
+        raise TypeError(
+            f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}"
+        )
+    write_model(path, header, arrays)
+
+
+def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
+    whole = calibrator.prediction_
+    header = {
+        "name": calibrator.name,
+        "params": calibrator.get_params(deep=False),
+        "map": calibrator.map_.options(),
+        "preserves": calibrator.preserves,
+        "n_classes": calibrator.n_classes_,
+        "classes": None if calibrator.class_names_ is None else list(calibrator.class_names_),
+        "converged": calibrator.converged_,
+        "info": calibrator.info_,
+        "scores": calibrator.scores_,
+    }
+    arrays = {f"{_MAP}{name}": array for name, array in calibrator.map_.arrays().items()}
+    arrays |= {f"{_ROWS}{name}": array for name, array in calibrator.fitted_on_.items()}
+    arrays |= {k: v for k, v in ((_FLOOR, whole.floor), (_PRIOR, whole.prior)) if v is not None}
+    return header, arrays
+
+
+def load(path: str | os.PathLike[str]) -> Calibrator:
+    """Read a calibrator that :func:`save` wrote with this version or an earlier one, from 0.3 on.
+
+    The checksum, the header and every array are checked against the declarations of the method before anything is
+    computed. A file that does not pass is refused with an error that names what is wrong.
+
+    Examples
+    --------
+    >>> load("no such file")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: no such file: no such file
+    """
+    header, arrays = read_model(path)
+    try:
+        return _rebuild_members(header, arrays) if "members" in header else rebuild(header, arrays)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a whole hcal model file ({reason(error)})") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not a sound hcal model file: {reason(error)}") from None
+
+
+def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
+    """Return the calibrator that a header and arrays describe, after checking them."""
+    _check_header(header)
+    name = header["name"]
+    if name not in list_calibrators():
+        raise ValueError(
+            f"it holds the method {name[:60]!r}, which is not registered here: import its module and call "
+            "hcal.register(its class) first, or upgrade hcal if the method is newer"
+        )
+    method = get_calibrator(name)
+    calibrator = method(**check_params(method, header["params"]))
+    chosen = (
+        "preserve" in header["params"]
+    )  # such methods decide in the fit; the others preserve what they declare
+    if not chosen and header["preserves"] not in (None, method.preserves):
+        raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
+    parts = {
+        start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+        for start in (_MAP, _ROWS)
+    }
+    known = {_FLOOR, _PRIOR, *(f"{start}{n}" for start, part in parts.items() for n in part)}
+    if unknown := sorted(set(arrays) - known):
+        raise ValueError(f"{unknown[0][:80]!r} is not an array of a model")
+    fitted_map = build_map(method.map_types, header["map"], parts[_MAP])
+    fitted_map.check_fields({"K": header["n_classes"]})
+    names = (
+        None if header["classes"] is None else check_classes(header["classes"], header["n_classes"])
+    )
+    fitted = Fitted(fitted_map, header["converged"], "", header["info"], header["preserves"])
+    calibrator._remember(
+        fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), ratio=arrays.get(_PRIOR)
+    )
+    calibrator.prediction_.check_fields({"K": header["n_classes"]})
+    leakage.check_fingerprint(parts[_ROWS])
+    calibrator.fitted_on_ = parts[_ROWS]
+    calibrator.scores_ = header["scores"]
+    return calibrator
+
+
+def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and arrays of a calibrator that consists of others; arrays are named ``member/array``."""
+    headers: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    for key, member in calibrator.members_.items():
+        headers[key], own = describe(member)
+        arrays |= {f"{key}/{name}": array for name, array in own.items()}
+    params = calibrator.get_params(deep=False)
+    return {
+        "name": calibrator.name,
+        "params": params,
+        "members": headers,
+        "facts": calibrator.facts(),
+    }, arrays
+
+
+def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """Return a calibrator that consists of others; every member is checked like a model of its own."""
+    _check_kinds(header, _KINDS_OF_COMPOSITES)
+    if header["name"] not in _COMPOSITES:
+        raise ValueError(
+            f"it holds {header['name'][:60]!r}, declared is one of {', '.join(_COMPOSITES)}"
+        )
+    method = _COMPOSITES[header["name"]]
+    members = {}
+    for key, each in header["members"].items():
+        if type(each) is not dict:
+            raise ValueError(f"the member {key[:40]!r} is no calibrator")
+        members[key] = rebuild(
+            each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")}
+        )
+    stray = [n for n in arrays if n.partition("/")[0] not in members]
+    if stray:
+        raise ValueError(f"{stray[0][:80]!r} is not an array of a member")
+    return method(**check_params(method, header["params"])).restore(members, header["facts"])
+
+
+def _check_kinds(header: dict[str, Any], kinds: dict[str, Any]) -> None:
+    for name, kind in kinds.items():
+        value = header[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise ValueError(
+                f"{name!r} is {type(value).__name__}, declared is {getattr(kind, '__name__', kind)}"
+            )
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    _check_kinds(header, _KINDS)
+    if header["preserves"] not in ("order", "accuracy", None):
+        raise ValueError(
+            f"'preserves' is {header['preserves'][:40]!r}, declared is 'order', 'accuracy' or null"
+        )
+    if not 2 <= header["n_classes"] <= MOST_CLASSES:
+        raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
+    check_info(header["info"], header["n_classes"])
+    for when in ("before", "after"):
+        scores = header["scores"][when]
+        if not isinstance(scores, dict) or not all(
+            isinstance(v, int | float) for v in scores.values()
+        ):
+            raise ValueError(f"'scores.{when}' must be an object of numbers")

@@ -1,0 +1,211 @@
+"""Parameters of a method are annotated fields; their values are checked against the annotations."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+import numpy as np
+
+from hcal.inputs import InputKind
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Between:
+    """The range of a number, as in ``Annotated[int, Between(1)]``; with ``above``, ``low`` itself is excluded."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high and not (self.above and value == self.low)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'above' if self.above else 'of at least'} {self.low:g}"
+        return f"in {'(' if self.above else '['}{self.low:g}, {self.high:g}]"
+
+
+Count = Annotated[int, Between(1)]
+TwoOrMore = Annotated[int, Between(2)]
+NotBelowZero = Annotated[int, Between(0)]
+Seed = Annotated[int, Between(0, 2**32 - 1)]
+Positive = Annotated[float, Between(0, above=True)]
+NotNegative = Annotated[float, Between(0)]
+
+
+@typing.dataclass_transform(kw_only_default=True, eq_default=False)
+def parameters(cls: type[_T]) -> type[_T]:
+    """Write the constructor of a method from its annotated fields, all keyword-only (scikit-learn's rule).
+
+    >>> @parameters
+    ... class Method:
+    ...     bins: int = 15
+    >>> Method(bins=3).bins
+    3
+    """
+    out = dataclass(kw_only=True, eq=False, repr=False)(cls)
+    # get_type_hints looks each name up in the module of its class, also for inherited fields.
+    hints = typing.get_type_hints(cls, include_extras=True)
+    out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
+    return out
+
+
+class Estimator:
+    """An object with parameters that scikit-learn's pipelines, searches and ``clone`` accept.
+
+    scikit-learn needs the methods but not its own base class, whose import would make commands slow to start.
+    """
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the constructor; return the object."""
+        refuse_unknown(type(self), params)
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def clone(self) -> Self:
+        """Return an unfitted copy with the same parameters."""
+        return type(self)(**self.get_params())
+
+    def __repr__(self) -> str:
+        usual = inspect.signature(type(self)).parameters
+        told = {name: repr(value) for name, value in self.get_params().items()}
+        given = ", ".join(
+            f"{name}={value}" for name, value in told.items() if value != repr(usual[name].default)
+        )
+        return f"{type(self).__name__}({given})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(),
+        )
+
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise NotFittedError for an attribute of a fit, whose name ends in one underscore, before the fit."""
+            own, fitted = type(self).__name__, any(known.endswith("_") for known in vars(self))
+            if fitted or not name.endswith("_") or name.endswith("__"):
+                raise AttributeError(f"{own!r} object has no attribute {name!r}")
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(
+                f"this {own} is not fitted yet, so it has no {name}: call fit first"
+            )
+
+
+@parameters
+class TakesScores(Estimator):
+    """An estimator with the parameter ``input``, the kind of its scores."""
+
+    input: InputKind = "logits"
+
+
+def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "") -> None:
+    """Raise a ValueError if a method does not have one of these parameters; it lists the valid ones."""
+    valid = inspect.signature(method).parameters
+    for name in names:
+        if name not in valid:
+            own = as_called or method.name
+            raise ValueError(
+                f"{own!r} has no parameter {name!r}; valid parameters: {', '.join(valid) or 'none'}"
+            )
+
+
+def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Check parameters, given or read from JSON, and return them in the form that the constructor takes.
+
+    >>> from hcal.methods import get_calibrator
+    >>> check_params(get_calibrator("ec"), {"bracket": [0.1, 2.0]})
+    {'bracket': (0.1, 2.0)}
+    >>> check_params(get_calibrator("ms"), {"folds": 0})
+    Traceback (most recent call last):
+    ...
+    ValueError: parameter 'folds' of 'ms' must be an integer of at least 1, got 0
+    """
+    try:
+        hints = typing.get_type_hints(method.__init__, include_extras=True)
+    except (AttributeError, NameError, TypeError):  # names that only type checkers import
+        hints = {}
+    refuse_unknown(method, params)
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        hint = hints.get(name, Any)
+        if not _accepts(hint, value.item() if isinstance(value, np.generic) else value):
+            raise ValueError(
+                f"parameter {name!r} of {method.name!r} must be {_in_words(hint)}, got {value!r}"
+            )
+        found[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+    return found
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    """Return whether a plain value matches an annotation; unknown annotations accept everything."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _accepts(inner[0], value) and value in inner[1]
+    if origin in (Union, types.UnionType):
+        return any(_accepts(part, value) for part in inner)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return False
+        parts = inner[:1] * len(value) if Ellipsis in inner else inner
+        return len(parts) == len(value) and all(map(_accepts, parts, value))
+    if hint is bool:
+        return isinstance(value, int) and value in (0, 1)
+    if hint in (int, float):
+        number = isinstance(value, int if hint is int else int | float) and not isinstance(
+            value, bool
+        )
+        return number and abs(value) < math.inf  # NaN is not
+    return isinstance(value, hint) if hint in (str, types.NoneType) else True
+
+
+def _in_words(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return f"{_in_words(inner[0])} {inner[1]}"
+    if origin is tuple:
+        return (
+            f"a tuple of {' and '.join(_in_words(part) for part in inner if part is not Ellipsis)}"
+        )
+    if inner:
+        return " or ".join(repr(part) if origin is Literal else _in_words(part) for part in inner)
+    names = {
+        int: "an integer",
+        float: "a number",
+        bool: "True or False",
+        str: "text",
+        types.NoneType: "None",
+    }
+    return names.get(hint, str(hint))

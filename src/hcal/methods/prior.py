@@ -1,0 +1,70 @@
+"""Adjust probabilities to class frequencies that differ from those of the calibration set.
+
+Under label shift P(x | k) stays the same and P(k) changes, so the true probabilities are multiplied by
+P_new(k)/P_old(k) and normalised. The new frequencies can be learned from scores without labels, by EM (Saerens,
+Latinne and Decaestecker, 2002; with calibrated probabilities: Alexandari, Kundaje and Shrikumar, 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hcal.io.class_names import ClassName, class_title
+from hcal.numerics import Float64
+
+_STEPS = 10_000
+
+
+def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
+    """Return class frequencies (K,) that sum to 1, or raise a ValueError that says what is wrong.
+
+    >>> check_frequencies([1, 3], 2)
+    array([0.25, 0.75])
+    """
+    found = np.asarray(frequencies, dtype=np.float64)
+    if found.shape != (n_classes,):
+        raise ValueError(
+            f"frequencies must be one number for each of {n_classes} classes, got {found.shape}"
+        )
+    if not np.isfinite(found).all() or (found < 0).any() or found.sum() <= 0:
+        raise ValueError("frequencies must be finite, not negative, and not all 0")
+    return np.asarray(found / found.sum())
+
+
+def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = None) -> Float64:
+    """Return ln new/old (K,), −∞ for a new frequency of 0; a class without calibration rows is refused.
+
+    >>> log_ratio(np.array([0.5, 0.5]), np.array([0.25, 0.75])).round(3)
+    array([ 0.693, -0.405])
+    """
+    unseen = np.flatnonzero((old == 0) & (new > 0))
+    if unseen.size:
+        words = f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be adjusted"
+        raise ValueError(f"{words}: its frequency must be 0")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
+
+
+def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
+    """Return the class frequencies (K,) of greatest likelihood, by EM; probs (N, K) belong to the old frequencies.
+
+    >>> probs = np.array([[0.9, 0.1]] * 30 + [[0.1, 0.9]] * 70)
+    >>> estimate_frequencies(probs, np.array([0.5, 0.5])).round(2)
+    array([0.25, 0.75])
+    """
+    known = old > 0
+    relative = np.where(known, probs / np.where(known, old, 1.0), 0.0)
+    new = old.copy()
+    for _ in range(_STEPS):
+        mixed = relative @ new
+        step = (
+            new * (relative.T @ (1.0 / np.maximum(mixed, np.finfo(np.float64).tiny))) / len(probs)
+        )
+        step /= step.sum()
+        if np.abs(step - new).max() < 1e-10:
+            return np.asarray(step)
+        new = step
+    return new

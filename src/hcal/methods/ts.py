@@ -1,0 +1,32 @@
+"""Temperature scaling (Guo et al., ICML 2017)."""
+
+from __future__ import annotations
+
+from hcal.methods._scaling import OneTemperature
+from hcal.methods.base import Fitted
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.temperature import solve_temperature
+
+
+class TemperatureScaling(OneTemperature):
+    """softmax(z/T) with the one T > 0 that minimises the mean NLL; convex in 1/T.
+
+    Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017.
+
+    Examples
+    --------
+    >>> cal = TemperatureScaling().fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> cal.predict_proba([[0.0, 2.0]]).round(6)
+    array([[0.25, 0.75]])
+    """
+
+    name = "ts"
+    title = "Temperature scaling"
+
+    def _fit(
+        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
+    ) -> Fitted:
+        solved = solve_temperature(x, y, weight)
+        return self._found(
+            solved.beta, solved.converged, solved.message, evaluations=solved.evaluations
+        )

@@ -1,0 +1,28 @@
+"""No calibration: softmax of the logits as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hcal.methods._scaling import OneTemperature, Temperature
+from hcal.methods.base import Fitted
+from hcal.numerics import Float64, IntArray
+
+
+class Uncalibrated(OneTemperature):
+    """The identity, as the baseline in comparisons.
+
+    Examples
+    --------
+    >>> Uncalibrated().fit([[0.0, 0.0], [1.0, 1.0]], [0, 1]).predict_proba([[2.0, 2.0]])
+    array([[0.5, 0.5]])
+    """
+
+    name = "uncal"
+    title = "Uncalibrated"
+    floored = False  # the probabilities of the classifier itself
+
+    def _fit(
+        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
+    ) -> Fitted:
+        return Fitted(Temperature(beta=np.array(1.0)))

@@ -1,0 +1,209 @@
+"""Venn-Abers predictors, inductive and cross (Vovk, Petej & Fedorova, NeurIPS 2015), one against the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs, xp
+from hcal.maps.base import array, log_sigmoid, map_type
+from hcal.maps.prediction import raise_to_floor
+from hcal.methods._curves import Curve, columns, end_to_end, pool_equal, read_curves
+from hcal.methods._log_odds import OddsMap, event_labels, events, log_odds
+from hcal.methods.base import Calibrator, Fitted
+from hcal.methods.folds import deal_folds
+from hcal.methods.parameters import Count, parameters
+from hcal.numerics import Float64, IntArray, prefix_sums
+from hcal.xp import Array, namespace
+
+_NONE = np.empty(0)
+
+
+@map_type
+class VennAbersSteps(OddsMap):
+    """Step functions for each side (hit, miss), fold and event: P(side) after the new row was added as that side.
+
+    The side "miss" is the side "hit" with the sign of the log-odds reversed.
+    """
+
+    knots: Array = array("where the curves end their steps, curve after curve", "P")
+    values: Array = array("of the curves up to there", "P", low=1e-200, high=1)
+    offsets: Array = array(
+        "which points are whose: sides, folds, events", 2, "F", "E+1", low=0, dtype="int64"
+    )
+
+    def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
+        hit, miss = self.log_sides(odds)
+        return hit - miss
+
+    def log_sides(self, odds: Array) -> tuple[Array, Array]:
+        """Return ln p1 and ln(1 − p0) (N, E), averaged over the folds; an event without a curve has p0 = p1 = p."""
+        rounded = namespace(odds).rounded(odds)
+        return self._log_mean(rounded, self.offsets[0]), self._log_mean(-rounded, self.offsets[1])
+
+    def _log_mean(self, odds: Array, offsets: Array) -> Array:
+        xp, total, plain = namespace(odds), 0.0, log_sigmoid(odds)
+        for f in range(offsets.shape[0]):
+            found = read_curves(odds, offsets[f], self.knots, self.values, "step")
+            known = offsets[f][1:] > offsets[f][:-1]
+            total = total + xp.where(known, xp.log(xp.where(known, found, 1.0)), plain)
+        return total / offsets.shape[0]
+
+    expansion = 4
+
+    def check(self) -> None:
+        """Raise a ValueError if fields contradict each other."""
+        flat = self.offsets.ravel()
+        if (
+            flat.size == 0
+            or flat[0] != 0
+            or flat[-1] != len(self.knots)
+            or (np.diff(flat) < 0).any()
+        ):
+            raise ValueError(f"'offsets' must rise from 0 to the {len(self.knots)} knots")
+
+
+@parameters
+class VennAbers(Calibrator):
+    """Isotonic regression with the new row added once as a miss and once as a hit: an interval (p0, p1).
+
+    One of the two is calibrated, whatever the distribution. The predicted probability is p1/(1 − p0 + p1), which loses
+    the least log-loss in the worse of the two cases; it is never 0 or 1. Two classes have one event; with more, there
+    is one for each class against the rest, and rows are divided by their sum. A class without calibration rows keeps
+    its probability. A weight counts rows, and the new row counts as one: weights of 7 make the interval about 7 times
+    narrower.
+
+    Vovk, Petej, Fedorova: Large-scale probabilistic predictors with and without guarantees of validity,
+    NeurIPS 2015.
+
+    Parameters
+    ----------
+    folds : int
+        1: the inductive form, one regression on all rows, for which the guarantee holds. More: the cross form, one
+        regression in each fold, merged by geometric means; smoother, but without the guarantee.
+
+    Examples
+    --------
+    >>> cal = VennAbers(input="probs").fit([[0.4, 0.6], [0.2, 0.8]] * 2, [0, 1, 1, 0])
+    >>> cal.predict_proba([[0.1, 0.9]]).round(3)
+    array([[0.375, 0.625]])
+    >>> [edge[0, 1].round(3) for edge in cal.predict_interval([[0.1, 0.9]])]
+    [np.float64(0.4), np.float64(1.0)]
+    """
+
+    name = "venn_abers"
+    title = "Venn-Abers"
+    weighted = True
+    grouped = True
+    map_types = (VennAbersSteps,)
+
+    folds: Count = 1
+
+    def _fit(
+        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
+    ) -> Fitted:
+        odds, fold = events(xp.rounded(log_odds(x))), deal_folds(x, self.folds, groups)
+        curves = []
+        for side in (1, -1):
+            for f in range(int(fold.max()) + 1):
+                rows = fold == f
+                own = None if weight is None else weight[rows]
+                labels = event_labels(y[rows], x.shape[1])
+                for k, o in columns(side * odds[rows]):
+                    hit = labels == k
+                    curves.append(
+                        _steps(o, hit if side > 0 else ~hit, own) if hit.any() else (_NONE, _NONE)
+                    )
+        steps = end_to_end(curves)
+        starts = steps["offsets"]
+        firsts, ends = (v.reshape(2, -1, odds.shape[1]) for v in (starts[:-1], starts[1:]))
+        offsets = np.concatenate([firsts, ends[..., -1:]], axis=-1)
+        return Fitted(VennAbersSteps(knots=steps["knots"], values=steps["values"], offsets=offsets))
+
+    def predict_interval(self, logits: Any) -> tuple[Float64, Float64]:
+        """Return (p0, p1), the interval of the calibrated probability of each class against the rest.
+
+        Parameters
+        ----------
+        logits : array-like of shape (N, K), or (N,) for a binary score
+
+        Returns
+        -------
+        two arrays of shape (N, K)
+            With several folds, geometric means over the folds. Rows do not sum to 1.
+        """
+        if self.prediction_.prior is not None:
+            raise ValueError(
+                "intervals are of the class frequencies of the fit: ask before with_prior"
+            )
+        x = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)[0].astype(
+            np.float64
+        )
+        floor = self.prediction_.floor
+        odds = log_odds(x if floor is None else raise_to_floor(x, floor))
+        assert isinstance(self.map_, VennAbersSteps)
+        p1, miss = (np.exp(side) for side in self.map_.log_sides(events(odds)))
+        # The geometric means of folds that disagree may cross; the probability still lies between them.
+        p0, p1 = np.minimum(1 - miss, p1), np.maximum(1 - miss, p1)
+        if self.n_classes_ == 2:
+            return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
+        return p0, p1
+
+
+def _steps(odds: Float64, hit: NDArray[Any], weight: Float64 | None) -> Curve:
+    """Return p1 as steps: a score gets the value of the smallest of the odds at or above it, and 1 above all."""
+    x, mass, hits = pool_equal(odds, hit, weight)
+    high = with_a_hit(mass, hits)
+    ends = np.flatnonzero(np.append(high[1:] != high[:-1], True))
+    return np.append(x[ends], x[-1]), np.append(np.maximum(high[ends], 1e-200), 1.0)
+
+
+def with_a_hit(mass: Float64, hits: Float64) -> Float64:
+    """Return, for every point, the isotonic fit at that point after one more row, a hit, was added there.
+
+    The isotonic fit at j is the slope at j of the greatest convex minorant of the cumulated hits. With a row added at
+    j, it is the slope of the common lower tangent of two convex hulls: that of the points before j, and that of the
+    points from j on, shifted by the row. Both hulls are chains that do not depend on j, so all tangents are found at
+    once. Shapes: mass, hits (n,), in the order of the scores.
+
+    >>> with_a_hit(np.array([2.0, 2.0]), np.array([1.0, 1.0])).round(3)
+    array([0.6  , 0.667])
+    """
+    w, s = prefix_sums(mass), prefix_sums(hits)
+    before, after = _chain(w, s), len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
+    left, right = np.arange(len(mass)), np.arange(1, len(w))
+
+    def slope(i: IntArray, j: IntArray) -> Float64:
+        return np.asarray((s[j] - s[i] + 1) / (w[j] - w[i] + 1))
+
+    while True:
+        now = slope(left, right)
+        further = after[right]
+        moved = (further != right) & (slope(left, further) < now)
+        right = np.where(moved, further, right)
+        now = np.where(moved, slope(left, right), now)
+        nearer = before[left]
+        shifted = (nearer != left) & (slope(nearer, right) > now)
+        left = np.where(shifted, nearer, left)
+        if not (moved.any() or shifted.any()):
+            return np.clip(now, 0.0, 1.0)
+
+
+def _chain(w: Float64, s: Float64) -> IntArray:
+    """Return, for every point, its predecessor on the lower hull of the points up to it; the first has itself."""
+    previous = np.zeros(len(w), dtype=np.int64)
+    width, height = w.tolist(), s.tolist()
+    chain: list[int] = [0]
+    for i in range(1, len(width)):
+        while len(chain) > 1:
+            a, b = chain[-2], chain[-1]
+            rise, run = height[i] - height[a], width[i] - width[a]
+            if (height[b] - height[a]) * run < rise * (width[b] - width[a]):
+                break  # b lies below the line from a to i: it stays on the hull
+            chain.pop()
+        previous[i] = chain[-1]
+        chain.append(i)
+    return previous

@@ -1,0 +1,3 @@
+"""The default calibrator; see docs/default.md."""
+
+from hcal.pool.calibrator import PooledCalibrator as PooledCalibrator

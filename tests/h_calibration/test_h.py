@@ -1,0 +1,225 @@
+"""The paper's h-calibration: what it trains, what it selects, what it records."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import hcal
+from hcal import metrics
+from hcal.evaluation.comparison import named_methods
+from hcal.h_calibration import training
+from hcal.h_calibration.calibrator import train_candidates
+from hcal.h_calibration.trainable_maps import PAPER_MAPS, PiecewiseLinear
+from hcal.h_calibration.training import SELECTORS, AdamSettings, torch_nll, train
+from hcal.methods.base import CalibrationWarning
+from hcal.numerics import softmax
+from hcal.progress import progress
+from helpers import load_task, synthetic
+
+FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
+ALL_THREE = ("top_label", "class_wise", "score")
+
+
+def quick(logits, y, select=("top_label",), maps=FEW, random_state=0, **adam):
+    settings = AdamSettings(**{"epochs": 30, **adam})
+    return train_candidates(
+        logits, y, maps, select=select, settings=settings, random_state=random_state
+    )
+
+
+def test_epoch_scores_are_the_metrics():
+    for k in (2, 5, 40):
+        logits, y = synthetic(500, k)
+        probs = softmax(logits)
+        for name in ("ece_ew", "dece", "cwece_a"):
+            got = getattr(training, f"epoch_{name}")(
+                torch.from_numpy(probs), torch.from_numpy(y)
+            ).item()
+            assert got == pytest.approx(getattr(metrics, name)(probs, y), rel=1e-9, abs=1e-12), (
+                name,
+                k,
+            )
+        got = torch_nll(torch.from_numpy(probs), torch.from_numpy(y)).item()
+        assert got == pytest.approx(metrics.nll(probs, y))
+    probs[0] = np.eye(40)[1]  # p = 0 lies in no class-wise bin
+    got = training.epoch_cwece_a(torch.from_numpy(probs), torch.from_numpy(y)).item()
+    assert got == pytest.approx(metrics.cwece_a(probs, y), rel=1e-9)
+
+
+def test_each_selector_gets_its_own_best_epoch():
+    logits, y = synthetic()
+    together = quick(logits, y, ALL_THREE)
+    for select, result in together.items():
+        candidates = result.info["candidates"]
+        assert [c["map"] for c in candidates] == list(FEW)
+        best = min(candidates, key=lambda c: c["score"])
+        assert (result.info["map"], result.info["epoch"]) == (best["map"], best["epoch"])
+        # the fitted map is that epoch's: its score on the training set is the recorded one
+        probs = np.exp(result.map(logits))
+        score = SELECTORS[select](torch.from_numpy(probs), torch.from_numpy(y)).item()
+        assert score == pytest.approx(best["score"], abs=2e-5)
+    alone = quick(logits, y, ("score",))["score"]
+    assert alone.info["map"] == together["score"].info["map"]
+    for key, value in alone.map.arrays().items():
+        np.testing.assert_array_equal(value, together["score"].map.arrays()[key])
+
+
+def test_same_seed_same_result():
+    logits, y = synthetic()
+    for batch_size in (None, 64):
+        one, two, other = (
+            quick(logits, y, maps=("monotonic-5",), batch_size=batch_size, random_state=s)[
+                "top_label"
+            ].map.table
+            for s in (0, 0, 1)
+        )
+        np.testing.assert_array_equal(one, two)
+        assert not np.array_equal(one, other)
+
+
+def test_mini_batches_learn():
+    logits, y = synthetic(600)
+    found = quick(logits, y, maps=("piecewise-1",), batch_size=100, learning_rate=0.05)["top_label"]
+    losses = found.info["loss_curve"]
+    assert len(losses) == 30
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_early_stop_and_schedule():
+    logits, y = synthetic()
+    x, labels = torch.log_softmax(torch.from_numpy(logits), 1), torch.from_numpy(y)
+    settings = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
+    ticks = []
+    done = train(
+        PiecewiseLinear(1), x, labels, torch_nll, select={"nll": torch_nll},
+        settings=settings, tick=lambda: ticks.append(1),
+    )  # fmt: skip
+    assert done.stopped
+    assert len(ticks) == done.epochs < 500
+
+
+def test_the_whole_object(tmp_path):
+    """Fit, attributes, file and back; an integer weight equals repetition."""
+    logits, y = synthetic(300)
+    weight = np.tile([1.0, 2.0], 150)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # 30 epochs do not converge
+        cal = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
+            logits, y, weight
+        )
+        copies = np.repeat(np.arange(300), weight.astype(int))
+        same = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
+            logits[copies], y[copies]
+        )
+    np.testing.assert_allclose(cal.predict_proba(logits), same.predict_proba(logits), atol=1e-6)
+    assert cal.preserves == "order"
+    assert not cal.converged_
+    assert cal.info_["select"] == "score"
+    assert cal.info_["collapsed"] == ""
+    assert cal.scores_["after"]["accuracy"] == cal.scores_["before"]["accuracy"]
+    hcal.save(cal, tmp_path / "m.hcal")
+    again = hcal.load(tmp_path / "m.hcal")
+    np.testing.assert_array_equal(again.predict_proba(logits), cal.predict_proba(logits))
+
+
+def test_variants_are_names():
+    assert hcal.make_calibrator("h").select == "top_label"
+    assert hcal.make_calibrator("h:class_wise").select == "class_wise"
+    assert hcal.make_calibrator("h:score", epochs=5).select == "score"
+    assert list(named_methods(["h", "h:class_wise"])) == ["uncal", "h", "h:class_wise"]
+    with pytest.raises(ValueError, match="valid variants: h:class_wise, h:score"):
+        hcal.make_calibrator("h:nll")
+
+
+def test_the_near_uniform_trap_is_told():
+    """With many classes CWECE_a is least for the untrained ensemble: the fit warns and names the page."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 1, (2000, 200))
+    y = rng.integers(0, 200, 2000)
+    logits[np.arange(2000), y] += rng.normal(8, 4, 2000)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        cal = hcal.HCalibrator(maps="ensemble-128", epochs=2, select="class_wise").fit(logits, y)
+    assert any(
+        "nearly uniform" in str(each.message)
+        and "docs/why-not-the-papers-selector.md" in str(each.message)
+        for each in told
+    )
+    assert cal.info_["collapsed"].startswith("mean confidence")
+
+
+def test_both_references_of_the_piecewise_map():
+    """Less the largest logit (the paper) and log-softmax (the published code) are different functions."""
+    logits, y = synthetic()
+    found = {
+        reference: train_candidates(
+            logits, y, ["piecewise-10"], settings=AdamSettings(epochs=20), reference=reference
+        )["top_label"]
+        for reference in ("largest", "log_softmax")
+    }
+    for reference, fitted in found.items():
+        assert fitted.map.reference == reference
+        shifted = fitted.map(logits + 7.0)
+        np.testing.assert_allclose(shifted, fitted.map(logits), atol=1e-9)
+    assert np.abs(found["largest"].map(logits) - found["log_softmax"].map(logits)).max() > 1e-4
+
+
+def test_bad_parameters_and_weights_that_are_no_repetitions_are_named():
+    task = synthetic(60)
+    for parameters, message in (
+        ({"maps": "linear-3"}, "unknown map"),
+        ({"maps": ()}, "at least one map"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            hcal.HCalibrator(**parameters).fit(*task)
+    with pytest.raises(ValueError, match="sample_weight of integers only"):
+        hcal.HCalibrator().fit(*task, np.full(60, 0.5))
+
+
+def test_without_torch_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(ImportError, match=r"training 'h' needs torch: pip install .*torch"):
+        hcal.HCalibrator().fit(*synthetic(60))
+
+
+def test_the_twelve():
+    sizes = {
+        "piecewise": (1, 10, 100, 500),
+        "monotonic": (2, 10, 20, 50),
+        "ensemble": (16, 32, 64, 128),
+    }
+    assert (
+        tuple(f"{family}-{size}" for family, each in sizes.items() for size in each) == PAPER_MAPS
+    )
+    assert AdamSettings() == AdamSettings(0.005, 2000, None, 20, 160)
+
+
+def test_progress_bar_shows_when_asked(capfd):
+    with progress("fit", 3, verbose=True) as advance:
+        advance(3)
+    assert "3/3" in capfd.readouterr().err
+    with progress("fit", 3) as advance:  # not a terminal, not asked
+        advance(3)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_cifar10_resnet110_reproduces():
+    """method.md section 5, medians of 5 seeds on the test split; accuracy never moves."""
+    cal, y_cal, test, y_test = load_task("cifar10_resnet110")
+    values = {"top_label": [], "class_wise": []}
+    for seed in range(5):
+        found = train_candidates(
+            cal.astype(np.float64), y_cal, PAPER_MAPS, select=tuple(values), random_state=seed
+        )
+        for select, result in found.items():
+            probs = np.exp(result.map(test.astype(np.float64)))
+            assert metrics.accuracy(probs, y_test) == 0.9356
+            values[select].append((metrics.ece_s1(probs, y_test), metrics.tcwece(probs, y_test)))
+    assert np.median(values["top_label"], axis=0)[0] <= 0.0050
+    # the range over seeds and families of method.md: the calibration set's CWECE_a hardly predicts the test set's
+    assert np.median(values["class_wise"], axis=0)[1] <= 0.030

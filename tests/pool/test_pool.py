@@ -1,0 +1,399 @@
+"""The default: its promises, its regressions against refits, its compiled twin, and how little rounding moves it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hcal
+from hcal.numerics import softmax
+from hcal.pool import map as maps
+from hcal.pool import members, regression
+from helpers import assert_as_before
+
+ROOT = Path(__file__).resolve().parents[2]
+Data = tuple[np.ndarray, np.ndarray]
+
+
+def draw(n: int, k: int, *, seed: int = 0, biased: bool = False) -> Data:
+    """Overconfident logits; if biased, the classifier takes one class for another most of the time."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    z = rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]
+    if biased:
+        z[:, 0] += 2.5
+    return 2.5 * z, y
+
+
+def forest(n: int, k: int, seed: int = 0) -> Data:
+    """Probabilities of a small forest: multiples of a tenth, many ties and zeros."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    p = softmax(rng.normal(size=(n, k)) + 1.5 * np.eye(k)[y])
+    return np.stack([rng.multinomial(10, row) for row in p]) / 10, y
+
+
+def fit(z: np.ndarray, y: np.ndarray, **params: Any) -> hcal.PooledCalibrator:
+    weight, groups = params.pop("weight", None), params.pop("groups", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return hcal.PooledCalibrator(**params).fit(z, y, weight, groups=groups)
+
+
+# -- the regressions ------------------------------------------------------------------------------------
+
+
+def test_left_out_rows_are_as_in_refits() -> None:
+    rng = np.random.default_rng(0)
+    n = 80
+    design = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    hit, group = (rng.random(n) < 0.7).astype(float), rng.integers(0, 3, n)
+    offset, ridge, terms = rng.normal(size=n), np.ones(3), np.full(3, 0.5)
+
+    def logistic(keep: np.ndarray) -> regression.Logistic:
+        return regression.fit_logistic(
+            offset[keep], design[keep], hit[keep], np.ones(len(keep)), ridge, group[keep], terms
+        )
+
+    whole = logistic(np.arange(n))
+    inside = offset + design @ whole.theta + whole.terms[group]
+    z, y = draw(n, 3)
+    z /= 2.5
+    _, left_out = regression.fit_matrix(z, y, np.ones(n), np.arange(n), 3.0)
+    heat = regression.fit_temperature(z, y, np.ones(n), 2.0)
+    basis, mass = (z.max(axis=1, keepdims=True) - z)[:, None], np.zeros((n, 3))
+    shares = regression.fit_shares(basis, mass, y, np.ones(n), 1.0, 3.0)
+    for row in (0, 17, 53):
+        keep = np.delete(np.arange(n), row)
+        other = logistic(keep)
+        eta = offset[row] + design[row] @ other.theta + other.terms[group[row]]
+        assert abs(whole.left_out[row] - eta) < 0.1 * abs(eta - inside[row]) + 1e-3
+        refit, _ = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]), 3.0)
+        said = refit[:, :-1] @ z[row] + refit[:, -1]
+        np.testing.assert_allclose(softmax(left_out[row]), softmax(said), atol=5e-3)
+        beta = regression.fit_temperature(z[keep], y[keep], np.ones(n - 1), 2.0).beta
+        assert abs(heat.beta * (1 + heat.left_out[row]) / beta - 1) < 5e-3
+        part = regression.fit_shares(basis[keep], mass[keep], y[keep], np.ones(n - 1), 1.0, 3.0)
+        moved = softmax(shares.bias - shares.slopes[0] * basis[row, 0] + shares.left_out[row])
+        np.testing.assert_allclose(
+            moved, softmax(part.bias - part.slopes[0] * basis[row, 0]), atol=5e-3
+        )
+
+
+def test_solutions_are_stationary() -> None:
+    """Where the solvers stop, the penalised losses rise in every direction."""
+    z, y = draw(200, 4)
+    z /= 2.5
+    w = np.random.default_rng(1).uniform(0.5, 2, 200)
+    found, _ = regression.fit_matrix(z, y, w, np.array([0]), 4.0)
+
+    def loss(matrix: np.ndarray, bias: np.ndarray) -> float:
+        s = z @ matrix.T + bias
+        s = s - s.max(axis=1, keepdims=True)
+        nll = np.log(np.exp(s).sum(axis=1)) - s[np.arange(200), y]
+        off = matrix - np.diag(matrix.diagonal())
+        return float(
+            w @ nll
+            + 4 * (((matrix.diagonal() - 1) ** 2).sum() + 3 * (off**2).sum() + (bias**2).sum())
+        )
+
+    rng = np.random.default_rng(2)
+    matrix, bias = found[:, :-1], found[:, -1]
+    at = loss(matrix, bias)
+    for _ in range(5):
+        dm, db = 1e-3 * rng.normal(size=(4, 4)), 1e-3 * rng.normal(size=4)
+        up, down = loss(matrix + dm, bias + db), loss(matrix - dm, bias - db)
+        assert min(up, down) > at
+        assert abs(up - down) < 1e-6 * at
+    held = np.log(np.stack([softmax(z), softmax(-z), softmax(0.5 * z)]))
+    weights = regression.pool_weights(held, y, w, np.full(3, 1 / 3), 2.0)
+    assert 0 <= weights[1] < 1e-8
+
+
+# -- the map --------------------------------------------------------------------------------------------
+
+
+def test_projection_is_the_likeliest_that_keeps_the_top() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(6, 0.7), 300)
+    top = rng.integers(0, 6, 300)
+    out = np.exp(maps.keep_top(np.log(p), np.eye(6)[top]))
+    for row, t, kept in zip(p, top, out, strict=True):
+        others = np.sort(np.delete(row, t))[::-1]
+        means = (row[t] + np.concatenate([[0], np.cumsum(others)])) / np.arange(1, 7)
+        level = means.max()  # pool-adjacent-violators: the top class with as many as raise the mean
+        want = np.minimum(row, level)
+        want[t] = level
+        np.testing.assert_allclose(kept, want, atol=1e-12)
+
+
+def test_ties_on_top_share_it() -> None:
+    z, y = forest(400, 4)
+    cal = fit(z, y, input="probs", preserve="accuracy")
+    p = cal.predict_proba(z)
+    rows = np.flatnonzero((z == z.max(axis=1, keepdims=True)).sum(axis=1) > 1)
+    assert len(rows) > 20
+    for row in rows:
+        tied = p[row, z[row] == z[row].max()]
+        assert np.ptp(tied) < 1e-9
+        assert tied.max() >= p[row].max() - 1e-9
+
+
+@pytest.mark.parametrize("preserve", ["accuracy", "order", None])
+def test_the_compiled_twin_is_the_formula(preserve: Any) -> None:
+    pytest.importorskip("numba")
+    for k, data in ((3, forest(300, 3)), (10, draw(600, 10)), (40, draw(500, 40))):
+        kind = "probs" if k == 3 else "logits"
+        cal = fit(*data, input=kind, preserve=preserve)
+        z = np.log(np.maximum(data[0], 1e-3)) if kind == "probs" else data[0]
+        for x, close in ((z, 1e-12), (z.astype(np.float32), 2e-6)):
+            found = cal.map_.compiled(x)
+            assert found is not None
+            assert found.dtype == x.dtype
+            np.testing.assert_allclose(found, np.exp(cal.map_(x.astype(np.float64))), atol=close)
+
+
+def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = draw(400, 6)
+    cal = fit(z, y)
+    p = cal.predict_proba(z)
+    monkeypatch.setitem(sys.modules, "hcal.pool._compiled", None)
+    np.testing.assert_allclose(cal.predict_proba(z), p, atol=1e-12)
+    torch = pytest.importorskip("torch")
+    np.testing.assert_allclose(cal.predict_proba(torch.as_tensor(z)).numpy(), p, atol=1e-9)
+    torn = z[:3].copy()
+    torn[0, 2], torn[1, 0] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(cal.prediction_(torn)[:2]).all()
+        assert np.isfinite(cal.prediction_(torn)[2]).all()
+
+
+# -- promises -------------------------------------------------------------------------------------------
+
+
+def test_predictions_stay_unless_held_out_rows_prove_the_contrary() -> None:
+    z, y = draw(1500, 4)
+    kept = fit(z, y)
+    assert (kept.preserves, kept.info_["notes"]) == ("accuracy", [])
+    assert (kept.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
+    z, y = draw(1500, 4, biased=True)
+    free = fit(z, y)
+    assert free.preserves is None
+    before, after = (100 * free.info_["held_out_accuracy"][key] for key in ("before", "after"))
+    assert after > before + 5
+    assert free.info_["notes"][0] == (
+        f"Predicted classes may change: on held-out rows accuracy rises from {before:.1f} % to {after:.1f} %. "
+        "preserve='accuracy' keeps them."
+    )
+    changed = int((free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).sum())
+    assert free.info_["changed_predictions"] == changed
+    stubborn = fit(z, y, preserve="accuracy")
+    assert stubborn.preserves == "accuracy"
+    assert "costs accuracy" in stubborn.info_["notes"][0]
+    assert (stubborn.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
+    assert fit(z, y, preserve=None).preserves is None
+    with pytest.raises(ValueError, match="preserve"):
+        fit(z, y, preserve="all")
+
+
+def test_order_keeps_every_rank() -> None:
+    z, y = draw(600, 7, biased=True)
+    cal = fit(z, y, preserve="order")
+    assert cal.preserves == "order"
+    for x in (z, z.astype(np.float32), 100 * z):
+        p = np.take_along_axis(cal.predict_proba(x), np.argsort(x, axis=1, kind="stable"), axis=1)
+        assert (np.diff(p, axis=1) >= 0).all()
+
+
+def test_two_classes_keep_the_ranking_and_say_what_crosses() -> None:
+    rng = np.random.default_rng(0)
+    u = 3 * rng.normal(size=2000)
+    y = (rng.random(2000) < 1 / (1 + np.exp(1.5 - u / 3))).astype(int)
+    cal = hcal.PooledCalibrator().fit(u, y, classes=["no", "yes"])
+    p = cal.predict_proba(np.sort(u))[:, 1]
+    assert (np.diff(p) > 0).all()
+    assert cal.preserves is None
+    threshold = 100 * cal.info_["threshold"]
+    assert threshold > 60
+    said = f"class yes is now predicted when the model's own score is above {threshold:.1f} % (before: 50 %)"
+    assert said in cal.info_["notes"][0]
+    stays = fit(u, y, preserve="accuracy")
+    side = stays.predict_proba(u)[:, 1] > 0.5
+    assert (side == (u > 0)).all()
+    assert (stays.preserves, stays.info_["changed_predictions"]) == ("accuracy", 0)
+    other = fit(-u, 1 - y).predict_proba(-u)
+    np.testing.assert_allclose(other[:, ::-1], fit(u, y).predict_proba(u), atol=1e-9)
+
+
+# -- rows -----------------------------------------------------------------------------------------------
+
+
+def test_a_weight_counts_rows() -> None:
+    for z, y in (draw(200, 4), draw(200, 2)):
+        times = np.random.default_rng(3).integers(0, 4, 200)
+        weighted = fit(z, y, weight=times.astype(float)).predict_proba(z)
+        copied = fit(np.repeat(z, times, axis=0), np.repeat(y, times)).predict_proba(z)
+        np.testing.assert_allclose(weighted, copied, atol=1e-4)
+
+
+def test_groups_are_left_out_together() -> None:
+    """Rows that are copies of each other look better than they are, unless they are left out together."""
+    for k in (2, 5):
+        z, y = draw(60, k, seed=1)
+        z, y = np.repeat(z, 10, axis=0), np.repeat(y, 10)
+        z = z + 1e-3 * np.random.default_rng(0).normal(size=z.shape)
+        alone, together = fit(z, y), fit(z, y, groups=np.repeat(np.arange(60), 10))
+        fresh, labels = draw(3000, k, seed=2)
+        nll = [
+            -np.log(c.predict_proba(fresh)[np.arange(3000), labels]).mean()
+            for c in (alone, together)
+        ]
+        assert nll[1] <= nll[0] + 0.02
+        assert alone.info_["weights"] != together.info_["weights"]
+
+
+def test_few_rows_and_odd_ones() -> None:
+    for k in (2, 3, 12):
+        for n in (1, 2, 5, 30):
+            z, y = draw(n, k, seed=n)
+            for data in (
+                (z, y),
+                (z, np.zeros(n, dtype=int)),
+                (np.zeros((n, k)), y),
+                (1e4 * z, y),
+                (1e-9 * z, y),
+            ):
+                p = fit(*data).predict_proba(data[0])
+                assert np.isfinite(p).all()
+                assert (p > 0).all()
+                np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-9)
+    fresh, labels = draw(4000, 5, seed=9)
+    before = -np.log(softmax(fresh)[np.arange(4000), labels]).mean()
+    for n, limit in (
+        (30, 1.15),
+        (100, 1.02),
+    ):  # the scores are good as they are: few rows must not spoil them
+        after = [
+            -np.log(fit(*draw(n, 5, seed=s)).predict_proba(fresh)[np.arange(4000), labels]).mean()
+            for s in range(5)
+        ]
+        assert np.median(after) < limit * before
+
+
+def test_all_labels_of_one_class_are_met_with_a_warning() -> None:
+    with pytest.warns(hcal.CalibrationWarning, match="one class"):
+        hcal.PooledCalibrator().fit(draw(50, 3)[0], np.ones(50, dtype=int))
+
+
+# -- stability, in short --------------------------------------------------------------------------------
+
+
+def test_rounding_moves_nothing() -> None:
+    rng = np.random.default_rng(0)
+    tasks = [(*draw(800, k), "logits") for k in (5, 2)] + [
+        (*forest(600, k), "probs") for k in (4, 2)
+    ]
+    for z, y, kind in tasks:
+        base = fit(z, y, input=kind).predict_proba(z)
+        noisy = z * (1 + 1e-6 * rng.normal(size=z.shape))
+        noisy = noisy / noisy.sum(axis=1, keepdims=True) if kind == "probs" else noisy
+        order = rng.permutation(z.shape[1])
+        moved = {
+            "noise": (fit(noisy, y, input=kind).predict_proba(z), 1e-3),
+            "float32": (
+                fit(z.astype(np.float32), y, input=kind).predict_proba(z.astype(np.float32)),
+                1e-3,
+            ),
+            "classes": (
+                fit(z[:, order], np.argsort(order)[y], input=kind).predict_proba(z[:, order])[
+                    :, np.argsort(order)
+                ],
+                1e-6,
+            ),
+            "rows": (fit(z[::-1], y[::-1], input=kind).predict_proba(z), 1e-9),
+        }
+        for name, (probs, limit) in moved.items():
+            assert np.abs(base - probs).max() < limit, (name, kind, z.shape)
+        dropped = fit(z[1:], y[1:], input=kind).predict_proba(z)
+        assert np.abs(base - dropped).mean() < 2e-3
+
+
+def test_large_problems_are_fitted_on_all_rows_and_weighed_on_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    z, y = draw(1000, 6)
+    whole = fit(z, y).predict_proba(z)
+    monkeypatch.setattr(members, "_HELD_SCORES", 3000)
+    monkeypatch.setattr(members, "_BLOCK", 700)
+    monkeypatch.setattr(regression, "_MANY_SCORES", 1500)
+    assert np.abs(fit(z, y).predict_proba(z) - whole).mean() < 0.01
+
+
+def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
+    """Also where another class would overtake, where rounding ties the two, and in float32."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3000, 4))
+    y = (z + np.array([0.0, 0.0, 0.0, 1.5]) + rng.gumbel(size=z.shape)).argmax(
+        axis=1
+    )  # class 3 is under-rated
+    cal = hcal.PooledCalibrator(preserve="accuracy").fit(z, y)
+    free = hcal.PooledCalibrator(preserve=None).fit(z, y)
+    assert (free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).mean() > 0.1
+    for x in (z, z.astype(np.float32), np.round(z, 1), np.nextafter(np.round(z), np.inf)):
+        np.testing.assert_array_equal(cal.predict_proba(x).argmax(axis=1), x.argmax(axis=1))
+
+
+def test_the_kernel_can_be_kept_on_disk() -> None:
+    """numba knows a kernel again by what it holds: a closure over another kernel is new in every process."""
+    kernel = pytest.importorskip("hcal.pool._compiled")._predict
+    assert kernel.py_func.__closure__ is None
+
+
+# -- every number -----------------------------------------------------------------------------------------
+
+
+def lines() -> Iterator[str]:
+    """Fit small sets of every kind and say what was learned, and what a few rows become."""
+    rng = np.random.default_rng(7)
+    cases: dict[str, tuple[Data, dict[str, Any]]] = {
+        "two": (draw(300, 2), {}),
+        "two, many": (draw(5000, 2), {}),
+        "two, one score often": (forest(300, 2), {"input": "probs", "preserve": "accuracy"}),
+        "two, groups": (
+            draw(200, 2),
+            {"groups": rng.integers(0, 40, 200), "weight": rng.random(200) * 3},
+        ),
+        "three": (draw(300, 3), {}),
+        "few errors": ((4 * draw(80, 3)[0] + 20 * np.eye(3)[draw(80, 3)[1]], draw(80, 3)[1]), {}),
+        "biased": (draw(400, 4, biased=True), {}),
+        "biased, kept": (draw(400, 4, biased=True), {"preserve": "accuracy"}),
+        "ordered": (draw(300, 5), {"preserve": "order"}),
+        "forest": (forest(300, 4), {"input": "probs"}),
+        "weights and groups": (
+            draw(300, 4),
+            {"groups": rng.integers(0, 60, 300), "weight": rng.random(300) * 3},
+        ),
+        "forty": (draw(500, 40), {}),
+    }
+    for name, ((z, y), params) in cases.items():
+        cal = fit(z, y, **params)
+        yield f"{name}: {cal.preserves} {cal.info_}"
+        for field, value in {**cal.map_.arrays(), "probs": cal.predict_proba(z[:3])}.items():
+            some = np.ravel(value)[:: 1 + np.size(value) // 24]
+            yield "  ".join(["", field, *(f"{v:.7g}" for v in some)])
+
+
+def test_every_number_is_as_it_was() -> None:
+    assert_as_before(lines(), Path(__file__).with_name("pool_expected.txt"))
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("pool_expected.txt").write_text(
+        "\n".join(lines()) + "\n", encoding="utf-8"
+    )
