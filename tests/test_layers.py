@@ -25,6 +25,7 @@ ORDER = (
     "passes",
     "progress",
     "inputs",
+    "class_names",
     "leakage",
     "io",
     "maps",

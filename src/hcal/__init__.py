@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hcal import h_calibration, integrations, maps, methods, metrics
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
+    from hcal.class_names import drop_unlabelled
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from hcal.h_calibration.loss import HCalibrationLoss
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.io.class_names import drop_unlabelled
     from hcal.methods import CalibrationWarning, list_calibrators, make_calibrator, register
     from hcal.methods.batches import fit_batches
     from hcal.methods.files import load, save
@@ -99,7 +99,7 @@ _HOMES = {
     "hcal.evaluation.crossfit": ("cross_fit",),
     "hcal.integrations.export": ("export",),
     "hcal.integrations.onnx": ("export_onnx",),
-    "hcal.io.class_names": ("drop_unlabelled",),
+    "hcal.class_names": ("drop_unlabelled",),
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),

@@ -33,3 +33,24 @@ def without_nan(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
     return None if isinstance(value, float) and value - value != 0.0 else value
+
+
+def one_line(text: object, length: int = 240) -> str:
+    """Return a message on one line and of bounded length.
+
+    >>> one_line("first\\n   second")
+    'first second'
+    >>> len(one_line("x" * 10**6))
+    240
+    """
+    cut = printable(" ".join(str(text)[: 16 * length].split()))
+    return cut if len(cut) <= length else cut[: length - 1] + "…"
+
+
+def quoted(value: object) -> str:
+    """Return a value from a file or a caller as messages quote it.
+
+    >>> quoted("a\\n") + quoted("x" * 1000)[-2:]
+    "'a\\\\n'x…"
+    """
+    return one_line(repr(value), 60)

@@ -19,7 +19,7 @@ from hcal.certificates.bounds import Gain, certify_gain, check_level
 from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, certify_event
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
-from hcal.io.class_names import ClassName, check_classes, class_title, encode
+from hcal.class_names import ClassName, check_classes, class_title, encode
 from hcal.metrics.sample import Data, Sample, as_sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64

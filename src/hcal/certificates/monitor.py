@@ -23,7 +23,7 @@ from hcal import inputs
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
-from hcal.io.class_names import check_classes, class_title, encode
+from hcal.class_names import check_classes, class_title, encode
 from hcal.io.files import atomic_path, open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable

@@ -11,7 +11,7 @@ import numpy as np
 from hcal.certificates import sentences
 from hcal.certificates.bounds import Gain
 from hcal.certificates.event import EventCertificate, Refutation, class_tolerance
-from hcal.io.class_names import class_title
+from hcal.class_names import class_title
 from hcal.numerics import Float64 as Vector
 from hcal.text import printable
 

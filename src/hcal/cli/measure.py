@@ -477,7 +477,7 @@ def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) ->
 
     import numpy as np
 
-    from hcal.io.class_names import reorder
+    from hcal.class_names import reorder
 
     data = file.read(calibrator)
     probs = (

@@ -21,10 +21,10 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal._version import __version__
+from hcal.class_names import check_classes, encode
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
-from hcal.io.class_names import check_classes, encode
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
 from hcal.metrics import Sample
 from hcal.metrics.registry import add_metrics, metrics_of_others

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hcal.class_names import check_classes, encode
 from hcal.evaluation.curves import (
     BINNINGS,
     Binning,
@@ -19,7 +20,6 @@ from hcal.evaluation.curves import (
     smooth_curve,
 )
 from hcal.extras import pyplot
-from hcal.io.class_names import check_classes, encode
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import as_sample
 

@@ -11,10 +11,10 @@ from scipy.special import ndtri
 
 from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
+from hcal.class_names import check_classes, encode
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.inputs import to_probs
-from hcal.io.class_names import check_classes, encode
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
 from hcal.metrics.resampling import SPREAD_RESAMPLES, bootstrap, intervals, measure, percentile

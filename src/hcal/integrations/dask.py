@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcal.certificates import Certificate, CertificateStream
+from hcal.class_names import check_classes
 from hcal.extras import load_extra
 from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
-from hcal.io.class_names import check_classes
 from hcal.methods.base import Calibrator
 from hcal.methods.batches import fit_batches
 from hcal.metrics.streaming import StreamingMetrics

@@ -24,9 +24,9 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
+from hcal.class_names import check_classes, is_text, missing_labels
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode
-from hcal.io.class_names import check_classes, is_text, missing_labels
 from hcal.methods import make_calibrator
 from hcal.methods.base import Calibrator
 from hcal.numerics import FloatArray, IntArray

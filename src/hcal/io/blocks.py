@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.class_names import ClassName
 from hcal.inputs import InputKind
-from hcal.io.class_names import ClassName
 from hcal.io.files import files_of
 from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks

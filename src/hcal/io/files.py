@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from hcal.text import printable
+from hcal.text import one_line
 
 #: The types that can be read.
 TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
@@ -138,27 +138,6 @@ def _available_memory() -> int:
         )
         found.append(limit - used)
     return max(min(found), 1)
-
-
-def one_line(text: object, length: int = 240) -> str:
-    """Return a message on one line and of bounded length.
-
-    >>> one_line("first\\n   second")
-    'first second'
-    >>> len(one_line("x" * 10**6))
-    240
-    """
-    cut = printable(" ".join(str(text)[: 16 * length].split()))
-    return cut if len(cut) <= length else cut[: length - 1] + "…"
-
-
-def quoted(value: object) -> str:
-    """Return a value from a file or a caller as messages quote it.
-
-    >>> quoted("a\\n") + quoted("x" * 1000)[-2:]
-    "'a\\\\n'x…"
-    """
-    return one_line(repr(value), 60)
 
 
 def parse_json(text: bytes | str, where: str) -> Any:

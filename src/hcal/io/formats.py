@@ -21,11 +21,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from hcal.class_names import is_number
 from hcal.extras import load_extra
-from hcal.io.class_names import is_number
-from hcal.io.files import check_memory, one_line, parse_json, quoted, size_of
+from hcal.io.files import check_memory, parse_json, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
+from hcal.text import one_line, quoted
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"

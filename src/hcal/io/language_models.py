@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from hcal.io.files import open_regular, parse_json, quoted
+from hcal.io.files import open_regular, parse_json
 from hcal.io.request import OptionScore, Request
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
+from hcal.text import quoted
 
 #: An option whose log-likelihood is −inf gets a score this far below the lowest finite one of its question.
 _HOPELESS: Final = 1e3

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
-from hcal.io.files import atomic_path, one_line, open_regular, parse_json
+from hcal.io.files import atomic_path, open_regular, parse_json
 from hcal.io.request import Request
+from hcal.text import one_line
 
 #: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.
 #: 3: the arrays are the fields of a map; the header has the map's options and the request of the fit.

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.io.files import one_line
 from hcal.io.request import BARE
+from hcal.text import one_line
 
 #: The most instructions of one pickle; every part of what it holds takes at least one.
 MAX_INSTRUCTIONS: Final = 2_000_000

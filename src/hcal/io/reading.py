@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal import class_names
+from hcal.class_names import ClassName, label_cells, typed
 from hcal.inputs import InputKind
-from hcal.io import class_names
-from hcal.io.class_names import ClassName, label_cells, typed
 from hcal.io.files import (
     TYPES,
     check_memory,

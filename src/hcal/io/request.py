@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hcal.inputs import INPUT_KINDS, InputKind
-from hcal.io.files import one_line, quoted
+from hcal.text import one_line, quoted
 
 Part = Literal["cal", "test"]
 OptionScore = Literal["sum", "length", "mutual-information"]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from hcal.class_names import typed
 from hcal.extras import load_extra
-from hcal.io.class_names import typed
 from hcal.io.files import atomic_path
 from hcal.io.formats import MODEL
 from hcal.io.request import CLASSES

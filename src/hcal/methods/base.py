@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs, leakage
-from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
+from hcal.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior

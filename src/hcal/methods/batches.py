@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.class_names import check_classes
 from hcal.io import Batch, Batches, Piece, read_piece, rows_from
-from hcal.io.class_names import check_classes
 from hcal.methods.base import Calibrator
 from hcal.passes import Runner
 

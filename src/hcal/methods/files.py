@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hcal import leakage
-from hcal.io.class_names import check_classes
+from hcal.class_names import check_classes
 from hcal.io.model_file import check_info, read_model, reason, write_model
 from hcal.maps.base import build_map
 from hcal.methods.base import Calibrator, Fitted

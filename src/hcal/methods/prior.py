@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.io.class_names import ClassName, class_title
+from hcal.class_names import ClassName, class_title
 from hcal.numerics import Float64
 
 _STEPS = 10_000

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from hcal import inputs, leakage
+from hcal.class_names import check_classes
 from hcal.evaluation import Evaluation, crossfit, evaluate, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
 from hcal.inputs import to_probs
-from hcal.io.class_names import check_classes
 from hcal.methods import Calibrator
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample

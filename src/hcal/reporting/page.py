@@ -15,8 +15,8 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
+from hcal.class_names import check_classes, encode
 from hcal.io import atomic_path, batches
-from hcal.io.class_names import check_classes, encode
 from hcal.methods import Calibrator
 from hcal.reporting import sections
 from hcal.reporting.charts import percent, tick

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.io.files import one_line, quoted
+from hcal.text import one_line, quoted
 
 ClassName = str | int
 #: The most characters of a name, which is shown in tables and becomes part of column names.
