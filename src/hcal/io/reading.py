@@ -21,19 +21,11 @@ from numpy.typing import NDArray
 from hcal import class_names
 from hcal.class_names import ClassName, label_cells, typed
 from hcal.inputs import InputKind
-from hcal.io.files import (
-    TYPES,
-    check_memory,
-    checksum,
-    explained,
-    files_of,
-    one_line,
-    open_regular,
-    quoted,
-)
+from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, open_regular
 from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.language_models import is_questions, read_questions
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
+from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
