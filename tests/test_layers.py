@@ -18,6 +18,7 @@ ORDER = (
     "_version",
     "extras",
     "text",
+    "renamed",
     "xp",
     "xp_torch",
     "numerics",
