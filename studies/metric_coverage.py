@@ -90,27 +90,23 @@ def true_skce(s: Sample, p: np.ndarray) -> float:
     return float(kernel.sum() / (s.n * (s.n - 1)))
 
 
-def study(
-    temperature: float, sets: int, *, seed: int = 0, n_resamples: int = 200
-) -> dict[str, Any]:
+def study(temperature: float, sets: int, *, seed: int = 0, resamples: int = 200) -> dict[str, Any]:
     """Return estimates, coverage of 95 % intervals, and rejections of the tests at 5 %."""
-    shards = [shard(temperature, sets, seed=seed, n_resamples=n_resamples)]
-    return summary(
-        temperature, shards, cheap(temperature, sets, seed=seed, n_resamples=n_resamples)
-    )
+    shards = [shard(temperature, sets, seed=seed, resamples=resamples)]
+    return summary(temperature, shards, cheap(temperature, sets, seed=seed, resamples=resamples))
 
 
 def cheap(
-    temperature: float, sets: int, *, seed: int, n_resamples: int = 400
+    temperature: float, sets: int, *, seed: int, resamples: int = 400
 ) -> dict[str, np.ndarray]:
     """Return what costs little: intervals of the scores, and rejections of the ks test, one row a set."""
     rng = np.random.default_rng([3, round(1000 * temperature), seed])
-    ends = interval_rows(rng, temperature, sets, SCORES, n_resamples)
+    ends = interval_rows(rng, temperature, sets, SCORES, resamples)
     return {"ks test": ks_rejections(temperature, sets, seed), **ends}
 
 
 def interval_rows(
-    rng: np.random.Generator, temperature: float, sets: int, names: Iterable[str], n_resamples: int
+    rng: np.random.Generator, temperature: float, sets: int, names: Iterable[str], resamples: int
 ) -> dict[str, np.ndarray]:
     """Return estimate and ends of the 95 % interval of every metric, one row a set."""
     rows: dict[str, list[tuple[float, float, float]]] = {n: [] for n in names}
@@ -118,9 +114,7 @@ def interval_rows(
         _, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
         found = {n: METRICS[n].function(s) for n in rows}
-        for n, interval in intervals(
-            s, found, 0.95, n_resamples=n_resamples, random_state=i
-        ).items():
+        for n, interval in intervals(s, found, 0.95, resamples=resamples, random_state=i).items():
             rows[n].append((found[n], interval.low, interval.high))
     return {n: np.array(v) for n, v in rows.items()}
 
@@ -129,12 +123,12 @@ def ks_rejections(temperature: float, sets: int, seed: int) -> np.ndarray:
     """Return whether the test by resampled KS errors rejects at 5 %, for each of some sets."""
     rng = np.random.default_rng([2, round(1000 * temperature), seed])
     samples = (Sample(q, y) for _, q, y in (draw(rng, N, temperature) for _ in range(sets)))
-    tests = (calibration_test(s, n_resamples=199, random_state=i) for i, s in enumerate(samples))
+    tests = (calibration_test(s, resamples=199, random_state=i) for i, s in enumerate(samples))
     return np.array([t.p_value <= 0.05 for t in tests])
 
 
 def shard(
-    temperature: float, sets: int, *, seed: int, n_resamples: int = 200
+    temperature: float, sets: int, *, seed: int, resamples: int = 200
 ) -> dict[str, np.ndarray]:
     """Return the raw values of some sets, one row a set.
 
@@ -151,16 +145,14 @@ def shard(
         p, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
         found = {n: METRICS[n].function(s) for n in names}
-        for n, interval in intervals(
-            s, found, 0.95, n_resamples=n_resamples, random_state=i
-        ).items():
+        for n, interval in intervals(s, found, 0.95, resamples=resamples, random_state=i).items():
             rows.setdefault(n, []).append((found[n], interval.low, interval.high))
         rows.setdefault("dece values", []).append(METRICS["dece"].function(s))
         h = h_error(s, events="pooled")
         rows.setdefault("hce_squared", []).append(
             (h.squared, true_hce_squared(s, p), h.value > h.noise)
         )
-        test = calibration_test(s, method="skce", n_resamples=99, random_state=i)
+        test = calibration_test(s, method="skce", resamples=99, random_state=i)
         rows.setdefault("skce test", []).append(test.p_value <= 0.05)
         if clearly and i < 5:  # varies little from set to set, and costs a pass over all pairs
             rows.setdefault("skce truth", []).append(true_skce(s, p))
@@ -215,7 +207,7 @@ def plug_in_truth(temperature: float) -> dict[str, float]:
 def plug_in_shard(temperature: float, sets: int, *, seed: int) -> dict[str, np.ndarray]:
     """Return estimate and interval of every plug-in error, one row a set."""
     rng = np.random.default_rng([1, round(1000 * temperature), seed])
-    return interval_rows(rng, temperature, sets, PLUG_IN, n_resamples=100)
+    return interval_rows(rng, temperature, sets, PLUG_IN, resamples=100)
 
 
 def plug_in_summary(temperature: float, shards: list[dict[str, np.ndarray]]) -> dict[str, Any]:

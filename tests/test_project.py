@@ -65,7 +65,9 @@ def test_imports_are_light() -> None:
     )  # scikit-learn imports pandas itself
     needed = {"scipy", "numba"}  # numba where kernels are compiled
     slow = {"scipy.stats", "scipy.optimize", "scipy.fft", "jinja2", "joblib"}
-    evaluate = "import hcal; hcal.evaluate([[0.2, 0.8], [0.6, 0.4]] * 20, [1, 0] * 20, ci=0.95)"
+    evaluate = (
+        "import hcal; hcal.evaluate([[0.2, 0.8], [0.6, 0.4]] * 20, [1, 0] * 20, confidence=0.95)"
+    )
     assert _loaded(evaluate).isdisjoint(HEAVY - needed | slow)
 
 

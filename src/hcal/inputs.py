@@ -445,6 +445,19 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
+def check_confidence(confidence: Any) -> float:
+    """Return the confidence level of intervals and proofs as a number between 0 and 1.
+
+    >>> check_confidence(95)
+    Traceback (most recent call last):
+    ...
+    ValueError: confidence must lie between 0 and 1, such as 0.95, got 95
+    """
+    if not (isinstance(confidence, int | float | np.number) and 0 < confidence < 1):
+        raise ValueError(f"confidence must lie between 0 and 1, such as 0.95, got {confidence!r}")
+    return float(confidence)
+
+
 def to_probs(scores: Any, kind: InputKind) -> FloatArray:
     """Return the probabilities (N, K) of scores of the given kind.
 

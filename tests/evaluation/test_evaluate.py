@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import hcal
+from hcal.metrics.testing import calibration_test
 from hcal.numerics import log_softmax, softmax
 from helpers import load_task, synthetic
 
@@ -55,22 +57,22 @@ def test_input_kinds_and_libraries_agree() -> None:
 
 def test_intervals_test_and_seed() -> None:
     chosen = ["ece_ew", "dece", "cwece_a", "nll", "accuracy"]
-    result = hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100)
+    result = hcal.evaluate(P, Y, chosen, confidence=0.9, resamples=100)
     for name in chosen:
         low, high = result.interval(name)
         assert low <= result[name] <= high
-    wide = hcal.evaluate(P, Y, chosen, ci=0.99, n_resamples=100)
+    wide = hcal.evaluate(P, Y, chosen, confidence=0.99, resamples=100)
     assert wide.interval("nll")[1] > result.interval("nll")[1]
     assert result.test.p_value < 0.01
-    assert hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100).to_json() == result.to_json()
-    assert hcal.evaluate(P, Y, "nll", ci=0.9, n_resamples=50, test=False).test is None
+    assert hcal.evaluate(P, Y, chosen, confidence=0.9, resamples=100).to_json() == result.to_json()
+    assert hcal.evaluate(P, Y, "nll", confidence=0.9, resamples=50, test=False).test is None
     assert hcal.evaluate(P, Y, "nll", test=True).test is not None
 
 
 def test_baseline_gives_paired_differences() -> None:
     q = softmax(LOGITS / 2.5)  # what the labels were drawn from
     result = hcal.evaluate(
-        q, Y, ["nll", "ece_ew", "dece", "skce"], ci=0.95, baseline=P, n_resamples=200
+        q, Y, ["nll", "ece_ew", "dece", "skce"], confidence=0.95, baseline=P, resamples=200
     )
     for name, d in result.differences.items():
         assert d.before == getattr(hcal.metrics, name)(P, Y)
@@ -81,7 +83,7 @@ def test_baseline_gives_paired_differences() -> None:
     # Paired: much narrower than the two intervals apart.
     d, own = result.differences["nll"], result.interval("nll")
     assert d.high - d.low < 2 * (own[1] - own[0])
-    same = hcal.evaluate(P, Y, ["nll", "ece_ew"], ci=0.95, baseline=P, n_resamples=50)
+    same = hcal.evaluate(P, Y, ["nll", "ece_ew"], confidence=0.95, baseline=P, resamples=50)
     assert (same.differences["nll"].low, same.differences["ece_ew"].high) == (0.0, 0.0)
 
 
@@ -98,9 +100,9 @@ def test_paired_interval_covers_the_true_difference() -> None:
             softmax(1.5 * logits),
             y,
             "nll",
-            ci=0.95,
+            confidence=0.95,
             baseline=softmax(logits),
-            n_resamples=200,
+            resamples=200,
             test=False,
         ).differences["nll"]
         covered += d.low <= truth <= d.high
@@ -109,7 +111,7 @@ def test_paired_interval_covers_the_true_difference() -> None:
 
 def test_forms_for_machines() -> None:
     result = hcal.evaluate(
-        P, Y, ["ece_ew", "skce", "dkde_ce", "nll"], ci=0.95, n_resamples=50, baseline=P
+        P, Y, ["ece_ew", "skce", "dkde_ce", "nll"], confidence=0.95, resamples=50, baseline=P
     )
     content = json.loads(result.to_json())
     assert content["metrics"]["nll"]["value"] == result["nll"]
@@ -128,7 +130,7 @@ def test_forms_for_machines() -> None:
 
 def test_forms_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    result = hcal.evaluate(P, Y, ci=0.95, n_resamples=50)
+    result = hcal.evaluate(P, Y, confidence=0.95, resamples=50)
     text = str(result)
     for word in ("400 rows, 4 classes", "top-label", "class-wise", "canonical", "ece_ew", "95%", "by chance",
                  "mean confidence", "sharpness", "p ≤ 0.001"):  # fmt: skip
@@ -192,7 +194,9 @@ def test_weights() -> None:
     assert result.notes == (told,)
     with pytest.raises(ValueError, match="dece counts samples"):
         hcal.evaluate(P, Y, "dece", sample_weight=w + 0.5)
-    ci = hcal.evaluate(P, Y, ["nll", "ece_ew"], ci=0.95, sample_weight=w + 0.5, n_resamples=50)
+    ci = hcal.evaluate(
+        P, Y, ["nll", "ece_ew"], confidence=0.95, sample_weight=w + 0.5, resamples=50
+    )
     assert ci.interval("nll")[0] < ci["nll"] < ci.interval("nll")[1]
     assert ci.test is None
 
@@ -206,8 +210,8 @@ def test_coinciding_rows_warn() -> None:
 
 def test_bad_options_are_named() -> None:
     for options, message in (
-        ({"ci": 95}, "ci must be a level between 0 and 1"),
-        ({"ci": 0.95, "n_resamples": 3}, "n_resamples must be"),
+        ({"confidence": 95}, "confidence must lie between 0 and 1"),
+        ({"confidence": 0.95, "resamples": 3}, "resamples must be"),
         ({"input": "scores"}, "input must be one of"),
         ({"metrics": ["ece"]}, "unknown metric 'ece'; the metrics are ece_ew, ece_em"),
         ({"metrics": []}, "metrics is empty"),
@@ -215,6 +219,20 @@ def test_bad_options_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             hcal.evaluate(P, Y, **({"metrics": "nll"} | options))
+
+
+def test_old_words_are_refused_with_the_new_ones(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    for call, old, new in (
+        (lambda **old: hcal.evaluate(P, Y, "nll", **old), "ci", "confidence"),
+        (lambda **old: hcal.evaluate(P, Y, "nll", **old), "n_resamples", "resamples"),
+        (lambda **old: hcal.clinical(P, Y, **old), "ci", "confidence"),
+        (lambda **old: hcal.reliability(P, Y, **old), "ci", "confidence"),
+        (lambda **old: hcal.report(None, P, Y, page, input="probs", **old), "ci", "confidence"),
+        (lambda **old: calibration_test(P, Y, **old), "n_resamples", "resamples"),
+    ):
+        with pytest.raises(TypeError, match=f"no argument '{old}': .* '{new}'"):
+            call(**{old: 20})
 
 
 def test_two_classes_are_told_by_the_positive_one() -> None:

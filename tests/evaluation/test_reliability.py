@@ -91,7 +91,7 @@ def test_bad_options_are_named() -> None:
     for options, message in (
         ({"level": "canonical"}, "level must be"),
         ({"binning": "log"}, "binning must be one of 'equal-width', 'equal-mass', 'corp',"),
-        ({"ci": 1.0}, "ci must be"),
+        ({"confidence": 1.0}, "confidence must lie"),
         ({"bins": 0}, "bins must be"),
         ({"resamples": 3}, "resamples must be an integer of at least 20"),
     ):

@@ -209,7 +209,7 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     test, labels = synthetic(300, 4, seed=1)
     evaluation = hcal.evaluate(
-        calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, n_resamples=50
+        calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, resamples=50
     )
     page = hcal.reporting.build_report(test, labels, calibrator)
     with mlflow.start_run() as run:

@@ -45,7 +45,7 @@ def test_slope_intercept_and_calibration_in_the_large() -> None:
 def test_numbers_that_have_formulas() -> None:
     p, y, _ = risks(500, 1)
     p = p.round(2).clip(0.01, 0.99)  # ties
-    found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25, 0.995])
+    found = hcal.clinical(p, y, confidence=0.9, thresholds=[0.1, 0.25, 0.995])
     assert found.observed_expected.value == pytest.approx(y.sum() / p.sum())
     reach = 1.644854 * np.sqrt((1 - y.mean()) / y.sum())
     assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(
@@ -142,7 +142,7 @@ def test_cases_without_an_answer_say_so() -> None:
     for arguments, options, message in (
         ((p, np.zeros(200, int)), {}, "needs rows with and without class 1; 0 of 200"),
         ((p, y), {"positive": 2}, r"positive must be a class 0\.\.1, got 2"),
-        ((p, y), {"ci": 95}, "ci must be a level"),
+        ((p, y), {"confidence": 95}, "confidence must lie"),
         ((p, y), {"thresholds": [0.0]}, "thresholds must be risks between 0 and 1"),
         ((p, y), {"thresholds": [1.0]}, "thresholds must be risks between 0 and 1"),
     ):

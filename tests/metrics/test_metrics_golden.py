@@ -78,10 +78,10 @@ def _lines() -> Iterator[str]:
     p, y = small.sparse(120, 4, 3)
     s, w = metrics.Sample(p, y), np.arange(120) % 3
     values, _ = measure(s, metrics.list_metrics())
-    for name, i in intervals(s, values, 0.9, n_resamples=30).items():
+    for name, i in intervals(s, values, 0.9, resamples=30).items():
         function = metrics.get_metric(name).function
         yield f"{name} {values[name]:.6g} {function(p, y, sample_weight=w):.6g} {vars(i)}"
-    yield f"{intervals(metrics.Sample(p, y, w), {'tcwece_k': 0.25}, 0.9, n_resamples=30)}"
+    yield f"{intervals(metrics.Sample(p, y, w), {'tcwece_k': 0.25}, 0.9, resamples=30)}"
     drawn = bootstrap(
         [s], ["skce", "dkde_ce", "brier"], 3, np.random.default_rng(0), first_order=True
     )[0]
@@ -93,8 +93,8 @@ def _lines() -> Iterator[str]:
     for name in ("tcwece_k", "dece", "ace"):
         yield f"{name} {getattr(metrics, name)(s, bins=4):.8g}"
     for statistic in ("ks", "dece", "tcwece", "skce"):
-        yield f"{metrics.calibration_test(s, statistic=statistic, n_resamples=39)}"
-    yield f"{metrics.calibration_test(s, method='skce', n_resamples=39)}"
+        yield f"{metrics.calibration_test(s, statistic=statistic, resamples=39)}"
+    yield f"{metrics.calibration_test(s, method='skce', resamples=39)}"
     streamed = metrics.StreamingMetrics(4).update(p[:50], y[:50], w[:50]).update(p[50:], y[50:])
     yield f"{streamed.n} {streamed.mean_confidence:.8g} {streamed.result()} {streamed.bounds()}"
     p, y = small.draw(250, 2, 4)
@@ -106,7 +106,10 @@ def _lines() -> Iterator[str]:
     found = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
     yield f"{found}"
     yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in found.to_dict()['curve'].items()} }"
-    few, third = clinical(p[:, 1] ** 3, y, ci=0.999), clinical(*small.draw(600, 3, 5), positive=2)
+    few, third = (
+        clinical(p[:, 1] ** 3, y, confidence=0.999),
+        clinical(*small.draw(600, 3, 5), positive=2),
+    )
     yield f"{few} {third}"
     yield f"{swapped(p, 1 - y)} {swapped(p, y)} {swapped(p[:12], 1 - y[:12], 'sick')}"
 

@@ -48,11 +48,11 @@ def test_a_registered_metric_is_one_like_ours() -> None:
     )(weighted)
     assert metrics.chosen(p, y, sample_weight=w + 0.5) == weighted(p, y, sample_weight=w + 0.5)
     ends = intervals(
-        metrics.Sample(p, y), {"halves": metrics.halves(p, y), "chosen": 0.5}, 0.9, n_resamples=30
+        metrics.Sample(p, y), {"halves": metrics.halves(p, y), "chosen": 0.5}, 0.9, resamples=30
     )
     assert ends["halves"].kind == "bias-aware"
     assert ends["chosen"].kind == "percentile"
-    assert metrics.calibration_test(p, y, statistic="halves", n_resamples=19).statistic == "halves"
+    assert metrics.calibration_test(p, y, statistic="halves", resamples=19).statistic == "halves"
 
 
 def test_what_cannot_be_a_metric_is_refused_in_one_line() -> None:

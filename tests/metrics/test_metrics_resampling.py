@@ -62,7 +62,7 @@ def test_relabelled_sample_forgets_what_labels_decide() -> None:
 def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
     s = Sample(*calibrated(400, 4, 6, temperature=1.6))
     values = {n: getattr(metrics, n)(s) for n in metrics.list_metrics()}
-    found = resampling.intervals(s, values, 0.95, n_resamples=60)
+    found = resampling.intervals(s, values, 0.95, resamples=60)
     assert set(found) == set(values)
     for name, i in found.items():
         assert i.low <= values[name] <= i.high, name
@@ -71,7 +71,7 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
         assert (i.chance is not None) == (metric.kind == "plug-in" and metric.ends is None)
     assert {n for n, i in found.items() if i.kind == "jackknife"} == {"skce", "hce", "hce_pooled"}
     few = {name: values[name] for name in ("nll", "ks", "hce")}
-    again, other = (resampling.intervals(s, few, 0.95, n_resamples=60) for _ in range(2))
+    again, other = (resampling.intervals(s, few, 0.95, resamples=60) for _ in range(2))
     assert again == other
 
 
@@ -82,7 +82,7 @@ def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -
     for seed in range(10):
         s = Sample(*calibrated(400, 3, seed))
         values = {n: getattr(metrics, n)(s) for n in names}
-        for name, i in resampling.intervals(s, values, 0.95, n_resamples=50).items():
+        for name, i in resampling.intervals(s, values, 0.95, resamples=50).items():
             kept[name] += i.low == 0.0
     # Each should keep 0 in 97.5 % of the cases; 6 or fewer of 10 would have a probability below 1e-4.
     assert min(kept.values()) >= 7
@@ -94,29 +94,27 @@ def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -
 def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str) -> None:
     options = {"statistic": statistic} if statistic else {}
     p = [
-        calibration_test(
-            *calibrated(500, 4, seed), method=method, n_resamples=199, **options
-        ).p_value
+        calibration_test(*calibrated(500, 4, seed), method=method, resamples=199, **options).p_value
         for seed in range(12)
     ]
     # Uniform p-values: all twelve above 0.5, or six below 0.1, would have probabilities below 1e-3.
     assert min(p) < 0.5
     assert sum(v < 0.1 for v in p) < 6
-    bad = calibration_test(*calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options)
+    bad = calibration_test(*calibrated(500, 4, 0, 2.0), method=method, resamples=199, **options)
     assert bad.p_value == 1 / 200
     assert bad == calibration_test(
-        *calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options
+        *calibrated(500, 4, 0, 2.0), method=method, resamples=199, **options
     )
 
 
 def test_statistic_of_the_skce_test_is_the_metric() -> None:
     p, y = calibrated(150, 4, 1)
-    found = calibration_test(p, y, method="skce", n_resamples=19, bandwidth=1.0)
+    found = calibration_test(p, y, method="skce", resamples=19, bandwidth=1.0)
     assert found.value == pytest.approx(metrics.skce(p, y))
-    auto = calibration_test(p, y, method="skce", n_resamples=19)
+    auto = calibration_test(p, y, method="skce", resamples=19)
     distance = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(150, 1)]
     assert auto.value == pytest.approx(metrics.skce(p, y, bandwidth=np.median(distance) / 4))
-    flat = calibration_test(np.full((50, 3), 1 / 3), y[:50] % 3, method="skce", n_resamples=19)
+    flat = calibration_test(np.full((50, 3), 1 / 3), y[:50] % 3, method="skce", resamples=19)
     assert 0 < flat.p_value <= 1
 
 
@@ -126,7 +124,7 @@ def test_bad_options_of_the_test_are_named() -> None:
         ((p, y), {"method": "guess"}, "method must be"),
         ((p, y), {"statistic": "nll"}, "must be a calibration error"),
         ((p, y), {"statistic": "xyz"}, "unknown metric"),
-        ((p, y), {"n_resamples": 5}, "n_resamples must be"),
+        ((p, y), {"resamples": 5}, "resamples must be"),
         ((p, y), {"bandwidth": 0.0}, "bandwidth must be positive"),
         ((Sample(p, y, np.ones(20)),), {}, "no sample_weight"),
         (draw(1, 3, 0), {}, "at least 2 rows"),

@@ -13,7 +13,7 @@ from studies import metric_coverage as coverage
 
 
 def test_a_few_sets() -> None:
-    found = coverage.study(1.2, 8, n_resamples=60)
+    found = coverage.study(1.2, 8, resamples=60)
     assert found["rejected"]["ks"] >= 7 / 8  # a power near 1
     assert found["rejected"]["skce"] >= 5 / 8  # a power near 0.955
     for name, share in found["coverage"].items():

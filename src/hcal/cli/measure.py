@@ -68,8 +68,11 @@ class Measured:
         }  # fmt: skip
         if result.groups:
             found["groups"] = [g.group_row() for g in result.groups]
-        if result.ci is not None:
-            found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
+        if result.confidence is not None:
+            found |= {
+                "confidence": result.confidence,
+                "intervals": {n: result.interval(n) for n in result.results},
+            }
         if self.calibrator is not None:
             before = {name: change.before for name, change in result.differences.items()}
             found |= {
@@ -116,7 +119,9 @@ def evaluate(
     files: Files,
     model: Model = None,
     metrics: Annotated[str | None, Option(help="names separated by commas; default: all")] = None,
-    ci: Annotated[float | None, Option(help="add intervals of this level, such as 0.95")] = None,
+    confidence: Annotated[
+        float | None, Option(help="add intervals of this level, such as 0.95")
+    ] = None,
     positive: Positive = None,
     diagram: Annotated[bool, Option(help="draw a reliability diagram in the terminal")] = True,
     blocks: Blocks,
@@ -125,7 +130,7 @@ def evaluate(
     """Measure how far probabilities can be trusted, before and after a calibrator."""
     calibrator, asked = (
         options.load_model(model, multilabel=True),
-        {"metrics": names_of(metrics), "ci": ci},
+        {"metrics": names_of(metrics), "confidence": confidence},
     )
     if getattr(calibrator, "name", "") == "multilabel":
         data = files.read(calibrator)
@@ -203,7 +208,7 @@ def report(
     files: Files,
     output: Output,
     model: Model = None,
-    ci: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
+    confidence: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
     positive: Positive = None,
     threshold: Annotated[list[float], Option(help="a decision threshold; repeatable")] = [],  # noqa: B006
     cost: Annotated[str | None, Option(help="the costs of errors, such as fn=10,fp=1")] = None,
@@ -220,7 +225,7 @@ def report(
     options.check_output(output, *files.file, model, files.labels)
     calibrator = options.load_model(model)
     wanted: Any = {
-        "ci": ci,
+        "confidence": confidence,
         "threshold": tuple(threshold),
         "cost": parse_cost(cost),
         "cross_fit": cross_fit,

@@ -187,7 +187,7 @@ def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
     if s.n > VECTOR_ROWS:
         some = np.random.default_rng(random_state).permutation(s.n)[:VECTOR_ROWS]
         s = Sample(s.data.probs[some], s.y[some])
-    return calibration_test(s, method="skce", n_resamples=499, random_state=random_state)
+    return calibration_test(s, method="skce", resamples=499, random_state=random_state)
 
 
 def p_words(test: CalibrationTest) -> str:
@@ -196,7 +196,7 @@ def p_words(test: CalibrationTest) -> str:
     >>> p_words(CalibrationTest(0.001, "ks", 0.1, "resampling", 999))
     'p ≤ 0.001'
     """
-    floor = test.p_value <= 1 / (test.n_resamples + 1)
+    floor = test.p_value <= 1 / (test.resamples + 1)
     return f"p {'≤' if floor else '='} {test.p_value:.2g}"
 
 

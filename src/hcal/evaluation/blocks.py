@@ -74,7 +74,7 @@ class BatchedEvaluation:
         for name, how in self.how.items():
             by.setdefault(self.sampled if how == "sample" else how, []).append(name)
         told = [f"{how}: {', '.join(names)}" for how, names in by.items()]
-        if self.result.ci is not None:
+        if self.result.confidence is not None:
             told.append(f"intervals: of the {self.sampled}, so wider than those of all rows")
         return told
 
@@ -147,7 +147,7 @@ def evaluate_batches(
     source: Batches,
     calibrator: Calibrator | None = None,
     metrics: str | Iterable[str] | None = None,
-    ci: float | None = None,
+    confidence: float | None = None,
     *,
     positive: int = 1,
     runner: Runner | None = None,
@@ -160,7 +160,7 @@ def evaluate_batches(
     source : Batches
         Files with labels.
     calibrator : Calibrator, optional
-    metrics, ci, positive
+    metrics, confidence, positive
         As for :func:`hcal.evaluate`.
     runner : Runner, optional
         Runs the pieces of work, then the evaluations of the sample; this process by default. The numbers do not
@@ -196,7 +196,12 @@ def evaluate_batches(
     names = (
         None if source.classes is None else [str(name) for name in source.classes]
     )  # of positions
-    asked: dict[str, Any] = {"metrics": metrics, "ci": ci, "positive": positive, "classes": names}
+    asked: dict[str, Any] = {
+        "metrics": metrics,
+        "confidence": confidence,
+        "positive": positive,
+        "classes": names,
+    }
     asked |= {"sample_weight": sample.weight, "groups": sample.groups}
     sides = [None] if calibrator is None else [None, calibrator]
     drawn = (runner or map)(partial(_evaluate_sample, sample, asked), sides)
@@ -215,7 +220,9 @@ def evaluate_batches(
             if bounds.get(n, 1)
         }
         if whole.groups is not None:
-            result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
+            result = replace(
+                result, certificate=whole.groups.result(confidence or 0.95, classes=names)
+            )
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
 
 
@@ -226,7 +233,7 @@ def _evaluate_sample(
     raw = probs = to_probs(sample.scores, sample.kind)
     if calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
-        asked = asked | {"baseline": None if asked["ci"] is None else raw}
+        asked = asked | {"baseline": None if asked["confidence"] is None else raw}
     return evaluate(probs, sample.y, **asked)
 
 

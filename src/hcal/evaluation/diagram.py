@@ -20,8 +20,10 @@ from hcal.evaluation.curves import (
     smooth_curve,
 )
 from hcal.extras import pyplot
+from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
-from hcal.metrics.sample import as_sample
+from hcal.metrics.sample import as_sample, check_integer
+from hcal.renamed import renamed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +49,7 @@ class Reliability:
 
     curves: tuple[ReliabilityCurve, ...]
     level: str
-    ci: float
+    confidence: float
     n: int
 
     def __len__(self) -> int:
@@ -64,7 +66,7 @@ class Reliability:
         parts = [_text(self.curves[i]) for i in self._worst(_PRINTED)]
         if len(self) > len(parts):
             parts.append(f"… and {len(self) - len(parts)} classes with smaller errors")
-        head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.ci:.0%} band"
+        head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.confidence:.0%} band"
         return "\n\n".join([head, *parts])
 
     __repr__ = __str__
@@ -90,7 +92,7 @@ class Reliability:
         if bad := [k for k in classes if not 0 <= k < len(self)]:
             raise ValueError(f"classes must lie in 0..{len(self) - 1}, got {bad[0]}")
         if len(classes) == 1:
-            return draw_curve(self.curves[classes[0]], self.ci, ax)
+            return draw_curve(self.curves[classes[0]], self.confidence, ax)
         if ax is not None:
             raise ValueError("ax holds one curve: choose one class with classes=[k]")
         columns = math.ceil(math.sqrt(len(classes)))
@@ -98,7 +100,7 @@ class Reliability:
         figure: Figure = pyplot().figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
         for i, k in enumerate(classes):
             panel: Any = draw_curve(
-                self.curves[k], self.ci, figure.add_subplot(rows, columns, i + 1)
+                self.curves[k], self.confidence, figure.add_subplot(rows, columns, i + 1)
             )
             if i:
                 panel.get_legend().remove()
@@ -108,6 +110,7 @@ class Reliability:
         return [int(k) for k in np.argsort([-c.error for c in self.curves], kind="stable")[:count]]
 
 
+@renamed(ci="confidence")
 def reliability(
     probs: Any,
     y: Any = None,
@@ -115,7 +118,7 @@ def reliability(
     level: Literal["top-label", "class-wise", "positive"] | None = None,
     bins: int = 15,
     binning: Binning = "equal-width",
-    ci: float = 0.95,
+    confidence: float = 0.95,
     sample_weight: Any = None,
     positive: int = 1,
     classes: Any = None,
@@ -135,7 +138,7 @@ def reliability(
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
         ``"corp"``: the steps of an isotonic regression are the bins. ``"smooth"``: a kernel regression with the
         bandwidth of smooth ECE.
-    ci : float
+    confidence : float
         Level of the consistency bands.
     sample_weight : array-like of shape (N,), optional
     positive : int
@@ -158,10 +161,8 @@ def reliability(
         raise ValueError(
             f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}"
         )
-    if not isinstance(resamples, int | np.integer) or resamples < 20:
-        raise ValueError(f"resamples must be an integer of at least 20, got {resamples!r}")
-    if not 0 < ci < 1:
-        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
+    check_integer("resamples", resamples, 20)
+    confidence = check_confidence(confidence)
     names = None if classes is None else check_classes(classes, len(classes))
     s = as_sample(probs, y if names is None or y is None else encode(y, names), sample_weight)
     bins = check_bins(bins)
@@ -182,9 +183,9 @@ def reliability(
         if k is not None:
             title = f"class {k if names is None else names[k]}"
             p, event = s.data.probs[:, k].astype(np.float64), (s.y == k).astype(np.float64)
-        return make(title, p, event, s.w, level=ci)
+        return make(title, p, event, s.w, level=confidence)
 
-    return Reliability(tuple(curve(k) for k in shown[level]), level, ci, s.n)
+    return Reliability(tuple(curve(k) for k in shown[level]), level, confidence, s.n)
 
 
 def _text(curve: ReliabilityCurve) -> str:
@@ -209,7 +210,7 @@ def _text(curve: ReliabilityCurve) -> str:
 # -- pictures: what needs matplotlib -------------------------------------------------------------------
 
 
-def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Axes:
+def draw_curve(curve: ReliabilityCurve, confidence: float, ax: Axes | None = None) -> Axes:
     """Draw one curve: its points (rings if outside the band), the band, the diagonal and the share of rows."""
     if ax is None:
         ax = pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
@@ -224,7 +225,7 @@ def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Ax
     }
     ax.bar(curve.edges[:-1], share, np.diff(curve.edges), **bars)
     ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
-    out, band = curve.outside[full], f"{ci:.0%} if calibrated"
+    out, band = curve.outside[full], f"{confidence:.0%} if calibrated"
     if curve.along:  # a band along the curve, as there are many points
         ax.fill_between(
             x, curve.low[full], curve.high[full], color=_GREY, alpha=0.6, linewidth=0, label=band

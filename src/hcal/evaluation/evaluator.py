@@ -18,23 +18,25 @@ from hcal.inputs import to_probs
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
 from hcal.metrics.resampling import SPREAD_RESAMPLES, bootstrap, intervals, measure, percentile
-from hcal.metrics.sample import Sample
+from hcal.metrics.sample import Sample, check_integer
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.testing import calibration_test
+from hcal.renamed import renamed
 
 
+@renamed(ci="confidence", n_resamples="resamples")
 def evaluate(
     probs: Any,
     y: Any,
     metrics: str | Iterable[str] | None = None,
-    ci: float | None = None,
+    confidence: float | None = None,
     *,
     sample_weight: Any = None,
     input: inputs.InputKind = "probs",
     baseline: Any = None,
     calibration: Any = None,
     test: bool | None = None,
-    n_resamples: int = 1000,
+    resamples: int = 1000,
     random_state: int = 0,
     groups: Any = None,
     positive: int = 1,
@@ -51,8 +53,8 @@ def evaluate(
         Integer labels 0..K−1.
     metrics : str or list of str, optional
         Names, or levels ("top-label", "class-wise", "canonical", "score"); all by default.
-    ci : float, optional
-        A level such as 0.95: adds an interval to every metric that has one, and a calibration test. The
+    confidence : float, optional
+        Such as 0.95: adds an interval to every metric that has one, and a calibration test. The
         documentation of the metrics explains the kinds of intervals and how often they covered the truth.
     sample_weight : array-like of shape (N,), optional
         An integer weight equals repetition of the row. If you do not choose ``metrics``, those that cannot use
@@ -61,16 +63,16 @@ def evaluate(
         What ``probs`` and ``baseline`` hold.
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
-        intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
+        intervals where ``confidence`` is given), and lets a collapse be recognised by its NLL.
     calibration : array-like of shape (M, K), optional
         The rows that the calibrator was fitted on, in the same form as ``probs``: hcal warns where some of them
         are among the rows to evaluate.
     test : bool, optional
-        Whether to add a calibration test and a certificate; by default only if ``ci`` is given.
-    n_resamples, random_state : int
+        Whether to add a calibration test and a certificate; by default only if ``confidence`` is given.
+    resamples, random_state : int
     groups : array-like of shape (N,), optional
         The group of each row: adds the certified calibration error of every group, the worst first. All of them
-        hold together with probability ``ci`` (0.95 by default).
+        hold together with probability ``confidence`` (0.95 by default).
     positive : int
         Of two classes, the one whose probability is certified.
     classes : sequence of K str or int, optional
@@ -86,10 +88,9 @@ def evaluate(
     >>> {name: round(value, 6) for name, value in result.to_dict().items()}
     {'brier': 0.4, 'accuracy': 0.5}
     """
-    if ci is not None and not (isinstance(ci, int | float | np.number) and 0 < ci < 1):
-        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
-    if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
-        raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
+    if confidence is not None:
+        confidence = inputs.check_confidence(confidence)
+    check_integer("resamples", resamples, 20)
     names = chosen_metrics(metrics)
     known = None if classes is None else check_classes(classes, len(classes))
     y = y if known is None or y is None else encode(y, known)
@@ -113,19 +114,19 @@ def evaluate(
         notes.append(
             f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}"
         )
-    draws: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
-    found = {} if ci is None else intervals(s, values, ci, **draws)
+    draws: dict[str, Any] = {"resamples": resamples, "random_state": random_state}
+    found = {} if confidence is None else intervals(s, values, confidence, **draws)
     rate = None
     if s.k == 2:
         name = f"class {positive}" if known is None else str(known[positive])
         stated = s.mean(s.data.column(positive).astype(np.float64))
         rate = PositiveRate(name, stated, s.mean(1.0 * (s.y == positive)))
         notes += swapped(s, None, "class 1" if known is None else str(known[1]))
-    tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
+    tested = (confidence is not None if test is None else test) and s.weight is None and s.n > 1
     proof: dict[str, Any] = {}
     if tested or groups is not None:
         proof["certificate"] = certify(
-            s, level=ci or 0.95, groups=groups, positive=positive, classes=known
+            s, level=confidence or 0.95, groups=groups, positive=positive, classes=known
         )
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
@@ -137,12 +138,12 @@ def evaluate(
     collapse = collapse_reasons(
         **summary, n_classes=s.k, nll_before=None if other is None else nll(other)
     )
-    differences = {} if other is None else _differences(s, other, values, ci, **draws)
+    differences = {} if other is None else _differences(s, other, values, confidence, **draws)
     summary |= {
         "n": s.n,
         "k": s.k,
         "sharpness": sharpness(s),
-        "ci": ci,
+        "confidence": confidence,
         "positive": rate,
         "differences": differences,
     }
@@ -160,7 +161,7 @@ def _tests(
         s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})"
     )
     if rate is not None and 0 < rate.observed < 1:
-        found["clinical"] = clinical(s, None, ci=certificate.level, positive=positive)
+        found["clinical"] = clinical(s, None, confidence=certificate.level, positive=positive)
     return found
 
 
@@ -205,9 +206,9 @@ def _differences(
     s: Sample,
     other: Sample,
     values: dict[str, float],
-    ci: float | None,
+    confidence: float | None,
     *,
-    n_resamples: int,
+    resamples: int,
     random_state: int,
 ) -> dict[str, Difference]:
     """Return every metric minus the baseline's, with an interval from rows resampled together.
@@ -217,20 +218,22 @@ def _differences(
     """
     before = measure(other, values)[0]
     out = {n: Difference(before[n], values[n] - before[n]) for n in values}
-    if ci is None:
+    if confidence is None:
         return out
     rng = np.random.default_rng(random_state)
     # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
     paired = [n for n in values if METRICS[n].ends is None]
     plugin = [n for n in paired if METRICS[n].interval == "bias-aware"]
     plain = [n for n in paired if n not in plugin]
-    for names, size in ((plain, n_resamples), (plugin, min(n_resamples, SPREAD_RESAMPLES))):
+    for names, size in ((plain, resamples), (plugin, min(resamples, SPREAD_RESAMPLES))):
         ours, theirs = bootstrap((s, other), names, size, rng)
         for name in names:
             change, drawn = out[name].change, ours[name] - theirs[name]
-            reach = float(ndtri((1 + ci) / 2) * drawn.std(ddof=1))
+            reach = float(ndtri((1 + confidence) / 2) * drawn.std(ddof=1))
             low, high = (
-                (change - reach, change + reach) if name in plugin else percentile(drawn, ci)
+                (change - reach, change + reach)
+                if name in plugin
+                else percentile(drawn, confidence)
             )
             out[name] = Difference(before[name], change, low, high)
     return out

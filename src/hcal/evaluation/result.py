@@ -96,7 +96,7 @@ class Evaluation(Printed):
     collapse : tuple of str
         Why the predictor counts as collapsed, in words; empty if it does not.
     notes : tuple of str
-    ci : float or None
+    confidence : float or None
     test, vector_test : CalibrationTest or None
         Of the top label, and of the whole vector.
     certificate : Certificate or None
@@ -126,7 +126,7 @@ class Evaluation(Printed):
     sharpness: float
     collapse: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    ci: float | None = None
+    confidence: float | None = None
     test: CalibrationTest | None = None
     differences: dict[str, Difference] = field(default_factory=dict)
     vector_test: CalibrationTest | None = None
@@ -178,7 +178,7 @@ class Evaluation(Printed):
         rows = []
         for name, r in self.results.items():
             rows.append({"metric": name, "level": r.metric.level, "value": r.value})
-            if self.ci is not None:
+            if self.confidence is not None:
                 i = r.interval or Interval(nan, nan, "")
                 rows[-1] |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
             if d := self.differences.get(name):
@@ -199,7 +199,7 @@ class Evaluation(Printed):
     def to_json(self, indent: int | None = 1) -> str:
         """Return everything as JSON; a value that does not exist (NaN) becomes null."""
         names = (
-            "n", "k", "accuracy", "mean_confidence", "sharpness", "collapsed", "warnings", "ci", "test",
+            "n", "k", "accuracy", "mean_confidence", "sharpness", "collapsed", "warnings", "confidence", "test",
             "vector_test", "assessment", "clinical", "positive",
         )  # fmt: skip
         found = {name: getattr(self, name) for name in names}
@@ -224,18 +224,18 @@ class Evaluation(Printed):
 
     def _columns(self) -> dict[str, Callable[[str], str]]:
         """Return the columns of the table by their heads: each makes a text of a metric's name."""
-        found, known, level = self.results, self.differences, f"{self.ci or 0:.0%}"
+        found, known, level = self.results, self.differences, f"{self.confidence or 0:.0%}"
         columns: dict[str, Callable[[str], str]] = {
             "metric": str,
             "value": lambda n: number_text(self[n]),
         }
-        if self.ci is not None:
+        if self.confidence is not None:
             columns[f"{level} interval"] = lambda n: _range(found[n].interval)
             columns["by chance"] = lambda n: number_text(getattr(found[n].interval, "chance", None))
         if known:
             columns["baseline"] = lambda n: number_text(known[n].before)
             columns["change"] = lambda n: number_text(known[n].change, "+")
-        if known and self.ci is not None:
+        if known and self.confidence is not None:
             columns[f"{level} of change"] = lambda n: _range(known[n])
         if len(columns) == 2:
             columns["what it says"] = lambda n: found[n].metric.explain
@@ -252,7 +252,7 @@ class Evaluation(Printed):
         lines = []
         if (t := self.test) is not None:
             lines.append(
-                f"calibration test ({t.statistic}, {t.n_resamples} resamplings): {p_words(t)}"
+                f"calibration test ({t.statistic}, {t.resamples} resamplings): {p_words(t)}"
             )
         if self.assessment is not None:
             lines += self.assessment.sentences

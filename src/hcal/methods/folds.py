@@ -7,7 +7,7 @@ import numpy as np
 from hcal.numerics import FloatArray, IntArray, log_softmax
 
 
-def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> IntArray:
+def deal_folds(x: FloatArray, folds: int, groups: IntArray | None = None) -> IntArray:
     """Return the fold (N,) of every row. Rows are sorted by their scores and dealt out in turn, like cards.
 
     Folds are not stratified by label. Stratified folds share the noise of the label frequencies, and a fit on some of
@@ -17,7 +17,7 @@ def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> I
     ----------
     x : array of shape (N, K)
         Logits.
-    n_folds : int
+    folds : int
         At most the number of rows, or of groups.
     groups : array of shape (N,), optional
         Rows of one group are put into one fold.
@@ -42,7 +42,7 @@ def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> I
     order = np.lexsort([np.round(key, 9) for key in (p @ mass, log_p[:, mass.argmax()])])
     fold = np.empty(len(x), dtype=np.int64)
     if groups is None:
-        fold[order] = np.arange(len(x)) % min(n_folds, len(x))
+        fold[order] = np.arange(len(x)) % min(folds, len(x))
         return fold
     # The largest groups come first, each into the smallest fold; groups of one size in the order of their mean rank.
     names, member = np.unique(groups, return_inverse=True)
@@ -50,7 +50,7 @@ def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> I
     place[order] = np.arange(len(x))
     size = np.bincount(member)
     middle = np.bincount(member, weights=place) / size
-    filled = np.zeros(min(n_folds, len(names)))
+    filled = np.zeros(min(folds, len(names)))
     of_group = np.empty(len(names), dtype=np.int64)
     for group in np.lexsort((middle, -size)):
         of_group[group] = int(filled.argmin())

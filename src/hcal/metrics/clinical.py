@@ -16,9 +16,11 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import chdtrc, expit, logit, ndtr, ndtri
 
+from hcal.inputs import check_confidence
 from hcal.metrics.sample import Vector, as_sample
 from hcal.metrics.smooth import spiegelhalter_z
 from hcal.numerics import Float64
+from hcal.renamed import renamed
 from hcal.solvers import nll
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
@@ -82,7 +84,7 @@ class Clinical:
         Rows, and rows with the outcome.
     positive : int
         The class that is the outcome.
-    ci : float
+    confidence : float
         Level of the intervals.
     in_the_large : Estimate
         Calibration-in-the-large: the difference of observed and predicted risk in log-odds; ideal 0.
@@ -111,7 +113,7 @@ class Clinical:
     n: int
     events: int
     positive: int
-    ci: float
+    confidence: float
     in_the_large: Estimate
     slope: Estimate
     intercept: Estimate
@@ -160,7 +162,7 @@ class Clinical:
 
     def __str__(self) -> str:
         head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
-        lines = [f"{head}, {100 * self.ci:g}% intervals"]
+        lines = [f"{head}, {100 * self.confidence:g}% intervals"]
         lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
         lines += [
             "",
@@ -179,11 +181,12 @@ def _p_value(p: float) -> str:
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
+@renamed(ci="confidence")
 def clinical(
     probs: Any,
     y: Any,
     *,
-    ci: float = 0.95,
+    confidence: float = 0.95,
     thresholds: Iterable[float] | None = None,
     positive: int = 1,
 ) -> Clinical:
@@ -194,7 +197,7 @@ def clinical(
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
     y : array-like of shape (N,)
         Integer labels 0..K−1.
-    ci : float
+    confidence : float
         Level of the intervals.
     thresholds : array-like of float, optional
         Risks at or above which one would treat, for the net benefit; 1 % to 99 % by default.
@@ -213,8 +216,7 @@ def clinical(
     >>> panel.slope.low < 1 < panel.slope.high, panel.auc.value > 0.7
     (True, True)
     """
-    if not 0 < ci < 1:
-        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
+    confidence = check_confidence(confidence)
     s = as_sample(probs, y, None)
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
@@ -228,7 +230,7 @@ def clinical(
         raise ValueError(
             f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
         )
-    z = float(ndtri((1 + ci) / 2))
+    z = float(ndtri((1 + confidence) / 2))
     x = logit(np.clip(p, _CLIP, 1 - _CLIP))
     large, variance = logistic(np.ones((s.n, 1)), event, offset=x)
     slope, intercept, notes = _cox(x, event, z)
@@ -239,7 +241,7 @@ def clinical(
         n=s.n,
         events=events,
         positive=int(positive),
-        ci=float(ci),
+        confidence=confidence,
         in_the_large=_wald(large[0], variance[0, 0], z),
         slope=slope,
         intercept=intercept,

@@ -61,14 +61,14 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     ]
 
 
-def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Float64:
+def bootstrap_weights(s: Sample, resamples: int, rng: np.random.Generator) -> Float64:
     """Draw rows with replacement, as counts times the sample's own weights, shape (B, N).
 
     >>> s = Sample([[0.2, 0.8]] * 5, [1] * 5)
     >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
     array([5., 5., 5.])
     """
-    out = np.empty((n_resamples, s.n))
+    out = np.empty((resamples, s.n))
     rows = np.flatnonzero(
         s.w > 0
     )  # rows of weight 0 are never drawn: a sample of them alone has no mean
@@ -128,7 +128,7 @@ def resample_blocks(count: int, n_rows: int) -> list[int]:
 def bootstrap(
     samples: Sequence[Sample],
     names: Iterable[str],
-    n_resamples: int,
+    resamples: int,
     rng: np.random.Generator,
     *,
     first_order: bool = False,
@@ -140,7 +140,7 @@ def bootstrap(
     """
     names = list(names)
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
-    for size in resample_blocks(n_resamples, samples[0].n):
+    for size in resample_blocks(resamples, samples[0].n):
         weights = bootstrap_weights(samples[0], size, rng)
         for part, s in zip(parts, samples, strict=True):
             part.append(replicates(s, names, weights, first_order=first_order))
@@ -160,22 +160,22 @@ def chance(
     return dict(zip(names, table.T, strict=True))
 
 
-def percentile(values: Vector, level: float) -> tuple[float, float]:
+def percentile(values: Vector, confidence: float) -> tuple[float, float]:
     """Return the percentile interval of bootstrap values.
 
     >>> percentile(np.arange(101.0), 0.5)
     (25.0, 75.0)
     """
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
 def intervals(
     s: Sample,
     values: dict[str, float],
-    level: float,
+    confidence: float,
     *,
-    n_resamples: int = 1000,
+    resamples: int = 1000,
     random_state: int = 0,
 ) -> dict[str, Interval]:
     """Return the interval of every metric that has one; the top of this module explains the kinds.
@@ -183,7 +183,7 @@ def intervals(
     ``values`` are metric names with their estimates.
 
     >>> s = Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2)
-    >>> found = intervals(s, {"accuracy": 0.8}, 0.9, n_resamples=100)["accuracy"]
+    >>> found = intervals(s, {"accuracy": 0.8}, 0.9, resamples=100)["accuracy"]
     >>> found.low < 0.8 <= found.high
     True
     """
@@ -192,11 +192,11 @@ def intervals(
     plain = [m.name for m in drawn if m.interval == "bootstrap"]
     plugin = [m.name for m in drawn if m.interval == "bias-aware"]
     out: dict[str, Interval] = {}
-    for name, sample in bootstrap([s], plain, n_resamples, rng)[0].items():
-        out[name] = Interval(*percentile(sample, level), "percentile")
-    z = float(ndtri((1 + level) / 2))
+    for name, sample in bootstrap([s], plain, resamples, rng)[0].items():
+        out[name] = Interval(*percentile(sample, confidence), "percentile")
+    z = float(ndtri((1 + confidence) / 2))
     if plugin:
-        spread = bootstrap([s], plugin, min(n_resamples, SPREAD_RESAMPLES), rng)[0]
+        spread = bootstrap([s], plugin, min(resamples, SPREAD_RESAMPLES), rng)[0]
         level_by_chance = chance(s, plugin, CHANCE_RESAMPLES, rng)
         for name in plugin:
             out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)

@@ -19,6 +19,7 @@ from hcal.metrics.canonical import skce_blocks
 from hcal.metrics.registry import get_metric
 from hcal.metrics.resampling import chance
 from hcal.metrics.sample import Sample, Vector, as_sample, check_bandwidth, check_integer
+from hcal.renamed import renamed
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,24 @@ class CalibrationTest:
     value : float
         Its value on the real labels.
     method : {"resampling", "skce"}
-    n_resamples : int
+    resamples : int
     """
 
     p_value: float
     statistic: str
     value: float
     method: str
-    n_resamples: int
+    resamples: int
 
 
+@renamed(n_resamples="resamples")
 def calibration_test(
     probs: Any,
     y: Any = None,
     *,
     method: Literal["resampling", "skce"] = "resampling",
     statistic: str = "ks",
-    n_resamples: int = 999,
+    resamples: int = 999,
     random_state: int = 0,
     bandwidth: float | None = None,
 ) -> CalibrationTest:
@@ -66,7 +68,7 @@ def calibration_test(
     statistic : str
         Any metric of the top-label, class-wise or canonical level, for "resampling". The default ``"ks"`` needs no
         bins and is fast.
-    n_resamples, random_state : int
+    resamples, random_state : int
     bandwidth : float, optional
         Bandwidth of the kernel exp(−‖p − p'‖/bandwidth) of ``"skce"``; by default a quarter of the median distance
         between predictions. The metric ``skce`` uses 1, which makes the kernel nearly flat and the test weak.
@@ -87,7 +89,7 @@ def calibration_test(
     """
     if method not in ("resampling", "skce"):
         raise ValueError(f"method must be 'resampling' or 'skce', got {method!r}")
-    check_integer("n_resamples", n_resamples, 19)
+    check_integer("resamples", resamples, 19)
     s = as_sample(probs, y, None)
     check_bandwidth(1.0 if bandwidth is None else bandwidth)
     if s.weight is not None:
@@ -98,7 +100,7 @@ def calibration_test(
         raise ValueError("a calibration test needs at least 2 rows")
     rng = np.random.default_rng(random_state)
     if method == "skce":
-        value, null = _skce_null(s, int(n_resamples), rng, bandwidth or quarter_median_distance(s))
+        value, null = _skce_null(s, int(resamples), rng, bandwidth or quarter_median_distance(s))
         name = "skce"
     else:
         name, metric = statistic, get_metric(statistic)
@@ -106,14 +108,14 @@ def calibration_test(
             raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
         value = metric.function(s)
         if metric.of_hits:  # hits drawn with the confidences as probabilities
-            hits = (rng.random(s.n) < s.data.conf_sorted for _ in range(n_resamples))
+            hits = (rng.random(s.n) < s.data.conf_sorted for _ in range(resamples))
             null = np.array([metric.function(s.with_hits(hit)) for hit in hits])
         else:
-            null = chance(s, [name], n_resamples, rng)[name]
+            null = chance(s, [name], resamples, rng)[name]
     # With few rows many draws equal the real value up to rounding; they count as equal.
     reached = int((null >= value - 1e-12 * abs(value)).sum())
     return CalibrationTest(
-        (1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples)
+        (1 + reached) / (1 + len(null)), name, float(value), method, int(resamples)
     )
 
 

@@ -91,7 +91,7 @@ class Content:
     after: ReportSide | None
     calibrator: Calibrator | None
     notes: tuple[str, ...]
-    ci: float
+    confidence: float
     positive: int = 1
     seen: bool = False  # whether these are rows of the calibrator's fit
     crossed: crossfit.CrossFit | None = None
@@ -140,7 +140,7 @@ def measure_report(
     input: inputs.InputKind | None = None,
     class_names: Sequence[str] | None = None,
     source: Source | None = None,
-    ci: float = 0.95,
+    confidence: float = 0.95,
     positive: int = 1,
     groups: Any = None,
     threshold: float | Sequence[float] = (),
@@ -152,7 +152,7 @@ def measure_report(
 
     Parameters
     ----------
-    scores, y, calibrator, input, groups, ci, threshold, cost, cross_fit
+    scores, y, calibrator, input, groups, confidence, threshold, cost, cross_fit
         As for :func:`hcal.report`.
     class_names : sequence of K str, optional
     source : Source, optional
@@ -202,10 +202,10 @@ def measure_report(
     samples = [Sample(p, labels) for p in (raw, probs) if p is not None]
     if not measured:
         options: dict[str, Any] = {
-            "ci": ci,
+            "confidence": confidence,
             "positive": positive,
             "classes": names,
-            "n_resamples": RESAMPLES,
+            "resamples": RESAMPLES,
         }
         of_final = (
             {"groups": groups} if probs is None else {"groups": groups, "baseline": samples[0]}
@@ -218,7 +218,12 @@ def measure_report(
     sides = [_side(s, found, wanted, positive) for s, found in zip(samples, measured, strict=True)]
     names = names or tuple(f"class {i}" for i in range(raw.shape[1]))
     before, after = sides[0], None if probs is None else sides[1]
-    asked: dict[str, Any] = {"ci": ci, "positive": positive, "cost": cost or {}, "crossed": crossed}
+    asked: dict[str, Any] = {
+        "confidence": confidence,
+        "positive": positive,
+        "cost": cost or {},
+        "crossed": crossed,
+    }
     asked["threshold"] = tuple(np.atleast_1d(threshold).tolist())
     rows = source or Source(kind=kind), labels, names
     return Content(*rows, before, after, calibrator, tuple(told), seen=seen, shift=shift, **asked)
@@ -240,7 +245,7 @@ def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
 
 
 def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> ReportSide:
-    common: dict[str, Any] = {"ci": headline.ci, "positive": positive}
+    common: dict[str, Any] = {"confidence": headline.confidence, "positive": positive}
     common |= {
         "bins": 15 if s.n >= 1000 else 8,
         "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100)),
@@ -276,9 +281,15 @@ def measure_blocks(
         raise ValueError(
             "cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)"
         )
-    ci, positive = options.get("ci", 0.95), options.get("positive", 1)
+    confidence, positive = options.get("confidence", 0.95), options.get("positive", 1)
     found = evaluate_batches(
-        source, calibrator, list(HEADLINE), ci, positive=positive, runner=runner, advance=advance
+        source,
+        calibrator,
+        list(HEADLINE),
+        confidence,
+        positive=positive,
+        runner=runner,
+        advance=advance,
     )
     sample = found.sample
     options.setdefault("source", Source(str(source.name), source.part, source.kind))

@@ -18,12 +18,14 @@ from hcal._version import __version__
 from hcal.class_names import check_classes, encode
 from hcal.io import atomic_path, batches
 from hcal.methods import Calibrator
+from hcal.renamed import renamed
 from hcal.reporting import sections
 from hcal.reporting.charts import percent, tick
 from hcal.reporting.content import VIEWS, Content, measure_blocks, measure_report
 from hcal.reporting.verdict import ReportVerdict, next_steps, verdict_of
 
 
+@renamed(ci="confidence")
 def report(
     calibrator: Calibrator | str | None,
     scores: Any,
@@ -34,7 +36,7 @@ def report(
     classes: Any = None,
     groups: Any = None,
     positive: Any = 1,
-    ci: float = 0.95,
+    confidence: float = 0.95,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
     cross_fit: bool = False,
@@ -61,7 +63,7 @@ def report(
         A group of each row: a section on groups, the worst first.
     positive : int or str
         The positive class of two, by its number or name.
-    ci : float
+    confidence : float
         Level of intervals and bands.
     threshold : float or sequence of float
         Thresholds of P(positive) that matter to you.
@@ -89,7 +91,7 @@ def report(
     own = getattr(calibrator, "class_names_", None)
     names = own if classes is None else check_classes(classes, len(classes))
     options: dict[str, Any] = {
-        "ci": ci,
+        "confidence": confidence,
         "threshold": threshold,
         "cost": cost,
         "cross_fit": cross_fit,

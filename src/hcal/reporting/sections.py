@@ -86,7 +86,7 @@ def decisions(content: Content) -> Table | None:
     certificate = content.final.evaluation.certificate
     if certificate is None:
         return None
-    table, failure = certificate.headline.table, 1 - content.ci
+    table, failure = certificate.headline.table, 1 - content.confidence
     if content.binary:
         return _positive_thresholds(content, table, failure)
     tails = threshold_table(table, failure)

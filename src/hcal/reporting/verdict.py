@@ -99,7 +99,7 @@ def _headline(content: Content, found: Assessment, grade: Grade) -> str:
 
 
 def _chips(content: Content, found: Assessment, grade: Grade) -> dict[str, str]:
-    sure = f"at most {points(found.bound)}, proven at {percent(content.ci, 0)}"
+    sure = f"at most {points(found.bound)}, proven at {percent(content.confidence, 0)}"
     far = f"off by more than {points(found.tolerance)}"
     if content.seen:
         sure = "not at all: these are rows of the fit"
