@@ -68,7 +68,7 @@ def main() -> dict[str, hcal.Evaluation]:
                 write_samples(path, 800, options, seed + options)
         result = calibrate(files["cal"], files["test"])
     for name, evaluation in result.items():
-        print(f"{name:7}", "  ".join(f"{k} {v:.3f}" for k, v in evaluation.to_dict().items()))
+        print(f"{name:7}", "  ".join(f"{k} {v:.3f}" for k, v in evaluation.values.items()))
     return result
 
 

@@ -18,6 +18,7 @@ ORDER = (
     "_version",
     "extras",
     "text",
+    "results",
     "renamed",
     "xp",
     "xp_torch",

@@ -25,10 +25,8 @@ def use(k: int, folder: Path) -> str:
     loaded = hcal.load(folder / "model.hcal")
     probs = loaded.predict_proba(scores[2000:])
     assert np.array_equal(probs, cal.predict_proba(scores[2000:]))
-    before = hcal.evaluate(
-        hcal.softmax(scores[2000:]), y[2000:], metrics=["ece_ew", "nll"]
-    ).to_dict()
-    after = hcal.evaluate(probs, y[2000:], metrics=["ece_ew", "nll"]).to_dict()
+    before = hcal.evaluate(hcal.softmax(scores[2000:]), y[2000:], metrics=["ece_ew", "nll"]).values
+    after = hcal.evaluate(probs, y[2000:], metrics=["ece_ew", "nll"]).values
     assert after["nll"] < before["nll"]
     assert str(hcal.certify(cal, scores[2000:], y[2000:]))
     hcal.report(cal, scores[2000:], y[2000:], folder / "report.html")

@@ -21,8 +21,8 @@ P = softmax(LOGITS)
 
 def test_all_metrics_by_default_and_each_is_the_plain_function() -> None:
     result = hcal.evaluate(P, Y)
-    assert list(result.to_dict()) == hcal.list_metrics()
-    for name, value in result.to_dict().items():
+    assert list(result.values) == hcal.list_metrics()
+    for name, value in result.values.items():
         assert value == getattr(hcal.metrics, name)(P, Y)
         assert result[name] == value
         assert result.interval(name) is None
@@ -34,25 +34,25 @@ def test_all_metrics_by_default_and_each_is_the_plain_function() -> None:
 
 
 def test_metrics_are_chosen_by_name_or_level() -> None:
-    assert list(hcal.evaluate(P, Y, metrics="nll").to_dict()) == ["nll"]
-    assert list(hcal.evaluate(P, Y, metrics=["score", "ks"]).to_dict()) == [
+    assert list(hcal.evaluate(P, Y, metrics="nll").values) == ["nll"]
+    assert list(hcal.evaluate(P, Y, metrics=["score", "ks"]).values) == [
         "nll",
         "brier",
         "accuracy",
         "ks",
     ]
-    assert list(hcal.evaluate(P, Y, metrics="all").to_dict()) == hcal.list_metrics()
+    assert list(hcal.evaluate(P, Y, metrics="all").values) == hcal.list_metrics()
 
 
 def test_input_kinds_and_libraries_agree() -> None:
-    expected = hcal.evaluate(P, Y, metrics="score").to_dict()
+    expected = hcal.evaluate(P, Y, metrics="score").values
     for result in (
         hcal.evaluate(LOGITS, Y, metrics="score", input="logits"),
         hcal.evaluate(log_softmax(LOGITS), Y, metrics="score", input="log_probs"),
         hcal.evaluate(torch.from_numpy(P), torch.from_numpy(Y), metrics="score"),
         hcal.evaluate(hcal.metrics.Sample(P, Y), None, metrics="score"),
     ):
-        assert result.to_dict() == pytest.approx(expected, rel=1e-10)
+        assert result.values == pytest.approx(expected, rel=1e-10)
 
 
 def test_intervals_test_and_seed() -> None:
@@ -123,7 +123,7 @@ def test_forms_for_machines() -> None:
     assert pickle.loads(pickle.dumps(result)).results == result.results  # metrics by their names
     frame = result.to_frame()
     assert frame.loc["ece_ew", "value"] == result["ece_ew"]
-    assert list(frame.index) == list(result.to_dict())
+    assert list(frame.index) == list(result.values)
     one = hcal.evaluate(P[:1], Y[:1])
     assert json.loads(one.to_json())["metrics"]["skce"]["value"] is None  # a single row has no pair
 
@@ -137,7 +137,8 @@ def test_forms_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
         assert word in text
     assert "Exactly calibrated: refuted" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 120
-    assert repr(result) == text
+    assert len(repr(result).splitlines()) <= 4
+    assert "ece_ew" in repr(result)
     monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, str(result).splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "300")
@@ -185,11 +186,11 @@ def test_weights() -> None:
     w = np.random.default_rng(0).integers(0, 3, 400)
     rows = np.repeat(np.arange(400), w)
     chosen = ["ece_ew", "dece", "cwece_a", "nll"]
-    weighted = hcal.evaluate(P, Y, chosen, sample_weight=w).to_dict()
-    assert weighted == pytest.approx(hcal.evaluate(P[rows], Y[rows], chosen).to_dict(), rel=1e-9)
+    weighted = hcal.evaluate(P, Y, chosen, sample_weight=w).values
+    assert weighted == pytest.approx(hcal.evaluate(P[rows], Y[rows], chosen).values, rel=1e-9)
     result = hcal.evaluate(P, Y, sample_weight=w + 0.5)
     counts = [n for n, m in hcal.metrics.METRICS.items() if m.weights != "any"]
-    assert set(result.to_dict()) == set(hcal.list_metrics()) - set(counts)
+    assert set(result.values) == set(hcal.list_metrics()) - set(counts)
     told = f"left out, because they need whole repetition counts as weights: {', '.join(counts)}"
     assert result.notes == (told,)
     with pytest.raises(ValueError, match="dece counts samples"):

@@ -172,7 +172,7 @@ def check_evaluate(case: Case, rng: np.random.Generator) -> None:
     result = hcal.evaluate(
         case.probs, case.y, names, ci, sample_weight=case.weight, baseline=baseline, resamples=20
     )
-    assert list(result.to_dict()) == names
+    assert list(result.values) == names
     for name in names:
         plain = METRICS[name].function(case.probs, case.y, sample_weight=case.weight)
         assert _close(plain, result[name], 0), f"evaluate says {result[name]}, {name} {plain}"

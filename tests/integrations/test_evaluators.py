@@ -70,7 +70,7 @@ def test_torchmetrics_states_add_up_as_across_processes() -> None:
         assert both._reductions[name] is not None
         setattr(both, name, value + a.metric_state[name] + b.metric_state[name])
     both._update_count = 1
-    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "cwece_a"]).to_dict()
+    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "cwece_a"]).values
     assert {k: float(v) for k, v in both.compute().items()} == pytest.approx(expected, rel=1e-9)
 
 
@@ -137,7 +137,7 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
     )  # fmt: skip
     trainer.fit(Model(), rows, rows)
     found = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "brier"]).to_dict()
+    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "brier"]).values
     assert found == pytest.approx(
         {f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6
     )
@@ -164,7 +164,7 @@ def test_compute_metrics_for_trainer(form: str) -> None:
     found = compute_metrics()(given)
     expected = hcal.evaluate(
         LOGITS.astype(np.float32)[kept], Y[kept], HEADLINE, input="logits"
-    ).to_dict()
+    ).values
     assert found == pytest.approx(expected)
     assert all(type(value) is float for value in found.values())
 

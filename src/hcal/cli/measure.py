@@ -63,7 +63,7 @@ class Measured:
         result, data = self.result, self.data
         found: dict[str, Any] = {
             "file": str(data.path), "part": data.part or None, "input": data.kind, "rows": result.n,
-            "classes": result.k, "class_names": data.classes, "metrics": result.to_dict(),
+            "classes": result.k, "class_names": data.classes, "metrics": result.values,
             "accuracy": result.accuracy, "mean_confidence": result.mean_confidence,
         }  # fmt: skip
         if result.groups:

@@ -81,6 +81,22 @@ class ReliabilityCurve:
         with np.errstate(invalid="ignore"):
             return (self.observed < self.low) | (self.observed > self.high)
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one dictionary for each bin with rows."""
+        return [
+            {
+                "curve": self.title,
+                "from": float(self.edges[b]),
+                "to": float(self.edges[b + 1]),
+                "rows": float(self.weight[b]),
+                "predicted": float(self.predicted[b]),
+                "observed": float(self.observed[b]),
+                "low": float(self.low[b]),
+                "high": float(self.high[b]),
+            }
+            for b in np.flatnonzero(self.weight > 0)
+        ]
+
 
 def binned_curve(
     title: str,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import as_sample, check_integer
 from hcal.renamed import renamed
+from hcal.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ _PRINTED, _PANELS, _WIDTH = 5, 9, 30
 
 
 @dataclass(frozen=True, repr=False)
-class Reliability:
+class Reliability(Result):
     """Reliability curves of one predictor: the top label, the positive class, or every class.
 
     Examples
@@ -46,6 +47,8 @@ class Reliability:
     >>> diagram.level, diagram.curves[0].observed
     ('positive', array([0. , nan, nan, 0.5, nan]))
     """
+
+    schema: ClassVar[str] = "hcal/reliability/1"
 
     curves: tuple[ReliabilityCurve, ...]
     level: str
@@ -69,7 +72,18 @@ class Reliability:
         head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.confidence:.0%} band"
         return "\n\n".join([head, *parts])
 
-    __repr__ = __str__
+    def _headline(self) -> list[str]:
+        worst = [self.curves[i] for i in self._worst(_PRINTED)]
+        errors = ", ".join(f"{curve.title} {curve.error:.4f}" for curve in worst)
+        return [f"Reliability of {self.n:,} rows ({self.level}); errors: {errors}"]
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one dictionary for each bin with rows, curve by curve."""
+        return [record for curve in self.curves for record in curve.to_records()]
+
+    def _draw(self, figure: Any) -> bool:
+        self._draw_panels(figure, self._worst(_PANELS))
+        return True
 
     def plot(
         self, ax: Axes | None = None, *, classes: Sequence[int] | None = None
@@ -95,16 +109,20 @@ class Reliability:
             return draw_curve(self.curves[classes[0]], self.confidence, ax)
         if ax is not None:
             raise ValueError("ax holds one curve: choose one class with classes=[k]")
+        figure: Figure = pyplot().figure(layout="constrained")
+        self._draw_panels(figure, classes)
+        return figure
+
+    def _draw_panels(self, figure: Figure, classes: Sequence[int]) -> None:
         columns = math.ceil(math.sqrt(len(classes)))
         rows = math.ceil(len(classes) / columns)
-        figure: Figure = pyplot().figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
-        for i, k in enumerate(classes):
-            panel: Any = draw_curve(
-                self.curves[k], self.confidence, figure.add_subplot(rows, columns, i + 1)
-            )
-            if i:
+        inches = 4.6 if len(classes) == 1 else 3.1
+        figure.set_size_inches(inches * columns, inches * rows)
+        for position, k in enumerate(classes, start=1):
+            panel: Any = figure.add_subplot(rows, columns, position)
+            draw_curve(self.curves[k], self.confidence, panel)
+            if position > 1:
                 panel.get_legend().remove()
-        return figure
 
     def _worst(self, count: int) -> list[int]:
         return [int(k) for k in np.argsort([-c.error for c in self.curves], kind="stable")[:count]]

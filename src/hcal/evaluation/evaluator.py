@@ -13,7 +13,7 @@ from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
 from hcal.class_names import check_classes, encode
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
-from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
+from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.inputs import to_probs
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
@@ -85,7 +85,7 @@ def evaluate(
     Examples
     --------
     >>> result = evaluate([[0.2, 0.8], [0.6, 0.4]], [1, 1], metrics=["brier", "accuracy"])
-    >>> {name: round(value, 6) for name, value in result.to_dict().items()}
+    >>> {name: round(value, 6) for name, value in result.values.items()}
     {'brier': 0.4, 'accuracy': 0.5}
     """
     if confidence is not None:
@@ -147,7 +147,7 @@ def evaluate(
         "positive": rate,
         "differences": differences,
     }
-    results = {n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()}
+    results = {n: MetricResult(v, METRICS[n], found.get(n)) for n, v in values.items()}
     return Evaluation(results, collapse=tuple(collapse), notes=tuple(notes), **proof, **summary)
 
 

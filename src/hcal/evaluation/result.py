@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.sentences import group_sentences, share
 from hcal.evaluation.assessment import Assessment, p_words
-from hcal.extras import load_extra
 from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
-from hcal.text import printable, without_nan
+from hcal.results import Result, rich_text
+from hcal.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 _LEVEL_TITLES = {
     "top-label": "top-label: is the predicted class right as often as it says?",
@@ -30,33 +28,25 @@ _LEVEL_TITLES = {
     "canonical": "canonical: is the whole vector right?",
     "score": "scores: calibration and sharpness together",
 }
+#: How many metrics the ``repr`` of an evaluation names.
+_HEADLINE_METRICS = 4
 
 
 class Printed:
-    """A base class for what rich can render: ``print`` shows it as text, a notebook as HTML."""
+    """A base class for what rich can render: ``print`` shows it as text."""
 
     def _width(self) -> int:
         return 120
 
-    def _console(self) -> Console:
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), record=True, width=self._width(), highlight=False)
-        console.print(self)
-        return console
-
     def __str__(self) -> str:
-        return "\n".join(line.rstrip() for line in self._console().export_text().splitlines())
+        return rich_text(self, self._width())
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        return self._console().export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-
 
 @dataclass(frozen=True)
-class Result:
-    """One metric of an evaluation: its value, what it is, and its interval if one was asked for."""
+class MetricResult:
+    """One metric of an evaluation: its value, what it is, and its interval where there is one."""
 
     value: float
     metric: Metric
@@ -83,12 +73,12 @@ class PositiveRate:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Printed):
-    """The evaluation of one predictor. ``print`` it, show it in a notebook, or use ``to_dict()``.
+class Evaluation(Result):
+    """The evaluation of one predictor. ``print`` it, show it in a notebook, or take its ``values``.
 
     Attributes
     ----------
-    results : dict of Result
+    results : dict of MetricResult
     n, k : int
         Rows and classes.
     accuracy, mean_confidence, nll, sharpness : float
@@ -117,7 +107,9 @@ class Evaluation(Printed):
     (0.5, False)
     """
 
-    results: dict[str, Result]
+    schema: ClassVar[str] = "hcal/evaluation/1"
+
+    results: dict[str, MetricResult]
     n: int
     k: int
     accuracy: float
@@ -169,9 +161,10 @@ class Evaluation(Printed):
 
     # -- for machines -----------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, float]:
-        """Return ``{metric: float}``."""
-        return {name: r.value for name, r in self.results.items()}
+    @property
+    def values(self) -> dict[str, float]:
+        """The value of each metric by its name."""
+        return {name: result.value for name, result in self.results.items()}
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
@@ -192,35 +185,47 @@ class Evaluation(Printed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row a metric."""
-        pandas = load_extra("to_frame()", "pandas", "frames")
-        frame: pd.DataFrame = pandas.DataFrame(self.to_records()).set_index("metric")
-        return frame
+        return super().to_frame().set_index("metric")
 
-    def to_json(self, indent: int | None = 1) -> str:
-        """Return everything as JSON; a value that does not exist (NaN) becomes null."""
-        names = (
-            "n", "k", "accuracy", "mean_confidence", "sharpness", "collapsed", "warnings", "confidence", "test",
-            "vector_test", "assessment", "clinical", "positive",
-        )  # fmt: skip
-        found = {name: getattr(self, name) for name in names}
-        plain = {
-            n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x)
-            for n, x in found.items()
+    def _content(self) -> dict[str, Any]:
+        metrics = {row.pop("metric"): row for row in self.to_records()}
+        return {
+            "n": self.n,
+            "k": self.k,
+            "accuracy": self.accuracy,
+            "mean_confidence": self.mean_confidence,
+            "nll": self.nll,
+            "sharpness": self.sharpness,
+            "collapsed": self.collapsed,
+            "warnings": self.warnings,
+            "confidence": self.confidence,
+            "test": self.test,
+            "vector_test": self.vector_test,
+            "certificate": None if self.certificate is None else self.certificate.to_dict(),
+            "assessment": self.assessment,
+            "clinical": None if self.clinical is None else self.clinical.to_dict(),
+            "positive": self.positive,
+            "groups": [group.group_row() for group in self.groups],
+            "metrics": metrics,
         }
-        content = plain | {
-            "groups": [g.group_row() for g in self.groups],
-            "metrics": {row.pop("metric"): row for row in self.to_records()},
-        }
-        return json.dumps(without_nan(content), indent=indent, allow_nan=False)
 
     # -- for people -------------------------------------------------------------------------------
 
-    def _headline(self) -> str:
+    def _title(self) -> str:
         stated = f"mean confidence {self.mean_confidence:.4f}"
         if (rate := self.positive) is not None:
             stated = f"P({rate.name}) stated {share(rate.stated)}, observed {share(rate.observed)}"
         facts = f"{stated}, accuracy {self.accuracy:.4f}, sharpness {self.sharpness:.4f}"
         return f"{self.n:,} rows, {self.k} classes: {facts}"
+
+    def _headline(self) -> list[str]:
+        """Return the size and the first metrics of the evaluation, and what a reader must know."""
+        names = list(self.results)[:_HEADLINE_METRICS]
+        numbers = ", ".join(f"{name} {number_text(self[name])}" for name in names)
+        if len(self.results) > len(names):
+            numbers += f", and {len(self.results) - len(names)} more metrics"
+        verdict = [] if self.assessment is None else [self.assessment.how_far]
+        return [self._title(), numbers, *(f"warning: {w}" for w in self.warnings), *verdict]
 
     def _columns(self) -> dict[str, Callable[[str], str]]:
         """Return the columns of the table by their heads: each makes a text of a metric's name."""
@@ -283,7 +288,10 @@ class Evaluation(Printed):
             for name in names:
                 table.add_row(*(text(name) for text in columns.values()))
         said = [Text(printable(line)) for line in self._closing()]
-        return Group(Text(printable(self._headline()), style="bold"), table, *said)
+        return Group(Text(printable(self._title()), style="bold"), table, *said)
+
+    def __str__(self) -> str:
+        return rich_text(self, self._width())
 
     def _width(self) -> int:
         # Narrower than this, numbers would be cut: then lines may wrap.

@@ -59,7 +59,7 @@ def compute_metrics(
         )
         y, _ = to_numpy(labels, "label_ids")  # of tokens one by one: (N, T, K) and (N, T)
         rows = dense.rows(np.moveaxis(scores, -1, 1), y, ignore_index=IGNORED)
-        return evaluate(*rows, names, input=input).to_dict()
+        return evaluate(*rows, names, input=input).values
 
     return compute
 
@@ -98,7 +98,7 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
             )
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            return evaluate(np.asarray(predictions), references, [name], input=input).to_dict()
+            return evaluate(np.asarray(predictions), references, [name], input=input).values
 
     Module.__name__ = Module.__qualname__ = f"hcal_{name}"
     return Module(**options)

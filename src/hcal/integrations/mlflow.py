@@ -46,7 +46,7 @@ def log_evaluation(
     prefix : str
     """
     mlflow = _mlflow()
-    found = {**evaluation.to_dict(), "mean_confidence": evaluation.mean_confidence}
+    found = {**evaluation.values, "mean_confidence": evaluation.mean_confidence}
     for name in evaluation.results:
         low, high = evaluation.interval(name) or (math.nan, math.nan)
         found |= {f"{name}_low": low, f"{name}_high": high}
