@@ -439,10 +439,58 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     """
     if groups is None:
         return None
-    labels, _ = to_numpy(groups, "groups")
-    if labels.shape != (n_rows,):
-        raise ValueError(f"groups must have shape ({n_rows},), got {labels.shape}")
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    names = check_names(groups, n_rows, "groups")
+    try:
+        numbers = np.unique(names, return_inverse=True)[1]
+    except TypeError:  # texts beside numbers have no order
+        numbers = np.unique(names.astype(np.str_), return_inverse=True)[1]
+    return numbers.astype(np.int64)
+
+
+def check_names(names: Any, n_rows: int, what: str) -> NDArray[Any]:
+    """Return one name a row (N,), text or numbers; a missing one is refused, because it is no name.
+
+    >>> check_names(["a", float("nan")], 2, "by")
+    Traceback (most recent call last):
+    ...
+    ValueError: by has no value in 1 of 2 rows, first at row 1: fill it, or leave these rows out
+    """
+    values, _ = to_numpy(names, what)
+    if isinstance(names, list | tuple) and values.dtype.kind == "U":
+        # numpy writes NaN beside texts as the text "nan"
+        refuse_missing(np.array(names, dtype=object), what)
+    if values.shape != (n_rows,):
+        raise ValueError(f"{what} must have shape ({n_rows},), got {values.shape}")
+    refuse_missing(values, what)
+    return values
+
+
+def refuse_missing(values: NDArray[Any], what: str) -> None:
+    """Raise a ValueError if there is a NaN, a None or an empty text among names (N,) or (N, C)."""
+    if values.dtype.kind == "f":
+        missing = np.isnan(values)
+    elif values.dtype.kind in "mM":
+        missing = np.isnat(values)
+    elif values.dtype.kind in "OSUT":
+        # A missing value of pandas is neither equal nor unequal to itself.
+        absent = [value is None or _is_empty(value) for value in values.ravel().tolist()]
+        missing = np.array(absent, dtype=bool).reshape(values.shape)
+    else:
+        return
+    if missing.any():
+        rows = missing if missing.ndim == 1 else missing.any(axis=1)
+        raise ValueError(
+            f"{what} has no value in {int(rows.sum()):,} of {len(rows):,} rows, first at {_first(rows)}: "
+            "fill it, or leave these rows out"
+        )
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a value is NaN, a missing value of pandas, or a text without letters."""
+    if isinstance(value, str | bytes):
+        return not value.strip()
+    equal = value == value  # False for NaN and NaT; pandas' NA says neither
+    return type(equal).__name__ == "NAType" or not equal
 
 
 def check_confidence(confidence: Any) -> float:

@@ -14,6 +14,7 @@ import hcal
 from command_line import run
 from hcal.io import Request, read
 from helpers import synthetic
+from lm_eval_files import write_samples
 
 NAMES = ["cat", "dog", "eel", "fox"]
 
@@ -208,6 +209,30 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     assert "coincide" not in done.stderr
     assert "hb" in done.stdout
     assert "one file" in run(*both, "--test", results, code=1).stderr
+
+
+@pytest.mark.parametrize("counts", [(4,), (3, 5)])
+def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    """hcal compare fitted the pool on padded questions, and hcal fit one pool for each number of options."""
+    (tmp_path / "test").mkdir()
+    cal = write_samples(tmp_path, n=500, counts=counts, seed=0).path
+    test = write_samples(tmp_path / "test", n=300, counts=counts, seed=1).path
+    model = tmp_path / "model.hcal"
+    run("fit", cal, "--method", "pool", "-o", model)
+    direct = json.loads(
+        run("evaluate", test, "--model", model, "--metrics", "nll,brier", "--json").stdout
+    )
+    asked = ("compare", cal, "--test", test, "--methods", "pool,ts", "--metrics", "nll,brier")
+    table = json.loads(run(*asked, "--json").stdout)
+    for metric in ("nll", "brier"):
+        assert table["pool"][metric] == pytest.approx(direct["metrics"][metric])
+        assert table["uncal"][metric] == pytest.approx(direct["before"][metric])
+    folded = json.loads(
+        run("compare", cal, "--methods", "pool", "--metrics", "nll", "--json").stdout
+    )
+    assert folded["pool"]["nll"] < folded["uncal"]["nll"]
 
 
 def test_several_labels_a_row(tmp_path: Path) -> None:

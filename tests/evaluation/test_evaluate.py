@@ -225,12 +225,12 @@ def test_bad_options_are_named() -> None:
 def test_old_words_are_refused_with_the_new_ones(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     for call, old, new in (
-        (lambda **old: hcal.evaluate(P, Y, "nll", **old), "ci", "confidence"),
-        (lambda **old: hcal.evaluate(P, Y, "nll", **old), "n_resamples", "resamples"),
-        (lambda **old: hcal.clinical(P, Y, **old), "ci", "confidence"),
-        (lambda **old: hcal.reliability(P, Y, **old), "ci", "confidence"),
-        (lambda **old: hcal.report(None, P, Y, page, input="probs", **old), "ci", "confidence"),
-        (lambda **old: calibration_test(P, Y, **old), "n_resamples", "resamples"),
+        (lambda **words: hcal.evaluate(P, Y, "nll", **words), "ci", "confidence"),
+        (lambda **words: hcal.evaluate(P, Y, "nll", **words), "n_resamples", "resamples"),
+        (lambda **words: hcal.clinical(P, Y, **words), "ci", "confidence"),
+        (lambda **words: hcal.reliability(P, Y, **words), "ci", "confidence"),
+        (lambda **words: hcal.report(None, P, Y, page, input="probs", **words), "ci", "confidence"),
+        (lambda **words: calibration_test(P, Y, **words), "n_resamples", "resamples"),
     ):
         with pytest.raises(TypeError, match=f"no argument '{old}': .* '{new}'"):
             call(**{old: 20})

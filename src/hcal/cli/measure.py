@@ -347,7 +347,7 @@ def certify(
 )
 def compare(
     *,
-    files: Annotated[Files, "weight"],
+    files: Files,
     test: Annotated[
         Path | None, Option(help="test on this file; else the test part, else folds")
     ] = None,
@@ -381,14 +381,11 @@ def compare(
 
     def task(asked: Files, name: str) -> Task:
         learn = asked.read(part="cal")
-        values, y = learn.values, learn.labels()
         if test is None and not learn.part:
-            return Task.from_arrays(
-                name, values, y, input=learn.kind, folds=folds, groups=learn.groups
-            )
-        asked = replace(asked, group=None, input=learn.kind)
+            return Task.from_data(name, learn, folds=folds)
+        asked = replace(asked, input=learn.kind)
         unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
-        return Task.from_arrays(name, values, y, unseen.values, unseen.labels(), learn.kind)
+        return Task.from_data(name, learn, unseen)
 
     tasks: dict[str, Any] = {}
     if not files.several:

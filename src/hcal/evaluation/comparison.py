@@ -15,25 +15,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hcal import inputs, leakage
 from hcal._version import __version__
-from hcal.class_names import check_classes, encode
+from hcal.class_names import encode, names_of_fit
 from hcal.evaluation.comparison_table import Cell, Comparison
-from hcal.evaluation.crossfit import predict_unseen, score_folds
+from hcal.evaluation.crossfit import FitRows, predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
+from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from hcal.metrics import Sample
 from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
 from hcal.metrics.scores import mean_confidence
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import IntArray
 from hcal.passes import Processes, WorkerDiedError
 from hcal.progress import progress as show_progress
 from hcal.progress import silent
+from hcal.renamed import renamed
+
+if TYPE_CHECKING:
+    from hcal.io import DataFile
 
 #: The default metrics: a plug-in and a debiased top-label error, a class-wise error, and the proper scores, without
 #: which a class-wise error says little.
@@ -45,53 +50,90 @@ Method = str | Calibrator | tuple[str, Mapping[str, Any]]
 Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
 
 
+@dataclass(frozen=True, eq=False)
+class RowInfo:
+    """What belongs to rows beside scores and labels, as the caller gave it."""
+
+    weight: Any = None
+    groups: Any = None
+    by: Any = None
+    classes: Any = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was given."""
+        return all(value is None for value in (self.weight, self.groups, self.by, self.classes))
+
+    def check(
+        self, scores: Any, y: Any, input: inputs.InputKind, n_classes: int | None = None
+    ) -> FitRows:
+        """Return checked rows; the scores become logits."""
+        x, origin = inputs.check_logits(scores, input=input, n_classes=n_classes)
+        names = names_of_fit(self.classes, y, origin.columns, x.shape[1])
+        return FitRows(
+            scores=x,
+            y=inputs.check_labels(encode(y, names), *x.shape),
+            weight=inputs.check_weight(self.weight, len(x)),
+            groups=inputs.check_groups(self.groups, len(x)),
+            by=None if self.by is None else inputs.check_names(self.by, len(x), "by"),
+            names=names,
+        )
+
+
+NOTHING: Final = RowInfo()
+
+
 @dataclass(frozen=True)
 class Task:
     """Checked rows to fit on and rows to test on; with ``fold`` they are the same rows, predicted out of fold."""
 
     name: str
-    cal: FloatArray
-    cal_y: IntArray
-    test: FloatArray
-    test_y: IntArray
+    cal: FitRows
+    test: FitRows
     kind: inputs.InputKind = "logits"
     fold: IntArray | None = None
+    questions: bool = (
+        False  # rows are questions with options; −inf is an option that does not exist
+    )
 
     @classmethod
     def from_arrays(
         cls,
         name: str,
-        cal: Any,
-        cal_y: Any,
-        test: Any = None,
+        scores: Any,
+        y: Any,
+        test_scores: Any = None,
         test_y: Any = None,
         input: inputs.InputKind = "logits",
         folds: int | None = None,
-        groups: Any = None,
+        *,
+        cal_rows: RowInfo = NOTHING,
+        test_rows: RowInfo = NOTHING,
     ) -> Task:
-        """Check arrays and return them as a task; warn if test rows are also calibration rows."""
-        if (test is None) != (test_y is None):
+        """Check arrays and return them as a task; warn if test rows are also calibration rows.
+
+        ``cal_rows`` and ``test_rows`` hold weights, groups, segments and names of classes.
+        """
+        if (test_scores is None) != (test_y is None):
             raise ValueError(
-                "test_logits and test_y belong together: give both, or neither and folds"
+                "test_scores and test_y belong together: give both, or neither and folds"
             )
-        if test is not None and (folds is not None or groups is not None):
+        if test_scores is not None and folds is not None:
+            raise ValueError("folds divide the calibration part; with a test part leave them out")
+        if test_scores is None and folds is None:
             raise ValueError(
-                "folds and groups divide the calibration part; with a test part leave them out"
+                "give a test part (test_scores, test_y), or folds to predict out of fold"
             )
-        if test is None and folds is None:
-            raise ValueError(
-                "give a test part (test_logits, test_y), or folds to predict out of fold"
-            )
+        if test_scores is None and not test_rows.empty:
+            raise ValueError("test_weight, test_groups and test_by belong to a test part")
         kind: inputs.InputKind = "logits" if input == "logits" else "log_probs"
-        fit, _ = inputs.check_logits(cal, input=input)
-        labels = inputs.check_labels(cal_y, *fit.shape)
+        cal = cal_rows.check(scores, y, input)
         if folds is not None:
-            fold = score_folds(fit, folds, inputs.check_groups(groups, len(labels)))
-            return cls(name, fit, labels, fit, labels, kind, fold)
-        scores, _ = inputs.check_logits(test, input=input, n_classes=fit.shape[1])
-        if text := leakage.coincidence(fit, scores):
+            return cls(name, cal, cal, kind, score_folds(cal.scores, folds, cal.groups))
+        test = test_rows.check(test_scores, test_y, input, cal.scores.shape[1])
+        if text := leakage.coincidence(cal.scores, test.scores):
             warnings.warn(text, UserWarning, stacklevel=4)
-        return cls(name, fit, labels, scores, inputs.check_labels(test_y, *scores.shape), kind)
+        return cls(name, cal, test, kind)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Task:
@@ -100,12 +142,46 @@ class Task:
 
         cal = read(Path(path), part="cal")
         if not cal.part:
+            return cls.from_data(Path(path).stem, cal, folds=FOLDS)
+        return cls.from_data(
+            Path(path).stem, cal, read(Path(path), Request(input=cal.kind), part="test")
+        )
+
+    @classmethod
+    def from_data(
+        cls, name: str, cal: DataFile, test: DataFile | None = None, folds: int | None = None
+    ) -> Task:
+        """Return the task of rows that were read from files, with their weights, groups and names of classes."""
+        if cal.questions:
+            return cls.from_questions(name, cal, test, folds)
+        info = RowInfo(cal.weight, cal.groups, classes=cal.classes)
+        if test is None:
             return cls.from_arrays(
-                Path(path).stem, cal.values, cal.labels(), input=cal.kind, folds=FOLDS
+                name, cal.values, cal.labels(), input=cal.kind, folds=folds, cal_rows=info
             )
-        test = read(Path(path), Request(input=cal.kind), part="test")
-        parts = cal.values, cal.labels(), test.values, test.labels()
-        return cls.from_arrays(Path(path).stem, *parts, cal.kind)
+        return cls.from_arrays(
+            name,
+            cal.values,
+            cal.labels(),
+            test.values,
+            test.labels(),
+            cal.kind,
+            cal_rows=info,
+            test_rows=RowInfo(test.weight, test.groups, classes=cal.classes),
+        )
+
+    @classmethod
+    def from_questions(
+        cls, name: str, cal: DataFile, test: DataFile | None, folds: int | None
+    ) -> Task:
+        """Return the task of multiple-choice questions, whose number of options may vary."""
+        rows = FitRows(np.asarray(cal.values, dtype=np.float64), cal.labels())
+        if test is None:
+            # Questions with similar confidence go to different folds.
+            fold = score_folds(inputs.to_logits(rows.scores, "log_probs"), folds or FOLDS, None)
+            return cls(name, rows, rows, "log_probs", fold, questions=True)
+        unseen = FitRows(np.asarray(test.values, dtype=np.float64), test.labels())
+        return cls(name, rows, unseen, "log_probs", questions=True)
 
 
 #: Folds of a file without a test part.
@@ -113,10 +189,17 @@ FOLDS = 5
 Source = Task | str | os.PathLike[str]
 
 
+@renamed(
+    cal_logits="scores",
+    cal_y="y",
+    test_logits="test_scores",
+    n_folds="folds",
+    n_resamples="resamples",
+)
 def compare(
-    cal_logits: Any = None,
-    cal_y: Any = None,
-    test_logits: Any = None,
+    scores: Any = None,
+    y: Any = None,
+    test_scores: Any = None,
     test_y: Any = None,
     *,
     tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]] | None = None,
@@ -124,7 +207,12 @@ def compare(
     metrics: str | Sequence[str] | None = None,
     input: inputs.InputKind = "logits",
     folds: int | None = None,
+    sample_weight: Any = None,
     groups: Any = None,
+    by: Any = None,
+    test_weight: Any = None,
+    test_groups: Any = None,
+    test_by: Any = None,
     resamples: int = RESAMPLES,
     results: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
@@ -136,12 +224,13 @@ def compare(
 
     Parameters
     ----------
-    cal_logits : array-like of shape (N, K)
-    cal_y : array-like of shape (N,)
-    test_logits : array-like of shape (M, K), optional
+    scores : array-like of shape (N, K)
+        Of the calibration rows.
+    y : array-like of shape (N,)
+    test_scores : array-like of shape (M, K), optional
         Without a test part give ``folds``: every row is then predicted by a fit that did not see it.
     test_y : array-like of shape (M,), optional
-    tasks : mapping of names to (cal_logits, cal_y, test_logits, test_y) or to files; or a list of files
+    tasks : mapping of names to (scores, y, test_scores, test_y), to files or to Task; or a list of files
         Instead of arrays. A file has a calibration and a test part; without a test part its rows are predicted out of
         five folds.
     methods : names, calibrators, or mapping of labels to either, optional
@@ -150,10 +239,15 @@ def compare(
     metrics : names, or "all", optional
     input : {"logits", "probs", "log_probs"}
     folds : int, optional
-    groups : array-like of shape (N,), optional
-        Rows of one group are always in the same fold.
+    sample_weight, groups, by : array-like of shape (N,), optional
+        Of the calibration rows, as for ``fit``: weights, rows that depend on each other, and segments (for methods
+        that fit segments). A group is always in one fold, of this comparison and of every fit inside.
+    test_weight, test_groups, test_by : array-like of shape (M,), optional
+        Of the test rows: weights for the metrics, groups that are resampled as a whole, and segments. With ``folds``
+        the test rows are the calibration rows, with what belongs to them.
     resamples : int
-        Bootstrap samples of the test rows, the same for every method, for the intervals of differences; 0 for none.
+        Bootstrap samples of the test rows (of whole groups), the same for every method, for the intervals of
+        differences on one task; 0 for none. Of several tasks, the tasks are compared (see ``differences``).
     results : path-like, optional
         A file of JSON lines to which every finished cell is appended. A cell that is already there, with the same
         version of hcal, rows and settings, is not run again.
@@ -187,35 +281,60 @@ def compare(
     """
     names = list(DEFAULT_METRICS) if metrics is None else chosen_metrics(metrics)
     chosen = named_methods(methods, input)
-    sources: dict[str, Source]
+    cal_rows = RowInfo(sample_weight, groups, by, classes)
+    test_rows = RowInfo(test_weight, test_groups, test_by, classes if test_y is not None else None)
     if tasks is None:
-        if classes is not None:
-            known = check_classes(classes, len(classes))
-            cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-        sources = {
-            "task": Task.from_arrays(
-                "task", cal_logits, cal_y, test_logits, test_y, input, folds, groups
-            )
-        }
-    elif cal_logits is not None or folds is not None or groups is not None:
-        raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
+        task = Task.from_arrays(
+            "task",
+            scores,
+            y,
+            test_scores,
+            test_y,
+            input,
+            folds,
+            cal_rows=cal_rows,
+            test_rows=test_rows,
+        )
+        sources: dict[str, Source] = {"task": task}
     else:
-        given = tasks if isinstance(tasks, Mapping) else named_files(tasks)
-        sources = {
-            name: Task.from_arrays(name, t[0], t[1], t[2], t[3], input)
-            if isinstance(t, tuple | list)
-            else t
-            for name, t in given.items()
-        }
+        others = (scores, y, folds, sample_weight, groups, by, test_weight, test_groups, test_by)
+        if any(value is not None for value in others):
+            raise ValueError(
+                "tasks take the place of arrays, folds and groups: give one or the other"
+            )
+        sources = _sources(tasks, input, RowInfo(classes=classes))
     if not sources:
         raise ValueError("tasks is empty: name at least one file or four arrays")
     work = []
     for name, source in sources.items():
-        rows = "" if results is None else _fingerprint(source)
-        work += [
-            Work(name, source, lb, cal, tuple(names), resamples, rows) for lb, cal in chosen.items()
-        ]
+        digest = "" if results is None else _fingerprint(source)
+        for label, calibrator in chosen.items():
+            cell = Work(name, source, label, calibrator, tuple(names), resamples, digest)
+            work.append(cell)
     return Comparison(_run(work, results, n_jobs, scheduler, progress), names)
+
+
+def _sources(
+    tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]],
+    input: inputs.InputKind,
+    names: RowInfo,
+) -> dict[str, Source]:
+    """Return the tasks by name; arrays are checked, and files are read where they are needed."""
+    sources: dict[str, Source] = {}
+    given = tasks if isinstance(tasks, Mapping) else named_files(tasks)
+    for name, task in given.items():
+        if isinstance(task, tuple | list):
+            if len(task) != 4:
+                raise ValueError(
+                    f"task {name!r} is (scores, y, test_scores, test_y), got {len(task)} arrays"
+                )
+            cal, cal_y, test, test_y = task
+            sources[name] = Task.from_arrays(
+                name, cal, cal_y, test, test_y, input, cal_rows=names, test_rows=names
+            )
+        else:
+            sources[name] = task
+    return sources
 
 
 def named_files(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Path]:
@@ -315,18 +434,17 @@ def run_cell(work: Work) -> Cell:
         warnings.simplefilter("always")
         try:
             task = work.task if isinstance(work.task, Task) else Task.from_file(work.task)
-            # The scores are checked already, and probabilities have been turned into their logarithms.
-            method = work.calibrator.clone().set_params(input=task.kind)
-            probs, fit_s, predict_s = predict_unseen(
-                method, task.cal, task.cal_y, task.test, task.fold
-            )
-            sample = Sample(probs, task.test_y)
+            method = _method_for(task, work.calibrator)
+            probs, fit_s, predict_s = predict_unseen(method, task.cal, task.test, task.fold)
+            sample = Sample(probs, task.test.y, task.test.weight)
             needed = list(dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"]))
             scores = measure(sample, needed)[0] | {"mean_confidence": mean_confidence(sample)}
             drawn = {}
             if work.resamples:  # replicate b draws the same rows for every method
                 rng = np.random.default_rng(sample.n)
-                found = bootstrap([sample], needed, work.resamples, rng, first_order=True)[0]
+                found = bootstrap(
+                    [sample], needed, work.resamples, rng, first_order=True, groups=task.test.groups
+                )[0]
                 drawn = {
                     name: [float(f"{v:.8g}") for v in values] for name, values in found.items()
                 }
@@ -335,6 +453,32 @@ def run_cell(work: Work) -> Cell:
     told = tuple(dict.fromkeys(str(w.message) for w in caught))
     cell = replace(cell, scores=scores, n_classes=sample.k, drawn=drawn, warnings=told)
     return replace(cell, fit_s=fit_s, predict_s=predict_s)
+
+
+def _method_for(task: Task, calibrator: Calibrator) -> Any:
+    """Return an unfitted calibrator for the rows of a task: for questions the one that ``hcal fit`` makes of it."""
+    if not task.questions:
+        # The scores are checked already, and probabilities have been turned into their logarithms.
+        return calibrator.clone().set_params(input=task.kind)
+    if calibrator.name == "uncal":
+        return UncalibratedQuestions()
+    return MultipleChoiceCalibrator(calibrator)
+
+
+class UncalibratedQuestions:
+    """The probabilities that a language model states, by softmax over the options of each question."""
+
+    def clone(self) -> UncalibratedQuestions:
+        """Return itself: there is nothing to learn."""
+        return self
+
+    def fit(self, scores: Any, y: Any) -> UncalibratedQuestions:
+        """Learn nothing."""
+        return self
+
+    def predict_proba(self, scores: Any) -> Any:
+        """Return the softmax over each question's own options."""
+        return MultipleChoiceCalibrator().uncalibrated(scores)
 
 
 # -- all cells ------------------------------------------------------------------------------------
@@ -368,10 +512,22 @@ def _fingerprint(task: Source) -> str:
     if not isinstance(task, Task):
         with Path(task).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    digest = hashlib.sha256(repr((task.kind, task.cal.shape, task.test.shape)).encode())
-    for array in (task.cal, task.cal_y, task.test, task.test_y, task.fold):
-        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    digest = hashlib.sha256(repr((task.kind, task.cal.names, task.questions)).encode())
+    for rows in (task.cal, task.test):
+        for array in (rows.scores, rows.y, rows.weight, rows.groups, rows.by):
+            _add_array(digest, array)
+    _add_array(digest, task.fold)
     return digest.hexdigest()
+
+
+def _add_array(digest: Any, array: Any) -> None:
+    """Add an array, with its shape, to a digest; names become text."""
+    if array is None:
+        digest.update(b"none")
+        return
+    plain = array.astype(np.str_) if array.dtype == object else array
+    digest.update(repr((plain.shape, plain.dtype.str)).encode())
+    digest.update(np.ascontiguousarray(plain).tobytes())
 
 
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:

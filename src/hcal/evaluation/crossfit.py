@@ -3,24 +3,66 @@
 Every row is predicted by a fit that did not see it, so the rows can be evaluated as if they were new. The calibrator
 to use is the one fitted on all rows. It looks better on its own rows than on new ones; this *optimism* is estimated
 by the bootstrap (Efron and Gong, 1983; Steyerberg: Clinical Prediction Models): a fit on resampled rows is measured
-on them and on the original rows, and the mean difference is subtracted.
+on them and on the original rows, and the mean difference is subtracted. It is the optimism of the calibrator alone,
+because the model that made the scores is not refitted; :func:`hcal.validate` refits both.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
-from scipy.special import logit
+from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.class_names import ClassName, encode, names_of_fit
 from hcal.methods import Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
-from hcal.metrics.clinical import logistic
+from hcal.metrics.clinical import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.renamed import renamed
+
+#: The bootstrap draws whole groups. With fewer groups than this it says more about the draw than about the method.
+FEWEST_GROUPS: Final = 20
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Checked rows with all that belongs to them; a selection of rows selects all of it.
+
+    Attributes
+    ----------
+    scores : array of shape (N, K)
+    y : array of shape (N,)
+        The positions of the classes.
+    weight, groups, by : array of shape (N,), or None
+    names : tuple or None
+        Names of the classes.
+    """
+
+    scores: FloatArray
+    y: IntArray
+    weight: Float64 | None = None
+    groups: IntArray | None = None
+    by: NDArray[Any] | None = None
+    names: tuple[ClassName, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: Any) -> FitRows:
+        return FitRows(
+            self.scores[index],
+            self.y[index],
+            None if self.weight is None else self.weight[index],
+            None if self.groups is None else self.groups[index],
+            None if self.by is None else self.by[index],
+            self.names,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,10 +88,13 @@ class CrossFit:
         Each row predicted by a fit without its fold (and without its group).
     fold : array of shape (N,)
     calibrator : Calibrator
-        Fitted on all rows: the one to use.
+        Fitted on all rows, with their weights, groups and names of classes: the one to use.
     slope, brier : Corrected or None
-        Calibration slope (of two classes) and Brier score, corrected for optimism; None without ``resamples``.
+        Calibration slope (of two classes) and Brier score, corrected for the optimism of the calibrator; None
+        without ``resamples``, or with too few groups.
     resamples : int
+    note : str
+        Why there is no correction, or what it leaves out; may be empty.
 
     Examples
     --------
@@ -67,39 +112,58 @@ class CrossFit:
     slope: Corrected | None
     brier: Corrected | None
     resamples: int
+    note: str = ""
 
     @property
     def sentences(self) -> list[str]:
         """The procedure and its results in words."""
         folds = int(self.fold.max()) + 1
-        told = [
-            f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds)."
+        sentences = [
+            f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds).",
+            "The scores must come from rows that the model was not trained on.",
         ]
-        if self.slope is not None and self.brier is not None:
-            slope = f"calibration slope {self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f}), "
-            told.append(
-                f"Corrected for optimism by {self.resamples} bootstrap fits: "
-                f"{'' if np.isnan(self.slope.apparent) else slope}Brier score {self.brier.corrected:.4f} "
-                f"(apparent {self.brier.apparent:.4f})."
+        if self.brier is not None:
+            sentences.append(self._correction(self.brier))
+            sentences.append(
+                "This is the optimism of the calibrator alone, and not that of the model, which was not "
+                "refitted: hcal.validate refits both."
             )
-        return told
+        if self.note:
+            sentences.append(self.note)
+        return sentences
+
+    def _correction(self, brier: Corrected) -> str:
+        """Return the corrected figures in words."""
+        figures = f"Brier score {brier.corrected:.4f} (apparent {brier.apparent:.4f})"
+        if self.slope is not None and not np.isnan(self.slope.corrected):
+            slope = f"{self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f})"
+            figures = f"calibration slope {slope}, {figures}"
+        return f"Corrected for optimism by {self.resamples} bootstrap fits of the calibrator: {figures}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
 
+@renamed(n_folds="folds", n_resamples="resamples")
 def cross_fit(
     method: str | Calibrator,
     scores: Any,
     y: Any,
+    sample_weight: Any = None,
     *,
     groups: Any = None,
+    by: Any = None,
+    classes: Any = None,
     folds: int = 5,
     input: inputs.InputKind = "logits",
     resamples: int = 100,
     random_state: int = 0,
 ) -> CrossFit:
-    """Return out-of-fold probabilities of a method, and its slope and Brier score corrected for optimism.
+    """Return out-of-fold probabilities of a method, and how much better it looks on its own rows than on new ones.
+
+    The slope and the Brier score are corrected for the optimism of the calibrator, which is fitted here. The model
+    that made the scores is not refitted, so its own optimism stays in: the scores must come from rows that the
+    model was not trained on. :func:`hcal.validate` corrects model and calibrator together.
 
     Parameters
     ----------
@@ -107,9 +171,16 @@ def cross_fit(
         A registry name, or an unfitted calibrator.
     scores : array-like of shape (N, K), or (N,) for a binary score
     y : array-like of shape (N,)
-        Integer labels 0..K−1.
+        Integer labels 0..K−1, or the names that ``classes`` lists.
+    sample_weight : array-like of shape (N,), optional
+        A weight counts rows: it goes to every fit, and to the slope and the Brier score.
     groups : array-like of shape (N,), optional
-        Rows of one group stay in one fold, and are resampled together.
+        Rows of one group depend on each other: they stay in one fold, in every fit and in the returned calibrator,
+        and are resampled together. From fewer than 20 groups the optimism cannot be estimated, and is not.
+    by : array-like of shape (N,), optional
+        The segment of each row, for a method that fits segments.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns; the returned calibrator knows them.
     folds : int
     input : {"logits", "probs", "log_probs"}
         What ``scores`` holds, if ``method`` is a name.
@@ -121,19 +192,62 @@ def cross_fit(
     -------
     CrossFit
     """
-    cal = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
-    x, _ = inputs.check_logits(scores, input=cal.input)
-    labels = inputs.check_labels(y, *x.shape)
-    members = inputs.check_groups(groups, len(labels))
-    fold = score_folds(x, folds, members)
-    final = cal.clone().fit(scores, labels)
+    method = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
+    x, origin = inputs.check_logits(scores, input=method.input)
+    names = names_of_fit(classes, y, origin.columns, x.shape[1])
+    rows = FitRows(
+        scores=x,
+        y=inputs.check_labels(encode(y, names), *x.shape),
+        weight=inputs.check_weight(sample_weight, len(x)),
+        groups=inputs.check_groups(groups, len(x)),
+        by=None if by is None else inputs.check_names(by, len(x), "by"),
+        names=names,
+    )
+    fold = score_folds(x, folds, rows.groups)
+    # The user's own frame, with its names of columns, goes to the calibrator that is returned.
+    final = fit_on(method.clone(), replace(rows, scores=scores))
     # The scores are checked already, and probabilities have been turned into their logarithms.
-    cal.set_params(input="logits" if cal.input == "logits" else "log_probs")
-    probs = predict_unseen(cal, x, labels, x, fold)[0]
-    slope = brier = None
-    if resamples:
-        slope, brier = _corrected(cal, x, labels, members, resamples, random_state)
-    return CrossFit(probs, fold, final, slope, brier, resamples)
+    inner = method.set_params(input="logits" if method.input == "logits" else "log_probs")
+    probs = predict_unseen(inner, rows, rows, fold)[0]
+    if not resamples:
+        return CrossFit(probs, fold, final, None, None, 0)
+    if rows.groups is not None and (n_groups := len(np.unique(rows.groups))) < FEWEST_GROUPS:
+        note = (
+            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws whole groups, "
+            f"and needs at least {FEWEST_GROUPS}."
+        )
+        return CrossFit(probs, fold, final, None, None, 0, note)
+    slope, brier, note = _optimism(inner, rows, resamples, random_state)
+    return CrossFit(probs, fold, final, slope, brier, resamples, note)
+
+
+def fit_on(calibrator: Calibrator, rows: FitRows) -> Calibrator:
+    """Fit a calibrator on rows with all that belongs to them, and return it."""
+    if rows.weight is None and rows.groups is None and rows.by is None and rows.names is None:
+        return calibrator.fit(rows.scores, rows.y)
+    # Labels are positions already, and only integers among the names would be looked up by value.
+    names = rows.names
+    labels: Any = rows.y
+    if names is not None and not isinstance(names[0], str):
+        labels = np.asarray(names)[rows.y]
+    if rows.by is not None and takes_segments(calibrator):
+        fit: Any = calibrator.fit
+        fit(rows.scores, labels, rows.weight, groups=rows.groups, classes=names, by=rows.by)
+        return calibrator
+    return calibrator.fit(rows.scores, labels, rows.weight, groups=rows.groups, classes=names)
+
+
+def takes_segments(calibrator: Calibrator) -> bool:
+    """Return whether a calibrator fits segments of rows, so that ``by`` belongs to its fit."""
+    return "by" in inspect.signature(calibrator.fit).parameters
+
+
+def _predict(fitted: Calibrator, rows: FitRows) -> FloatArray:
+    """Return the probabilities (N, K) of rows."""
+    if rows.by is not None and takes_segments(fitted):
+        predict: Any = fitted.predict_proba
+        return np.asarray(predict(rows.scores, by=rows.by))
+    return np.asarray(fitted.predict_proba(rows.scores))
 
 
 def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
@@ -145,11 +259,7 @@ def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
 
 
 def predict_unseen(
-    calibrator: Calibrator,
-    cal: FloatArray,
-    y: IntArray,
-    test: FloatArray,
-    fold: IntArray | None = None,
+    calibrator: Calibrator, cal: FitRows, test: FitRows, fold: IntArray | None = None
 ) -> tuple[FloatArray, float, float]:
     """Fit on ``cal`` and predict ``test``; with folds, predict each row by a fit without its fold.
 
@@ -160,37 +270,79 @@ def predict_unseen(
         Wall-clock seconds.
     """
     sides: list[Any] = [(slice(None), slice(None))] if fold is None else fold_sides(fold)
-    out, seconds = np.empty(test.shape, dtype=test.dtype), np.zeros(2)
-    for rows, held in sides:
+    probs = np.empty(test.scores.shape, dtype=test.scores.dtype)
+    fit_s = 0.0
+    predict_s = 0.0
+    for learned, left_out in sides:
         start = time.perf_counter()
-        fitted = calibrator.clone().fit(cal[rows], y[rows])
+        fitted = fit_on(calibrator.clone(), cal[learned])
         middle = time.perf_counter()
-        out[held] = fitted.predict_proba(test[held])
-        seconds += middle - start, time.perf_counter() - middle
-    return out, float(seconds[0]), float(seconds[1])
+        probs[left_out] = _predict(fitted, test[left_out])
+        fit_s += middle - start
+        predict_s += time.perf_counter() - middle
+    return probs, fit_s, predict_s
 
 
-def _corrected(
-    cal: Calibrator, x: FloatArray, y: IntArray, groups: IntArray | None, resamples: int, seed: int
-) -> list[Corrected]:
+def draw_units(unit: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return the numbers of the rows of as many units (groups, or rows) as there are, drawn with replacement.
+
+    >>> sorted(draw_units(np.array([0, 0, 1]), np.random.default_rng(1)).tolist())
+    [0, 1, 2]
+    """
+    size = np.bincount(unit)
+    start = np.cumsum(size) - size
+    drawn = rng.integers(0, len(size), len(size))
+    by_unit = np.argsort(unit, kind="stable")
+    # The rows of a unit lie side by side in by_unit: count up from the first row of each drawn unit.
+    first = np.repeat(start[drawn], size[drawn])
+    ends = np.cumsum(size[drawn])
+    step = np.arange(ends[-1]) - np.repeat(ends - size[drawn], size[drawn])
+    return np.asarray(by_unit[first + step])
+
+
+def _optimism(
+    calibrator: Calibrator, rows: FitRows, resamples: int, seed: int
+) -> tuple[Corrected, Corrected, str]:
+    """Return slope and Brier score with their optimism, and a note on draws that had no slope."""
     rng = np.random.default_rng(seed)
-    unit = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
-    gaps = []
-    for _ in range(resamples):
-        rows = np.concatenate([members[u] for u in rng.integers(0, len(members), len(members))])
-        fitted = cal.clone().fit(x[rows], y[rows])
-        gaps.append(_slope_and_brier(fitted, x[rows], y[rows]) - _slope_and_brier(fitted, x, y))
-    apparent, optimism = _slope_and_brier(cal.clone().fit(x, y), x, y), np.mean(gaps, axis=0)
-    return [Corrected(float(a), float(o)) for a, o in zip(apparent, optimism, strict=True)]
+    if rows.weight is not None:
+        rows = rows[rows.weight > 0]
+    unit = (
+        np.arange(len(rows))
+        if rows.groups is None
+        else np.unique(rows.groups, return_inverse=True)[1]
+    )
+    apparent = _slope_and_brier(fit_on(calibrator.clone(), rows), rows)
+    # Copies of a drawn row or group belong together in the folds of a fit, so they are groups of its rows.
+    rows = replace(rows, groups=unit, names=None)
+    gaps = np.empty((resamples, 2))
+    for i in range(resamples):
+        drawn = rows[draw_units(unit, rng)]
+        fitted = fit_on(calibrator.clone(), drawn)
+        gaps[i] = _slope_and_brier(fitted, drawn) - _slope_and_brier(fitted, rows)
+    sloped = ~np.isnan(gaps[:, 0])
+    # A fit does not look worse on its own rows than on others: what says so is noise of the draws.
+    slope_optimism = np.nan
+    if sloped.mean() >= 0.5:
+        slope_optimism = max(float(gaps[sloped, 0].mean()), 0.0)
+    brier_optimism = min(float(gaps[:, 1].mean()), 0.0)
+    note = ""
+    if rows.scores.shape[1] == 2 and not sloped.all():
+        without = f"{resamples - sloped.sum()} of the {resamples} bootstrap samples had no slope"
+        usable = sloped.mean() >= 0.5
+        note = f"{without}, and {'were left out of it' if usable else 'it is not corrected'}."
+    return (
+        Corrected(float(apparent[0]), slope_optimism),
+        Corrected(float(apparent[1]), brier_optimism),
+        note,
+    )
 
 
-def _slope_and_brier(fitted: Calibrator, x: FloatArray, y: IntArray) -> Float64:
+def _slope_and_brier(fitted: Calibrator, rows: FitRows) -> Float64:
     """Return the slope of a logistic regression on the log-odds (NaN unless K = 2), and the Brier score."""
-    probs, slope = fitted.predict_proba(x), np.nan
-    if probs.shape[1] == 2 and len(np.unique(y)) == 2:
-        log_odds = logit(np.clip(probs[:, 1].astype(np.float64), 1e-8, 1 - 1e-8))
-        slope = logistic(
-            np.stack([np.ones_like(log_odds), log_odds], axis=1), y.astype(np.float64)
-        )[0][1]
-    return np.array([slope, brier_score(probs, y)])
+    probs = _predict(fitted, rows)
+    slope = np.nan
+    if probs.shape[1] == 2:
+        risk = probs[:, 1].astype(np.float64)
+        slope = calibration_line(log_odds_of(risk), rows.y == 1, rows.weight)[1]
+    return np.array([slope, brier_score(probs, rows.y, sample_weight=rows.weight)])

@@ -35,9 +35,10 @@ class MultipleChoiceCalibrator(Estimator):
 
     Parameters
     ----------
-    method : str, default "ts"
-        ``"ts"``: one temperature for all questions. Any other registry name: that method for every number of
-        options with at least ``min_questions`` questions, and the common temperature for the rest.
+    method : str or Calibrator, default "ts"
+        ``"ts"``: one temperature for all questions. Any other registry name, or an unfitted calibrator of logits:
+        that method for every number of options with at least ``min_questions`` questions, and the common
+        temperature for the rest.
     min_questions : int
         See ``method``.
 
@@ -71,7 +72,7 @@ class MultipleChoiceCalibrator(Estimator):
     members_: dict[str, Calibrator]
     scores_: dict[str, Scores]
 
-    def __init__(self, method: str = "ts", *, min_questions: int = 200) -> None:
+    def __init__(self, method: str | Calibrator = "ts", *, min_questions: int = 200) -> None:
         self.method = method
         self.min_questions = min_questions
 
@@ -119,16 +120,27 @@ class MultipleChoiceCalibrator(Estimator):
         common = TemperatureScaling()
         common._remember(fitted, known.shape[1], None)
         common.fitted_on_ = leakage.fingerprint(self.rows(known))
-        enough = [
-            (z, own) for z, own in groups if len(own) >= self.min_questions and self.method != "ts"
-        ]
-        counts = {str(z.shape[1]): make_calibrator(self.method).fit(z, own) for z, own in enough}
+        counts = {}
+        for z, own in groups:
+            if len(own) >= self.min_questions and not self._one_temperature():
+                counts[str(z.shape[1])] = self._member().fit(z, own)
         self._take_over({_COMMON: common, **counts})
         self.scores_ = common.scores_ = {
             "before": score_probs(self.uncalibrated(known), labels),
             "after": score_probs(self.predict_proba(known), labels),
         }
         return self
+
+    def _one_temperature(self) -> bool:
+        """Return whether the method is a single temperature, which is learned over all questions."""
+        method = self.method
+        return method == "ts" or isinstance(method, TemperatureScaling)
+
+    def _member(self) -> Calibrator:
+        """Return an unfitted calibrator for the questions with one number of options."""
+        if isinstance(self.method, str):
+            return make_calibrator(self.method)
+        return self.method.clone().set_params(input="logits")
 
     def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
         """Return the uncalibrated probabilities (N, K): the softmax over each question's own options."""

@@ -231,7 +231,7 @@ def clinical(
             f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
         )
     z = float(ndtri((1 + confidence) / 2))
-    x = logit(np.clip(p, _CLIP, 1 - _CLIP))
+    x = log_odds_of(p)
     large, variance = logistic(np.ones((s.n, 1)), event, offset=x)
     slope, intercept, notes = _cox(x, event, z)
     curve, distances = _calibration_curve(p, x, event, z)
@@ -271,6 +271,40 @@ def _wald(value: float, variance: float, z: float) -> Estimate:
     return Estimate(float(value), float(value - reach), float(value + reach))
 
 
+def log_odds_of(risk: Vector) -> Vector:
+    """Return the log-odds of probabilities, which are finite."""
+    return np.asarray(logit(np.clip(risk, _CLIP, 1 - _CLIP)))
+
+
+def calibration_line(
+    log_odds: Vector, event: Any, weight: Vector | None = None
+) -> tuple[float, float]:
+    """Return intercept and slope of the logistic regression of an event on log-odds; NaN where there is none.
+
+    >>> x = np.array([-1.0, -1.0, 1.0, 1.0])
+    >>> [round(value, 6) for value in calibration_line(x, np.array([1, 0, 0, 1]))]
+    [0.0, 0.0]
+    """
+    happened = np.asarray(event, dtype=bool)
+    if no_slope(log_odds, happened):
+        return np.nan, np.nan
+    design = np.stack([np.ones_like(log_odds), log_odds], axis=1)
+    solved = nll.logistic(design, happened.astype(np.float64), weight)
+    return float(solved.theta[0]), float(solved.theta[1])
+
+
+def no_slope(log_odds: Vector, happened: Any) -> str:
+    """Return why a logistic regression on log-odds has no finite slope; empty if it has one."""
+    if happened.all() or not happened.any():
+        return "all rows have the same outcome: there is no slope"
+    if log_odds.min() == log_odds.max():
+        return "all predictions are equal: there is no slope"
+    yes, no = log_odds[happened], log_odds[~happened]
+    if yes.min() >= no.max() or yes.max() <= no.min():
+        return "the predictions separate the outcomes: the slope is not finite"
+    return ""
+
+
 def logistic(
     X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0
 ) -> tuple[Vector, Float64]:
@@ -284,10 +318,8 @@ def logistic(
 def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[str, ...]]:
     """Return slope and intercept of the logistic regression of the outcome on the predicted log-odds x (N,)."""
     nothing = Estimate(np.nan, np.nan, np.nan)
-    if x.min() == x.max():
-        return nothing, nothing, ("all predictions are equal: there is no slope",)
-    if x[event == 1].min() >= x[event == 0].max() or x[event == 1].max() <= x[event == 0].min():
-        return nothing, nothing, ("the predictions separate the outcomes: the slope is not finite",)
+    if reason := no_slope(x, event == 1):
+        return nothing, nothing, (reason,)
     coef, covariance = logistic(np.stack([np.ones_like(x), x], axis=1), event)
     return _wald(coef[1], covariance[1, 1], z), _wald(coef[0], covariance[0, 0], z), ()
 

@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.numerics import Float64
+from hcal.numerics import Float64, IntArray
 
 #: Standard errors and chance levels need fewer replicates than percentiles.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
@@ -61,20 +61,27 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     ]
 
 
-def bootstrap_weights(s: Sample, resamples: int, rng: np.random.Generator) -> Float64:
-    """Draw rows with replacement, as counts times the sample's own weights, shape (B, N).
+def bootstrap_weights(
+    s: Sample, resamples: int, rng: np.random.Generator, groups: IntArray | None = None
+) -> Float64:
+    """Draw rows with replacement, or whole groups (N,), as counts times the sample's own weights, shape (B, N).
 
     >>> s = Sample([[0.2, 0.8]] * 5, [1] * 5)
     >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
     array([5., 5., 5.])
+    >>> bootstrap_weights(s, 1, np.random.default_rng(0), np.array([0, 0, 0, 1, 1]))
+    array([[0., 0., 0., 2., 2.]])
     """
-    out = np.empty((resamples, s.n))
-    rows = np.flatnonzero(
-        s.w > 0
-    )  # rows of weight 0 are never drawn: a sample of them alone has no mean
-    for row in out:
-        row[:] = np.bincount(rows[rng.integers(0, len(rows), len(rows))], minlength=s.n)
-    return out if s.weight is None else out * s.weight
+    counts = np.empty((resamples, s.n))
+    # Rows of weight 0 are never drawn: a sample of them alone has no mean.
+    drawable = np.flatnonzero(s.w > 0)
+    unit = np.arange(s.n) if groups is None else groups
+    units = np.unique(unit[drawable])
+    for row in counts:
+        drawn = units[rng.integers(0, len(units), len(units))]
+        row[:] = np.bincount(drawn, minlength=int(unit.max()) + 1)[unit]
+    counts[:, s.w == 0] = 0.0
+    return counts if s.weight is None else counts * s.weight
 
 
 def replicates(
@@ -132,8 +139,9 @@ def bootstrap(
     rng: np.random.Generator,
     *,
     first_order: bool = False,
+    groups: IntArray | None = None,
 ) -> list[dict[str, Vector]]:
-    """Return the replicates of every metric for each sample; all samples use the same draws of rows.
+    """Return the replicates of every metric for each sample; all samples use the same draws of rows or groups.
 
     Weights are drawn in blocks, so memory does not grow with N times the number of replicates.
     ``first_order`` as for :func:`replicates`.
@@ -141,7 +149,7 @@ def bootstrap(
     names = list(names)
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
     for size in resample_blocks(resamples, samples[0].n):
-        weights = bootstrap_weights(samples[0], size, rng)
+        weights = bootstrap_weights(samples[0], size, rng, groups)
         for part, s in zip(parts, samples, strict=True):
             part.append(replicates(s, names, weights, first_order=first_order))
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]

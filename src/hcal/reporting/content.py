@@ -170,7 +170,9 @@ def measure_report(
     kind: Any = input or getattr(calibrator, "input", "logits")
     crossed = None
     if cross_fit:
-        crossed = crossfit.cross_fit(calibrator or "pool", scores, y, groups=groups, input=kind)
+        crossed = crossfit.cross_fit(
+            calibrator or "pool", scores, y, groups=groups, classes=class_names, input=kind
+        )
         calibrator = crossed.calibrator
     elif isinstance(calibrator, str):
         raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
