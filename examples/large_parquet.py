@@ -82,7 +82,7 @@ def main(rows: int = 3_000_000) -> dict[str, float]:
         "rows": held,
         "accuracy": right / done,
         "seconds": seconds,
-        "nll": cal.scores_["after"]["nll"],
+        "nll": cal.fit_.after["nll"],
     }
 
 

@@ -176,8 +176,8 @@ def measure(
         | {
             "schedule": "early-stop",
             "selector": _SELECTOR[select],
-            "map": f.info["map"],
-            "epoch": f.info["epoch"],
+            "map": f.details["map"],
+            "epoch": f.details["epoch"],
         }
         | scores(np.exp(f.map(task.logits_test)))
         for select, f in fitted.items()

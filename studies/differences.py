@@ -120,9 +120,9 @@ def measure(data: Path, name: str, variant: str) -> list[dict[str, Any]]:
                 "task": name,
                 "variant": variant,
                 "select": select,
-                "map": fitted.info["map"],
-                "epoch": fitted.info["epoch"],
-                "epochs": max(c["epochs"] for c in fitted.info["candidates"]),
+                "map": fitted.details["map"],
+                "epoch": fitted.details["epoch"],
+                "epochs": max(c["epochs"] for c in fitted.details["candidates"]),
                 "seconds": round(seconds, 1),
             }
             | {metric: f"{getattr(metrics, metric)(probs, task.y_test):.6g}" for metric in MEASURED}

@@ -244,7 +244,8 @@ def test_a_vector_is_a_binary_score_of_class_1() -> None:
 def test_the_answer_has_the_float_width_of_the_question(dtype: type) -> None:
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     got = calibrator.predict_proba(LOGITS.astype(dtype)).dtype
-    assert got == (np.float64 if dtype is np.int32 else dtype)
+    # In float16 the two largest probabilities of a row would often be equal.
+    assert got == {np.int32: np.float64, np.float16: np.float32}.get(dtype, dtype)
 
 
 def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
@@ -261,7 +262,7 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
         calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected
     )
     tensor = calibrator.predict_proba(torch.from_numpy(LOGITS).bfloat16())
-    assert tensor.dtype == torch.bfloat16
+    assert tensor.dtype == torch.float32
     two = hcal.make_calibrator("ts").fit(LOGITS[:, 0], Y == 0, classes=["other", "cat"])
     assert list(two.predict_proba(frame["a"]).columns) == ["other", "cat"]
     assert two.predict_proba(pl.Series(LOGITS[:, 0])).columns == ["other", "cat"]
@@ -275,7 +276,7 @@ def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
         name = "worse"
         title = "Worse"
 
-        def _fit(self, x: Any, y: Any, weight: Any, groups: Any) -> Fitted:
+        def _fit(self, rows: Any) -> Fitted:
             return Fitted(Temperature(beta=np.array(50.0)), converged=False, message="gave up")
 
     with pytest.warns(hcal.CalibrationWarning) as caught:
@@ -284,7 +285,7 @@ def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
     assert said[0] == "worse: gave up"
     assert "left it worse than before" in said[1]
     assert not worse.converged_
-    assert worse.scores_["after"]["nll"] > worse.scores_["before"]["nll"]
+    assert worse.fit_.after["nll"] > worse.fit_.before["nll"]
 
 
 def test_every_door_refuses_masked_entries() -> None:

@@ -13,6 +13,11 @@ from hcal import inputs
 from hcal.text import one_line, quoted
 
 ClassName = str | int
+#: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
+PREFIX: Final = re.compile(
+    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?",
+    re.IGNORECASE,
+)
 #: The most characters of a name, which is shown in tables and becomes part of column names.
 LONGEST_NAME: Final = 1_000
 #: Texts that mean "no label", unless a class has that name.
@@ -108,6 +113,15 @@ def names_of_fit(
     if len(found) == n_classes and all(isinstance(c, str) for c in found) and is_text(y):
         return check_classes(found, n_classes)
     return None
+
+
+def class_part(column: str) -> str:
+    """Return the part of a column's name that names its class: all but a prefix that tells the kind of scores.
+
+    >>> class_part("logit_cat"), class_part("p_dog"), class_part("price")
+    ('cat', 'dog', 'price')
+    """
+    return PREFIX.sub("", column, count=1).strip("[] ") if PREFIX.match(column) else column
 
 
 def class_title(k: int, names: Sequence[ClassName] | None) -> str:

@@ -6,12 +6,15 @@ with the same sentence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.frames import Origin as Origin
+from hcal.frames import is_on_accelerator as is_on_accelerator
+from hcal.frames import restore as restore
+from hcal.frames import to_numpy as to_numpy
 from hcal.numerics import (
     FloatArray,
     IntArray,
@@ -29,90 +32,8 @@ INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
 MOST_ROWS = 1e12
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The library, type and labels of the input array, so that the result can be returned in the same form."""
-
-    library: str  # numpy, torch, pandas or polars
-    dtype: Any
-    device: Any = None
-    index: Any = None
-    columns: Any = None
-
-
 #: Scores (N, K) in float32 or float64, and the form in which they were given.
 Checked = tuple[FloatArray, Origin]
-
-
-def is_on_accelerator(x: Any) -> bool:
-    """Return whether scores are a tensor on a GPU or another accelerator; predictions are then computed there.
-
-    >>> is_on_accelerator([[0.0, 1.0]])
-    False
-    """
-    return getattr(getattr(x, "device", None), "type", "cpu") not in ("cpu", "meta")
-
-
-def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
-    """Convert an array of numpy, torch, pandas or polars, or nested lists, to numpy; also return its origin.
-
-    ``what`` is the name of the argument in error messages.
-
-    Examples
-    --------
-    >>> to_numpy([[1, 2]])[0]
-    array([[1, 2]])
-    """
-    library = type(x).__module__.partition(".")[0]
-    if library == "torch":
-        values = x.detach().cpu()
-        half = str(x.dtype) in ("torch.float16", "torch.bfloat16")
-        return (values.float() if half else values).numpy(), Origin(
-            "torch", x.dtype, device=x.device
-        )
-    if library == "pandas" or library == "polars":
-        return x.to_numpy(), Origin(
-            library, None, index=getattr(x, "index", None), columns=getattr(x, "columns", None)
-        )
-    if np.ma.is_masked(x):  # numpy drops the mask on conversion, and the hidden values would count
-        raise ValueError(
-            f"{what} has masked entries, first at {_first(x.mask)}: leave these out or fill them"
-        )
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise ValueError(f"{what} is not a rectangular array: {error}") from None
-    return array, Origin("numpy", array.dtype)
-
-
-def restore(array: FloatArray, origin: Origin, names: Any = None) -> Any:
-    """Return a float result (N, K) in the library, device and float width of the input.
-
-    The columns of a data frame are named after the classes (``names``), else as in the input, else 0..K−1.
-
-    Examples
-    --------
-    >>> restore(np.zeros((1, 2)), Origin("numpy", np.dtype("float32"))).dtype
-    dtype('float32')
-    """
-    if origin.library == "torch":
-        import torch
-
-        dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
-    if origin.library in ("pandas", "polars"):
-        if names is None:
-            fits = origin.columns is not None and len(origin.columns) == array.shape[1]
-            names = origin.columns if fits else range(array.shape[1])
-        if origin.library == "polars":
-            import polars as pl
-
-            return pl.DataFrame(array, schema=[str(name) for name in names])
-        import pandas as pd
-
-        return pd.DataFrame(array, index=origin.index, columns=names)
-    dtype = origin.dtype if np.issubdtype(origin.dtype, np.floating) else np.dtype(np.float64)
-    return array.astype(dtype, copy=False)
 
 
 def _as_float(array: NDArray[Any], what: str) -> FloatArray:
@@ -268,17 +189,28 @@ def check_scores(
     >>> check_scores([[0.5, 0.5]], input="probs")[0]
     array([[0.5, 0.5]])
     """
+    array, origin = to_numpy(logits, input)
+    return check_array(array, input, n_classes=n_classes), origin
+
+
+def check_array(
+    array: NDArray[Any], input: InputKind, *, n_classes: int | None = None
+) -> FloatArray:
+    """Check scores as :func:`check_scores` does, in a numpy array.
+
+    >>> check_array(np.array([0.5]), "probs")
+    array([[0.5, 0.5]])
+    """
     # A prediction of one row costs mostly calls: two of them are made only where they are needed.
     if input not in INPUT_KINDS:
         check_kind(input)
-    array, origin = to_numpy(logits, input)
     given = x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
     if x.ndim == 1 and x.size and n_classes in (None, 2):
         x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
         _refuse_shape(given.shape, input, n_classes)
     if input == "probs":
-        return _distributions(x, input), origin
+        return _distributions(x, input)
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.vdot(x, x)  # one fast pass; finite for nearly every valid input
     if not np.isfinite(total):
@@ -288,7 +220,7 @@ def check_scores(
         _refuse_probs(given)
     if input == "log_probs":
         _check_log_probs(x)
-    return x, origin
+    return x
 
 
 def to_logits(scores: Array, kind: str) -> Array:
@@ -523,7 +455,15 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
             if len(row) > 1:  # a question with one option needs no check: its probability is 1
                 check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
-    checked = check_scores(scores, input=kind)[0]
-    return np.asarray(
-        softmax(to_logits(checked, kind) if kind == "logits" else checked)
-    )  # −inf becomes 0
+    return probs_of(check_scores(scores, input=kind)[0], kind)
+
+
+def probs_of(checked: FloatArray, kind: InputKind) -> FloatArray:
+    """Return the probabilities (N, K) that checked scores state; a log-probability of −inf becomes 0.
+
+    >>> probs_of(np.array([[0.0, 0.0]]), "logits")
+    array([[0.5, 0.5]])
+    """
+    if kind == "probs":
+        return checked
+    return np.asarray(softmax(to_logits(checked, kind) if kind == "logits" else checked))

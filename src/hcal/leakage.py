@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from hcal import inputs
 from hcal.numerics import row_blocks, softmax
 
 #: A certificate is refused if at least this share of its rows was used in the fit.
@@ -196,18 +195,16 @@ def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
     >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
     1.0
     """
-    fitted = getattr(calibrator, "fitted_on_", None)
-    if fitted is None:
+    record = getattr(calibrator, "fit_", None)
+    if record is None:
         return None
+    fitted = record.fingerprint
     own = getattr(
         calibrator, "rows", None
     )  # a multiple-choice calibrator brings its questions to one width
     if own is not None:
         return overlap(fitted, np.asarray(own(scores)))
-    return overlap(
-        fitted,
-        inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0],
-    )
+    return overlap(fitted, calibrator.rows_like(scores).logits())
 
 
 def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:

@@ -42,11 +42,11 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
     assert "the rows it learned from" in result.output
     with np.load(task) as f:
         expected = hcal.make_calibrator("ts").fit(f["logits_cal"], f["y_cal"])
-    info = hcal.load(path).info_
-    assert info.pop("fitted_on") == {"file": "task.npz", "part": "cal", "sha256": checksum(task)}
-    assert info.pop("request") == {"input": "logits"}
-    assert info.pop("fitted_at").startswith("20")
-    assert info == expected.info_
+    fit = hcal.load(path).fit_
+    assert (fit.file, fit.part, fit.sha256) == ("task.npz", "cal", checksum(task))
+    assert fit.request == {"input": "logits"}
+    assert fit.date.startswith("20")
+    assert fit.after == expected.fit_.after
 
 
 def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
@@ -145,13 +145,9 @@ def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: P
     assert "class spam is now predicted when the model's own score is above" in told.output
     assert f"{moved} of 300 predictions change" in told.output
     found = json.loads(run("fit", task, "-o", model, "--json").stdout)
-    assert (found["method"], found["rows"], found["classes"], found["converged"]) == (
-        "pool",
-        300,
-        2,
-        True,
-    )
-    assert found["info"]["changed_predictions"] == moved
+    assert (found["method"], found["rows"], found["classes"]) == ("pool", 300, 2)
+    assert found["fit"]["converged"]
+    assert found["fit"]["details"]["changed_predictions"] == moved
 
 
 def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:

@@ -77,10 +77,11 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
             "--json",
         )
     one, two = (
-        hcal.load(tmp_path / f"{name}.hcal").info_["temperature"] for name in ("whole", "blocks")
+        hcal.load(tmp_path / f"{name}.hcal").fit_.details["temperature"]
+        for name in ("whole", "blocks")
     )
     assert one == pytest.approx(two, rel=1e-6)
-    assert hcal.load(tmp_path / "sample.hcal").info_["batches"]["rows_used"] == 1500
+    assert hcal.load(tmp_path / "sample.hcal").fit_.rows == 1500
     run("report", folder / "parts", "--model", folder / "m.hcal", "-o", tmp_path / "r.html")
     assert (tmp_path / "r.html").exists()
 

@@ -76,7 +76,7 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
         "cal.csv",
     ):
         assert words in told
-    assert json.loads(run("info", model, "--json").stdout)["info"]["request"]["id"] == "key"
+    assert json.loads(run("info", model, "--json").stdout)["fit"]["request"]["id"] == "key"
     wrong = table(tmp_path / "wrong.csv", 2).read_text().replace("logit_cat", "cat_score")
     (tmp_path / "wrong.csv").write_text(wrong)
     assert (

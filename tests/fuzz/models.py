@@ -88,7 +88,7 @@ def originals() -> list[bytes]:
             logits = rng.normal(size=(80, k)) * 2
             y = (logits + rng.normal(size=logits.shape)).argmax(axis=1)
             calibrator = quick(name).fit(logits, y)
-            calibrator.info_["request"] = Request(scores="p_*", label="y").to_json()
+            calibrator.fit_.details["request"] = Request(scores="p_*", label="y").to_json()
             hcal.save(calibrator, path)
             found.append(path.read_bytes())
     return found
@@ -199,7 +199,7 @@ def judge(path: Path) -> str:
         return f"load: {type(error).__name__}: {str(error)[:200]}"
     try:
         repr(calibrator)
-        Request().for_model(calibrator.info_.get("request"))
+        Request().for_model(calibrator.fit_.request)
         if calibrator.n_classes_ <= 5000:
             x = probes(calibrator.n_classes_, calibrator.input)
             for p in (calibrator.predict_proba(x), calibrator.predict_proba(x.astype(np.float32))):

@@ -54,16 +54,16 @@ def test_each_selector_gets_its_own_best_epoch():
     logits, y = synthetic()
     together = quick(logits, y, ALL_THREE)
     for select, result in together.items():
-        candidates = result.info["candidates"]
+        candidates = result.details["candidates"]
         assert [c["map"] for c in candidates] == list(FEW)
         best = min(candidates, key=lambda c: c["score"])
-        assert (result.info["map"], result.info["epoch"]) == (best["map"], best["epoch"])
+        assert (result.details["map"], result.details["epoch"]) == (best["map"], best["epoch"])
         # the fitted map is that epoch's: its score on the training set is the recorded one
         probs = np.exp(result.map(logits))
         score = SELECTORS[select](torch.from_numpy(probs), torch.from_numpy(y)).item()
         assert score == pytest.approx(best["score"], abs=2e-5)
     alone = quick(logits, y, ("score",))["score"]
-    assert alone.info["map"] == together["score"].info["map"]
+    assert alone.details["map"] == together["score"].details["map"]
     for key, value in alone.map.arrays().items():
         np.testing.assert_array_equal(value, together["score"].map.arrays()[key])
 
@@ -84,7 +84,7 @@ def test_same_seed_same_result():
 def test_mini_batches_learn():
     logits, y = synthetic(600)
     found = quick(logits, y, maps=("piecewise-1",), batch_size=100, learning_rate=0.05)["top_label"]
-    losses = found.info["loss_curve"]
+    losses = found.history["loss"]
     assert len(losses) == 30
     assert losses[-1] < 0.7 * losses[0]
 
@@ -118,9 +118,9 @@ def test_the_whole_object(tmp_path):
     np.testing.assert_allclose(cal.predict_proba(logits), same.predict_proba(logits), atol=1e-6)
     assert cal.preserves == "order"
     assert not cal.converged_
-    assert cal.info_["select"] == "score"
-    assert cal.info_["collapsed"] == ""
-    assert cal.scores_["after"]["accuracy"] == cal.scores_["before"]["accuracy"]
+    assert cal.fit_.details["select"] == "score"
+    assert cal.fit_.details["collapsed"] == ""
+    assert cal.fit_.after["accuracy"] == cal.fit_.before["accuracy"]
     hcal.save(cal, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
     np.testing.assert_array_equal(again.predict_proba(logits), cal.predict_proba(logits))
@@ -149,7 +149,7 @@ def test_the_near_uniform_trap_is_told():
         and "docs/why-not-the-papers-selector.md" in str(each.message)
         for each in told
     )
-    assert cal.info_["collapsed"].startswith("mean confidence")
+    assert cal.fit_.details["collapsed"].startswith("mean confidence")
 
 
 def test_both_references_of_the_piecewise_map():

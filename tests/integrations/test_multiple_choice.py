@@ -122,7 +122,11 @@ def test_it_saves_and_loads_like_every_calibrator(method: str, tmp_path) -> None
     hcal.save(cal, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
     assert again.get_params() == cal.get_params()
-    assert (again.scores_, again.converged_, again.n_classes_) == (cal.scores_, cal.converged_, 6)
+    assert (again.fit_.after, again.converged_, again.n_classes_) == (
+        cal.fit_.after,
+        cal.converged_,
+        6,
+    )
     for p, q in zip(cal.predict_proba(scores), again.predict_proba(scores), strict=True):
         np.testing.assert_array_equal(p, q)
 

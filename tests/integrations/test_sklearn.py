@@ -72,8 +72,8 @@ def test_any_classifier_with_string_labels_gets_better_or_stays(inner, flowers) 
     assert probs.shape == (150, 3)
     np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-9)
     assert set(model.predict(X)) <= set(y)
-    scores = model.calibrator_.scores_
-    assert scores["after"]["nll"] <= scores["before"]["nll"]
+    fit = model.calibrator_.fit_
+    assert fit.after["nll"] <= fit.before["nll"]
     assert (model.predict(X) == model.estimator_.predict(X)).all() or not isinstance(
         inner, GaussianNB
     )  # ts keeps order

@@ -138,12 +138,12 @@ def test_two_classes_take_one_score(ts) -> None:
 
 def test_a_tensor_on_a_device_is_predicted_there(default, monkeypatch) -> None:
     """The CPU plays the device: nothing comes to the host, NaN stays NaN, blocks do not matter."""
-    from hcal import inputs
     from hcal.integrations import torch as integration
+    from hcal.methods import base
 
     x = torch.from_numpy(synthetic(200, 4, seed=3)[0]).float()
     expected = default.predict_proba(x)
-    monkeypatch.setattr(inputs, "is_on_accelerator", lambda x: True)
+    monkeypatch.setattr(base, "is_on_accelerator", lambda x: True)
     monkeypatch.setattr(integration, "_BLOCK_SCORES", 100)
     torch.testing.assert_close(default.predict_proba(x), expected, atol=1e-5, rtol=0)
     assert torch.isnan(predict_on_device(default, x * torch.nan)).all()

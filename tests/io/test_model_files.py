@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import hcal
+from hcal.fit_record import FitRecord
 from hcal.io import model_file
-from hcal.io.model_file import check_info, read_model, write_model
+from hcal.io.model_file import read_model, write_model
 from helpers import synthetic
 
 
@@ -41,23 +43,20 @@ def refused(path: Path, message: str) -> None:
 
 
 def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
-    info = hcal.load(model).info_
+    fit = hcal.load(model).fit_.to_json()
     for changes, message in (
         ({"schema": 99}, "schema 99.*please upgrade"),
-        ({"schema": 2}, "was written by hcal 0.2 or before: fit again"),
-        ({"schema": 1}, "was written by hcal 0.2 or before: fit again"),
+        ({"schema": 3}, "was written by hcal 0.3 or before: fit again"),
+        ({"schema": 1}, "was written by hcal 0.3 or before: fit again"),
         ({"schema": "one"}, "not an hcal model file"),
         ({"name": "gone"}, "'gone', which is not registered here: import"),
         ({"params": {"gone": 1}}, "no parameter 'gone'"),
         ({"params": ...}, "not a whole hcal model file"),
-        ({"info": info | {"request": {"scores": 3}}}, "scores must be the name of a column"),
-        ({"info": info | {"request": [1]}}, "'request' must be an object"),
-        (
-            {"info": info | {"class_frequencies": [0.25] * 3}},
-            "'info.class_frequencies' must be K numbers",
-        ),
-        ({"info": info | {"notes": [1]}}, "'info.notes' must be a list of texts"),
-        ({"info": info | {"story": "x" * 20_000}}, "'info' holds a text of more than"),
+        ({"fit": fit | {"request": {"scores": 3}}}, "scores must be the name of a column"),
+        ({"fit": fit | {"request": [1]}}, "'fit.request' must be an object"),
+        ({"fit": fit | {"frequencies": [0.25] * 3}}, "'fit.frequencies' must be K numbers"),
+        ({"fit": fit | {"notes": [1]}}, "'fit.notes' must be a list of texts"),
+        ({"fit": fit | {"details": {"a": "x" * 20_000}}}, "'fit' holds a text of more than"),
     ):
         refused(changed(model, tmp_path / "m.hcal", **changes), message)
     whole = model.read_bytes()
@@ -81,26 +80,28 @@ def test_a_promise_that_the_method_does_not_make_is_refused(tmp_path: Path) -> N
     )
 
 
-def test_info_is_checked_as_data(model: Path) -> None:
+def test_the_record_of_a_fit_is_checked_as_data(model: Path) -> None:
     """150 tampered ones gave 53 internal errors."""
-    info = json.loads(json.dumps(hcal.load(model).info_))
-    assert check_info(info, 4) == info
+    record = hcal.load(model).fit_
+    fit = json.loads(json.dumps(record.to_json()))
+    assert FitRecord.from_json(fit, record.fingerprint).to_json() == fit
     deep: Any = 1
     for _ in range(50):
         deep = [deep]
-    for bad in (
-        [],
-        info | {"class_frequencies": [0.5, 0.5, float("nan"), 0]},
-        info | {"class_frequencies": "even"},
-        info | {"class_frequencies": [1, 1, -1, 0]},
-        info | {"notes": "one"},
-        info | {"fitted_on": [3]},
-        info | {"fitted_on": {"rows": "many"}},
-        info | {"more": deep},
-        info | {"k" * 20_000: 1},
+    for changes in (
+        {"frequencies": [0.5, 0.5, float("nan"), 0]},
+        {"frequencies": "even"},
+        {"frequencies": [1, 1, -1, 0]},
+        {"notes": "one"},
+        {"file": [3]},
+        {"rows": "many"},
+        {"score_range": [0, "x"]},
+        {"after": {"nll": "low"}},
+        {"details": {"more": deep}},
+        {"k" * 20_000: 1},
     ):
-        with pytest.raises(ValueError, match="'info"):
-            check_info(bad, 4)
+        with pytest.raises(ValueError, match="'fit"):
+            FitRecord.from_json(fit | changes, record.fingerprint)
 
 
 def test_every_flipped_bit_is_seen(model: Path, tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_the_container(model: Path, tmp_path: Path) -> None:
     refused(path, "not a regular file")
     refused(tmp_path, "is a directory")
     broken = hcal.load(model)
-    broken.info_ = {"not json": object()}
+    broken.fit_ = replace(broken.fit_, details={"not json": object()})
     with pytest.raises(TypeError, match="cannot be saved"):
         hcal.save(broken, tmp_path / "n.hcal")
     assert not (tmp_path / "n.hcal").exists()

@@ -51,11 +51,8 @@ def test_a_sample_that_holds_all_rows_is_the_fit_in_memory() -> None:
         np.testing.assert_allclose(
             found.predict_proba(x), whole.predict_proba(x), rtol=0, atol=1e-12
         )
-        assert found.info_["batches"] == {
-            "rows": 500,
-            "rows_used": 500,
-            "words": "fitted on all 500 rows",
-        }
+        used = np.count_nonzero(columns.get("weight", np.ones(500)))
+        assert (found.fit_.source_rows, found.fit_.rows) == (500, used)
 
 
 def test_the_sample_does_not_depend_on_the_blocks(
@@ -75,11 +72,11 @@ def test_the_sample_does_not_depend_on_the_blocks(
     ]
     for each in fits[1:]:
         np.testing.assert_array_equal(each.predict_proba(x), fits[0].predict_proba(x))
-    assert fits[0].info_["batches"]["words"] == "fitted on a sample of 700 of 3,000 rows"
-    frequencies = fits[0].info_["class_frequencies"]
+    assert fits[0].fit_.sampled == "fitted on a sample of 700 of 3,000 rows"
+    frequencies = fits[0].fit_.frequencies
     assert frequencies == pytest.approx(np.bincount(y) / len(y), abs=0.05)
     monkeypatch.setattr(module, "SAMPLE_SCORES", 900)  # many classes: fewer rows
-    assert fit_batches(hcal.make_calibrator("ts"), cut(x, y)).info_["batches"]["rows_used"] == 300
+    assert fit_batches(hcal.make_calibrator("ts"), cut(x, y)).fit_.rows == 300
 
 
 def test_names_of_classes_come_with_the_blocks() -> None:

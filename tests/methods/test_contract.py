@@ -73,7 +73,7 @@ def test_files_keep_everything(name: str, fitted: Fit, tmp_path: Path) -> None:
         z = synthetic(40, k, seed=9)[0].astype(width)
         np.testing.assert_array_equal(loaded.predict_proba(z), cal.predict_proba(z))
         assert loaded.get_params() == cal.get_params()
-        assert loaded.scores_ == cal.scores_
+        assert loaded.fit_.to_json() == cal.fit_.to_json()
         assert loaded.preserves == cal.preserves
 
 
@@ -145,7 +145,7 @@ def test_worse_than_before_and_not_converged_are_said(name: str) -> None:
             warnings.simplefilter("always")
             cal = quick(name).fit(z, y)
         said = [str(w.message) for w in caught if issubclass(w.category, hcal.CalibrationWarning)]
-        rose = cal.scores_["after"]["nll"] > cal.scores_["before"]["nll"] * (1 + 1e-6) + 1e-12
+        rose = cal.fit_.after["nll"] > cal.fit_.before["nll"] * (1 + 1e-6) + 1e-12
         assert rose == any("worse than before" in words for words in said)
         assert cal.converged_ == all("worse than before" in words for words in said)
     with pytest.warns(hcal.CalibrationWarning, match="worse than before"):

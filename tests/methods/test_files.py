@@ -68,19 +68,26 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
             "the map is of type 'Curves', declared is one of Temperature",
         ),
         ({"preserves": "everything"}, "'preserves' is 'everything'"),
-        ({"n_classes": 5}, "class_frequencies"),
-        ({"n_classes": 3.0}, "'n_classes' is float"),
-        ({"info": {}}, "class_frequencies"),
-        ({"scores": {"before": 1, "after": {}}}, "'scores.before' must be an object of numbers"),
-        ({"converged": "yes"}, "'converged' is str"),
-        ({"classes": ["cat", "cat", "dog", "eel"]}, "two classes are named 'cat'"),
-        ({"classes": ["cat", 1, "dog", "eel"]}, "all text or all integers"),
+        ({"kind": "scores"}, "input must be one of"),
+        ({"fit": {"frequencies": [0.5, 0.6]}}, "'fit.frequencies' must be K numbers"),
+        ({"fit": {"frequencies": None}}, "'fit.frequencies' must be K numbers"),
+        ({"fit": {"prior": [1.0]}}, "'fit.prior' must be K numbers"),
+        ({"fit": {"before": 1}}, "'fit.before' must be an object of numbers"),
+        ({"fit": {"converged": "yes"}}, "'fit.converged' must be true or false"),
+        ({"fit": {"rows": 3.0}}, "'fit.rows' must be a whole number"),
+        ({"fit": {"names": ["cat", "cat", "dog", "eel"]}}, "two classes are named 'cat'"),
+        ({"fit": {"names": ["cat", 1, "dog", "eel"]}}, "all text or all integers"),
+        ({"fit": {"notes": "text"}}, "'fit.notes' must be a list of texts"),
+        ({"fit": {"score_range": [1.0, 0.0]}}, "'fit.score_range' must be two ascending numbers"),
+        ({"fit": {"surprise": 1}}, "'fit.surprise' is not an entry of a fit"),
     ],
 )
 def test_a_tampered_header_is_refused(change: dict[str, Any], message: str) -> None:
     header, arrays = files.describe(hcal.make_calibrator("ts").fit(LOGITS, CODES))
+    header = json.loads(json.dumps(header))
+    fit = change.pop("fit", {})
     with pytest.raises(ValueError, match=message):
-        files.rebuild(header | change, arrays)
+        files.rebuild(header | change | {"fit": header["fit"] | fit}, arrays)
 
 
 # -- parameters ---------------------------------------------------------------------------------------
@@ -141,7 +148,7 @@ def test_your_own_method_is_a_class(tmp_path: Path) -> None:
     class Half(OneTemperature):
         name, title = "half", "Half"
 
-        def _fit(self, x: Any, y: Any, weight: Any, groups: Any) -> Any:
+        def _fit(self, rows: Any) -> Any:
             return self._found(0.5, True, "")
 
     hcal.register(Half)
@@ -172,7 +179,7 @@ def test_what_is_unclear_about_names_is_refused() -> None:
     cal = hcal.make_calibrator("ts").fit(LOGITS, Y, classes=NAMES)
     with pytest.raises(ValueError, match="y has"):
         cal.fit(LOGITS, CODES[:-1])
-    assert "class_names_" not in vars(cal)
+    assert not hasattr(cal, "fit_")
     with pytest.raises(ValueError, match="say which column is which class"):
         hcal.make_calibrator("ts").fit(LOGITS, Y)
     with pytest.raises(ValueError, match="classes has 3 names for 4 classes"):
@@ -186,7 +193,7 @@ def test_the_columns_of_a_frame_name_the_classes(library: str) -> None:
     module = pytest.importorskip(library)
     frame = module.DataFrame({name: LOGITS[:, k] for k, name in enumerate(NAMES)})
     assert hcal.make_calibrator("ts").fit(frame, Y).classes_.tolist() == NAMES
-    assert hcal.make_calibrator("ts").fit(frame, CODES).class_names_ is None
+    assert hcal.make_calibrator("ts").fit(frame, CODES).fit_.names is None
 
 
 # -- other class frequencies --------------------------------------------------------------------------
@@ -207,11 +214,11 @@ def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
     known, learned = cal.with_prior([0.1, 0.2, 0.7]), cal.with_prior_from(new)
     plain, *others = (hcal.metrics.nll(c.predict_proba(new), y_new) for c in (cal, known, learned))
     assert max(others) < 0.9 * plain
-    np.testing.assert_allclose(learned.info_["prior"], [0.1, 0.2, 0.7], atol=0.03)
+    np.testing.assert_allclose(learned.fit_.prior, [0.1, 0.2, 0.7], atol=0.03)
     hcal.save(known, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
     np.testing.assert_array_equal(again.predict_proba(new), known.predict_proba(new))
-    same = cal.with_prior(cal.info_["class_frequencies"]).predict_proba(z)
+    same = cal.with_prior(cal.fit_.frequencies).predict_proba(z)
     np.testing.assert_allclose(same, cal.predict_proba(z), atol=1e-12)
     twice = cal.with_prior([1, 2, 3]).with_prior([3, 2, 1]).predict_proba(z)
     np.testing.assert_array_equal(twice, cal.with_prior([3, 2, 1]).predict_proba(z))

@@ -230,4 +230,4 @@ def test_groups_stay_in_one_fold() -> None:
         )
         assert np.isfinite(grouped.predict_proba(z)).all()
         if name == "lece":  # with its own copies among the neighbours a row seems to know its label
-            assert grouped.info_["held_out_nll"] > alone.info_["held_out_nll"]
+            assert grouped.fit_.details["held_out_nll"] > alone.fit_.details["held_out_nll"]

@@ -19,6 +19,7 @@ from hcal.methods._log_odds import log_odds, platt_targets
 from hcal.methods.base import by_content
 from hcal.methods.folds import deal_folds
 from hcal.methods.smooth_spline import _bending, _grouped, _left_out, _natural
+from hcal.rows import Rows
 from hcal.solvers.nll import logistic
 from helpers import DATA, fit_quietly, synthetic
 
@@ -258,7 +259,8 @@ def test_cross_merges_by_geometric_means() -> None:
     score, y = binary(90)
     got = fit("venn_abers", score, y, folds=3).predict_proba(score)[:, 1]
     z = np.stack([np.zeros(90), score], axis=1)
-    x, labels, *_ = by_content(z, y, None, None)
+    rows = by_content(Rows.of(z, y, input="logits"))
+    x, labels = rows.scores, rows.labels
     fold = deal_folds(x, 3)
     parts = [
         fit("venn_abers", x[fold == f], labels[fold == f]).predict_interval(score) for f in range(3)

@@ -65,7 +65,7 @@ def test_errors_say_what_is_wrong(task) -> None:
             cal.fit(scores, labels)
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         hcal.MultilabelCalibrator("ts", input="probs").fit(z, y)
-    with pytest.raises(ValueError, match="fitted on 4"):
+    with pytest.raises(ValueError, match="for 4 labels"):
         cal.fit(z, y).predict_proba(z[:, :2])
 
 

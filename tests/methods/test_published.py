@@ -145,12 +145,12 @@ def test_softbin_at_the_published_temperature() -> None:
 def test_temperatures_are_those_of_the_check() -> None:
     logits, y, _, _ = load_task("cifar10_resnet110")
     found = {
-        n: hcal.make_calibrator(n).fit(logits, y).info_["temperature"]
+        n: hcal.make_calibrator(n).fit(logits, y).fit_.details["temperature"]
         for n in ("ts", "ec", "sctl", "ets")
     }
     expected = {"ts": 2.39501, "ec": 2.46306, "sctl": 2.4717, "ets": 2.5245}
     assert found == pytest.approx(expected, abs=1e-4)
-    assert 2.48 < hcal.make_calibrator("softbin").fit(logits, y).info_["temperature"] < 2.60
+    assert 2.48 < hcal.make_calibrator("softbin").fit(logits, y).fit_.details["temperature"] < 2.60
 
 
 @pytest.mark.data

@@ -11,6 +11,7 @@ from hcal.methods.base import by_content
 from hcal.methods.dec import critic_gain, train_critic
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.softbin import soft_binned_error
+from hcal.rows import Rows
 from hcal.solvers.temperature import top_probability
 from helpers import fit_quietly, synthetic
 
@@ -31,7 +32,7 @@ def test_ec_without_a_root_takes_an_end_of_the_bracket_and_warns() -> None:
     z, _ = synthetic(100)
     for y, least, most in ((z.argmax(axis=1), 0.01, 0.0101), (z.argmin(axis=1), 10, np.inf)):
         with pytest.warns(hcal.CalibrationWarning, match="no temperature gives"):
-            assert least * (1 - 1e-9) <= fit("ec", z, y).info_["temperature"] <= most
+            assert least * (1 - 1e-9) <= fit("ec", z, y).fit_.details["temperature"] <= most
 
 
 def test_ets_mixes_in_the_uniform_where_labels_are_noisy() -> None:
@@ -41,7 +42,7 @@ def test_ets_mixes_in_the_uniform_where_labels_are_noisy() -> None:
     z = 8 * z
     y = np.where(rng.random(4000) < 0.3, rng.integers(0, 4, 4000), z.argmax(axis=1))
     cal = fit("ets", z, y)
-    w = cal.info_["weights"]
+    w = cal.fit_.details["weights"]
     assert sum(w) == pytest.approx(1)
     assert w[2] > 0.05
     brier = hcal.metrics.brier
@@ -54,18 +55,20 @@ def test_sctl_is_ts_when_all_classes_fare_alike() -> None:
     rotated = np.concatenate([np.roll(z, s, axis=1) for s in range(4)])
     labels = np.concatenate([(y + s) % 4 for s in range(4)])
     ts, sctl = fit("ts", rotated, labels), fit("sctl", rotated, labels)
-    assert sctl.info_["temperature"] == pytest.approx(ts.info_["temperature"], rel=1e-6)
+    assert sctl.fit_.details["temperature"] == pytest.approx(
+        ts.fit_.details["temperature"], rel=1e-6
+    )
 
 
 def test_softbin_minimises_what_it_says() -> None:
     z, y = synthetic(800)
     cal = fit("softbin", z, y)
     hit, w = (z.argmax(axis=1) == y).astype(float), np.full(800, 1 / 800)
-    beta = 1 / cal.info_["temperature"]
+    beta = 1 / cal.fit_.details["temperature"]
     errors = [
         soft_binned_error(top_probability(z, beta * f), hit, w) for f in np.linspace(0.4, 2.5, 200)
     ]
-    assert cal.info_["error"] <= min(errors) + 1e-6
+    assert cal.fit_.details["error"] <= min(errors) + 1e-6
 
 
 def test_vs_and_beta_keep_absent_classes_and_what_they_maximise() -> None:
@@ -189,7 +192,8 @@ def test_lece_row_by_row() -> None:
 
 
 def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
-    z, y, *_ = by_content(*synthetic(80, seed=8), None, None)
+    rows = by_content(Rows.of(*synthetic(80, seed=8), input="logits"))
+    z, y = rows.scores, rows.labels
     p = hcal.softmax(z)
     sides = fold_sides(deal_folds(z, 4))
     best, choice = np.inf, (0.0, 0.0)
@@ -201,7 +205,7 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
             ]
             if np.mean(held_out) < best - 1e-12:
                 best, choice = float(np.mean(held_out)), (fraction, threshold)
-    info = fit_quietly(hcal.make_calibrator("lece", folds=4), z, y).info_
+    info = fit_quietly(hcal.make_calibrator("lece", folds=4), z, y).fit_.details
     assert (info["fraction"], info["threshold"]) == choice
     assert info["held_out_nll"] == pytest.approx(best, rel=1e-9)
 
@@ -209,7 +213,7 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
 def test_ts_lece_is_lece_after_ts() -> None:
     z, y = synthetic(200, seed=8)
     both, ts = fit("ts_lece", z, y), fit("ts", z, y)
-    chosen = {name: both.info_[name] for name in ("fraction", "threshold")}
+    chosen = {name: both.fit_.details[name] for name in ("fraction", "threshold")}
     after = fit_quietly(
         hcal.make_calibrator("lece", input="probs", **chosen), ts.predict_proba(z), y
     )

@@ -180,22 +180,24 @@ def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.Monkey
 def test_predictions_stay_unless_held_out_rows_prove_the_contrary() -> None:
     z, y = draw(1500, 4)
     kept = fit(z, y)
-    assert (kept.preserves, kept.info_["notes"]) == ("accuracy", [])
+    assert (kept.preserves, kept.fit_.notes) == ("accuracy", ())
     assert (kept.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
     z, y = draw(1500, 4, biased=True)
     free = fit(z, y)
     assert free.preserves is None
-    before, after = (100 * free.info_["held_out_accuracy"][key] for key in ("before", "after"))
+    before, after = (
+        100 * free.fit_.details["held_out_accuracy"][key] for key in ("before", "after")
+    )
     assert after > before + 5
-    assert free.info_["notes"][0] == (
+    assert free.fit_.notes[0] == (
         f"Predicted classes may change: on held-out rows accuracy rises from {before:.1f} % to {after:.1f} %. "
         "preserve='accuracy' keeps them."
     )
     changed = int((free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).sum())
-    assert free.info_["changed_predictions"] == changed
+    assert free.fit_.details["changed_predictions"] == changed
     stubborn = fit(z, y, preserve="accuracy")
     assert stubborn.preserves == "accuracy"
-    assert "costs accuracy" in stubborn.info_["notes"][0]
+    assert "costs accuracy" in stubborn.fit_.notes[0]
     assert (stubborn.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
     assert fit(z, y, preserve=None).preserves is None
     with pytest.raises(ValueError, match="preserve"):
@@ -219,14 +221,14 @@ def test_two_classes_keep_the_ranking_and_say_what_crosses() -> None:
     p = cal.predict_proba(np.sort(u))[:, 1]
     assert (np.diff(p) > 0).all()
     assert cal.preserves is None
-    threshold = 100 * cal.info_["threshold"]
+    threshold = 100 * cal.fit_.details["threshold"]
     assert threshold > 60
     said = f"class yes is now predicted when the model's own score is above {threshold:.1f} % (before: 50 %)"
-    assert said in cal.info_["notes"][0]
+    assert said in cal.fit_.notes[0]
     stays = fit(u, y, preserve="accuracy")
     side = stays.predict_proba(u)[:, 1] > 0.5
     assert (side == (u > 0)).all()
-    assert (stays.preserves, stays.info_["changed_predictions"]) == ("accuracy", 0)
+    assert (stays.preserves, stays.fit_.details["changed_predictions"]) == ("accuracy", 0)
     other = fit(-u, 1 - y).predict_proba(-u)
     np.testing.assert_allclose(other[:, ::-1], fit(u, y).predict_proba(u), atol=1e-9)
 
@@ -255,7 +257,7 @@ def test_groups_are_left_out_together() -> None:
             for c in (alone, together)
         ]
         assert nll[1] <= nll[0] + 0.02
-        assert alone.info_["weights"] != together.info_["weights"]
+        assert alone.fit_.details["weights"] != together.fit_.details["weights"]
 
 
 def test_few_rows_and_odd_ones() -> None:
@@ -383,7 +385,7 @@ def lines() -> Iterator[str]:
     }
     for name, ((z, y), params) in cases.items():
         cal = fit(z, y, **params)
-        yield f"{name}: {cal.preserves} {cal.info_}"
+        yield f"{name}: {cal.preserves} {cal.fit_.details} {cal.fit_.notes}"
         for field, value in {**cal.map_.arrays(), "probs": cal.predict_proba(z[:3])}.items():
             some = np.ravel(value)[:: 1 + np.size(value) // 24]
             yield "  ".join(["", field, *(f"{v:.7g}" for v in some)])

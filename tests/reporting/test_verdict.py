@@ -137,7 +137,7 @@ class _Uniform(TemperatureScaling):
 
     name = "uniform"
 
-    def _fit(self, x, y, weight, groups) -> Fitted:  # type: ignore[no-untyped-def]
+    def _fit(self, rows) -> Fitted:  # type: ignore[no-untyped-def]
         return self._found(1e-3, False, "never")
 
 

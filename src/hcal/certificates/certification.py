@@ -20,6 +20,7 @@ from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, cer
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
 from hcal.class_names import ClassName, check_classes, class_title, encode
+from hcal.fit_record import fitted_names
 from hcal.metrics.sample import Data, Sample, as_sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64
@@ -136,7 +137,7 @@ def certify(
                 "after a calibrator come its scores and labels: certify(cal, scores, y)"
             )
         found = leakage.fit_overlap(predictor, scores)
-        classes = getattr(predictor, "class_names_", None) if classes is None else classes
+        classes = fitted_names(predictor) if classes is None else classes
         probs, input = predictor.predict_proba(scores), "probs"
     elif y is not None:
         raise TypeError(
@@ -206,7 +207,7 @@ def _out_of_fold(
         )
     x = inputs.check_logits(scores, input=method.input)[0]
     n, k = x.shape
-    names = classes or getattr(method, "class_names_", None)
+    names = classes or fitted_names(method)
     names = None if names is None else check_classes(names, k)
     labels = inputs.check_labels(encode(y, names), n, k)
     if not 2 <= n_folds <= n // 2:
@@ -491,7 +492,8 @@ def certify_batches(
     from hcal.passes import add_up
 
     source.check_labels()
-    fitted_on = getattr(calibrator, "fitted_on_", None)
+    record = getattr(calibrator, "fit_", None)
+    fitted_on = None if record is None else record.fingerprint
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
     function = partial(_certify_piece, empty, calibrator)
     whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance)
@@ -509,8 +511,6 @@ def _certify_piece(
             if calibrator is None:
                 part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
                 continue
-            x = inputs.check_logits(
-                batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_
-            )[0]
+            x = calibrator.rows_like(batch.scores, whole=False).logits()
             part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)
     return part

@@ -157,7 +157,7 @@ def shape_of(data: DataFile) -> str:
     return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
-def before_after(scores: Mapping[str, Mapping[str, float]], title: str) -> Table:
+def before_after(scores: Mapping[str, Any], title: str) -> Table:
     """Return a table of scores before and after; lower is green, except for accuracy and mean confidence."""
     from rich.table import Table
 

@@ -134,7 +134,7 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
     out.print(
         f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it claims {now}."
     )
-    for note in calibrator.info_.get("notes", []):
+    for note in calibrator.fit_.notes:
         out.print(console.name(note))
     for when, each in sides.items():
         out.print(f"\n[bold]{when}[/]")

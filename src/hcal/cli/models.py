@@ -177,17 +177,11 @@ def _warnings(data: DataFile) -> list[str]:
 
 def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
     """Store in the model how its rows were read and from which file."""
-    from datetime import UTC, datetime
-
-    if not hasattr(calibrator, "info_"):
+    if not hasattr(calibrator, "remember_source"):
         return
     asked = {**files.request().to_json(), "input": data.kind}
     asked.pop("classes", None)
-    calibrator.info_ |= {
-        "request": asked,
-        "fitted_on": {"file": data.name, "part": data.part, "sha256": data.checksum()},
-        "fitted_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    calibrator.remember_source(asked, data.name, data.part, data.checksum())
 
 
 def facts(calibrator: Any) -> dict[str, Any]:
@@ -197,17 +191,13 @@ def facts(calibrator: Any) -> dict[str, Any]:
             "labels": list(calibrator.label_names_),
             "own_weight": calibrator.own_weight_.tolist(),
         }
-    names = getattr(calibrator, "class_names_", None)
     return {
         "title": calibrator.title,
         "input": calibrator.input,
         "classes": calibrator.n_classes_,
-        "class_names": None if names is None else list(names),
         "preserves": calibrator.preserves,
-        "converged": calibrator.converged_,
         "params": calibrator.get_params(deep=False),
-        "scores": calibrator.scores_,
-        "info": calibrator.info_,
+        "fit": calibrator.fit_.to_json(),
     }
 
 
@@ -220,15 +210,12 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
         )
         return
     title = f"{console.name(calibrator.title)} on {what} [dim](the rows it learned from; test it on others)[/]"
-    out.print(console.before_after(calibrator.scores_, title))
-    info = calibrator.info_
-    for note in [
-        *info.get("notes", []),
-        *([info["batches"]["words"]] if "batches" in info else []),
-    ]:
+    record = calibrator.fit_
+    out.print(console.before_after(record.to_json(), title))
+    for note in [*record.notes, *([record.sampled] if record.source_rows > record.rows else [])]:
         out.print(f"\n{console.name(note)}")
     out.print(f"\nwrote [bold]{model}[/]")
-    if info["fitted_on"]["part"]:
+    if record.part:
         out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
     else:
         output = _target(Path(), Path(f"probs{first.suffix}"))
@@ -361,7 +348,6 @@ def info(*, model: ModelFile, shown: Shown) -> None:
     }
     if hasattr(calibrator, "map_"):
         found["fingerprint"] = model_fingerprint(calibrator)
-        found["rows"] = int(calibrator.fitted_on_["rows"])
         found["arrays"] = {name: list(a.shape) for name, a in calibrator.map_.arrays().items()}
     found |= facts(calibrator)
     shown.show(found, lambda: _show_info(found))
@@ -369,24 +355,25 @@ def info(*, model: ModelFile, shown: Shown) -> None:
 
 def _show_info(found: dict[str, Any]) -> None:
     """Print the facts about a model file, one per line."""
-    out, told = console.out(), found.get("info", {})
+    out = console.out()
+    fit = found.get("fit", {})
     lines = {
         "file": f"{found['model']} (sha256 {found['sha256'][:16]}…)",
         "method": f"{found['method']}, {found.get('title', '')}",
-        "classes": found.get("class_names") or found.get("classes") or found.get("labels"),
+        "classes": fit.get("names") or found.get("classes") or found.get("labels"),
         "input": found.get("input"),
         "preserves": found.get("preserves"),
-        "fitted": f"{told.get('fitted_at', 'date unknown')} on {found.get('rows', 'an unknown number of')} rows",
-        "from": told.get("fitted_on", {}).get("file"),
-        "asked for": ", ".join(f"{k} {v}" for k, v in told.get("request", {}).items()) or None,
+        "fitted": f"{fit['date']} on {fit['rows']:,} rows" if fit else None,
+        "from": fit.get("file"),
+        "options": ", ".join(f"{k} {v}" for k, v in fit.get("request", {}).items()) or None,
     }
     for name, value in lines.items():
         if value is not None:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             out.print(f"[cyan]{name:<10}[/] {console.name(shown)}")
-    if scores := found.get("scores"):
-        out.print(console.before_after(scores, "on the calibration rows"))
-    for note in told.get("notes", []):
+    if fit.get("before"):
+        out.print(console.before_after(fit, "on the calibration rows"))
+    for note in fit.get("notes", []):
         out.print(console.name(note))
 
 

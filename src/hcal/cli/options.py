@@ -75,16 +75,18 @@ class Files:
         asked = Request(**{name: value for name, value in given.items() if name != "file"})
         if calibrator is None:
             return asked
-        remembered = getattr(calibrator, "info_", {}).get(
-            "request", {}
-        )  # a multilabel calibrator has no info_
-        return asked.for_model({"input": calibrator.input, **remembered})
+        from hcal.fit_record import fitted_kind
+
+        record = getattr(calibrator, "fit_", None)  # a multilabel calibrator has none
+        remembered = {} if record is None else record.request
+        return asked.for_model({"input": fitted_kind(calibrator), **remembered})
 
     def read(self, calibrator: Any = None, **options: Any) -> DataFile:
         """Read all rows, with columns and classes in the order of the calibrator if there is one."""
+        from hcal.fit_record import fitted_names
         from hcal.io import read
 
-        order = getattr(calibrator, "class_names_", None)
+        order = fitted_names(calibrator)
         data = read(self.file, self.request(calibrator), order=order, peak=_PEAK, **options)
         for note in data.notes:
             console.say("note", "cyan", note)
@@ -92,9 +94,10 @@ class Files:
 
     def batches(self, rows: int | None, calibrator: Any = None, **options: Any) -> Batches:
         """Return the rows block by block, with columns and classes in the order of the calibrator if there is one."""
+        from hcal.fit_record import fitted_names
         from hcal.io import batches
 
-        order = getattr(calibrator, "class_names_", None)
+        order = fitted_names(calibrator)
         return batches(self.file, self.request(calibrator), rows=rows, order=order, **options)
 
     @property

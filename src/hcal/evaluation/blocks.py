@@ -97,9 +97,7 @@ class _Part:
             probs = inputs.check_probs(calibrator.predict_proba(batch.scores))[0]
             self.after.update(probs, batch.y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-            x = inputs.check_logits(
-                batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_
-            )[0]
+            x = calibrator.rows_like(batch.scores, whole=False).logits()
             self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
         if self.groups is not None:
             self.groups.update(probs, batch.y, batch.groups)
@@ -209,8 +207,9 @@ def evaluate_batches(
     for evaluation, streamed in zip(drawn, (whole.before, whole.after), strict=False):
         found.append(_over_all(evaluation, streamed, *found))
     result, before, overlap = found[-1], None if calibrator is None else found[0], None
-    if (fitted := getattr(calibrator, "fitted_on_", None)) is not None and whole.rows is not None:
-        overlap = leakage.overlap(fitted, whole.rows)
+    record = getattr(calibrator, "fit_", None)
+    if record is not None and whole.rows is not None:
+        overlap = leakage.overlap(record.fingerprint, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
         bounds = streamed.bounds()

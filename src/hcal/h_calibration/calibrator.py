@@ -16,6 +16,7 @@ from hcal.methods.base import CalibrationWarning, Calibrator, Fitted
 from hcal.methods.parameters import Between, Count, Seed, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
+from hcal.rows import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,13 +70,13 @@ class HCalibrator(Calibrator):
     >>> logits = rng.normal(0, 2, (400, 3))
     >>> y = (logits + rng.gumbel(size=(400, 3))).argmax(axis=1)
     >>> cal = HCalibrator(maps="piecewise-1", epochs=300).fit(3 * logits, y)
-    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    >>> cal.fit_.after["nll"] < cal.fit_.before["nll"]
     True
     """
 
     name = "h"
     title = "h-calibration (the paper's)"
-    preserves = "order"
+    promises = "order"
     weighted = True
     map_types = (TableMap, MixtureMap)
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -91,9 +92,10 @@ class HCalibrator(Calibrator):
     random_state: Seed = 0
     verbose: bool = False
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         load_extra("training 'h'", "torch", "torch")
         from hcal.h_calibration.trainable_maps import PAPER_MAPS
         from hcal.h_calibration.training import AdamSettings
@@ -116,7 +118,7 @@ class HCalibrator(Calibrator):
             x, y, names, select=[self.select], settings=AdamSettings(epochs=self.epochs, batch_size=self.batch_size),
             device=self.device or "cpu", random_state=self.random_state, verbose=self.verbose,
         )[self.select]  # fmt: skip
-        if why := fitted.info["collapsed"]:
+        if why := fitted.details["collapsed"]:
             words = (
                 f"h: the map chosen by select={self.select!r} is nearly uniform ({why}): do not use its "
                 "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
@@ -228,13 +230,16 @@ def _winner(
         "map": winner.name,
         "epoch": best.epoch,
         "candidates": [c.record(select) for c in candidates],
-        "loss_curve": winner.trained.losses,
         "collapsed": _collapsed(probs, y, before),
     }
     converged = winner.trained.stopped
     message = f"{winner.name} was still improving after {winner.trained.epochs} epochs"
     return Fitted(
-        winner.module.fitted(winner.reference), converged, "" if converged else message, info
+        winner.module.fitted(winner.reference),
+        converged,
+        "" if converged else message,
+        details=info,
+        history={"loss": winner.trained.losses},
     )
 
 

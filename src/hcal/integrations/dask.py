@@ -74,7 +74,7 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
         raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
     if frame:
         narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
-        names = scores.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
+        names = scores.columns if calibrator.fit_.names is None else list(calibrator.fit_.names)
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)

@@ -10,19 +10,18 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
 from hcal.io.files import atomic_path, open_regular, parse_json
-from hcal.io.request import Request
 from hcal.text import one_line
 
-#: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.
-#: 3: the arrays are the fields of a map; the header has the map's options and the request of the fit.
-SCHEMA = 3
+#: Raised when the layout of a saved calibrator changes; every number from 4 on stays readable for ever.
+#: 4: the header has the kind of the scores and the record of the fit; the arrays are the fields of a map.
+SCHEMA = 4
 Arrays = dict[str, NDArray[Any]]
 #: The most bytes of a file's header: names, parameters, scores and facts about the fit.
 MOST_HEADER = 16_000_000
@@ -57,7 +56,7 @@ def write_model(
     text = json.dumps({"schema": SCHEMA, "hcal": __version__, **header}, default=_plain)
     if len(text) > MOST_HEADER // 2:
         raise ValueError(
-            f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}"
+            f"the record of the fit has {len(text)} characters; the limit is {MOST_HEADER // 2}"
         )
     with atomic_path(path) as temporary:
         # save_file would write a temporary file of its own, which a killed process would leave behind.
@@ -126,8 +125,8 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
         )
-    if schema < 3:
-        raise ValueError(f"{path} was written by hcal 0.2 or before: fit again")
+    if schema < 4:
+        raise ValueError(f"{path} was written by hcal 0.3 or before: fit again")
     if not np.array_equal(arrays.pop(CHECKSUM, np.empty(0)), digest(text, arrays)):
         raise ValueError(f"{path} is damaged: its checksum is not that of its content")
     return header, arrays
@@ -142,71 +141,3 @@ def reason(error: BaseException) -> str:
     "KeyError('name')"
     """
     return one_line(error if isinstance(error, ValueError) else repr(error), 300)
-
-
-# -- what a header says about the fit -----------------------------------------------------------------
-
-#: The deepest nesting and the longest text of what a header says about the fit.
-MOST_LEVELS: Final = 8
-MOST_CHARACTERS: Final = 10_000
-
-
-def check_info(info: Any, n_classes: int) -> dict[str, Any]:
-    """Return what a header says about the fit; refuse it if it is too long or too deep.
-
-    The entries that hcal itself uses (the frequencies of the classes, the notes, the file and the request) must have
-    the right types; all others are only shown.
-
-    Parameters
-    ----------
-    info : dict
-        Plain values, as JSON has them.
-    n_classes : int
-
-    Examples
-    --------
-    >>> check_info({"class_frequencies": [0.25, 0.75]}, 2)
-    {'class_frequencies': [0.25, 0.75]}
-    >>> check_info({"class_frequencies": [0.25, 0.25]}, 2)
-    Traceback (most recent call last):
-    ...
-    ValueError: 'info.class_frequencies' must be K numbers that sum to 1
-    """
-    if not isinstance(info, dict):
-        raise ValueError("'info' must be an object")
-    _check_values(info, MOST_LEVELS)
-    shares, notes, origin = (
-        info.get("class_frequencies", []),
-        info.get("notes", []),
-        info.get("fitted_on", {}),
-    )
-    numbers = (
-        isinstance(shares, list)
-        and len(shares) == n_classes
-        and {type(v) for v in shares} <= {int, float}
-    )
-    if not numbers or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
-        raise ValueError("'info.class_frequencies' must be K numbers that sum to 1")
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise ValueError("'info.notes' must be a list of texts")
-    if not isinstance(origin, dict) or type(origin.get("rows", 0)) is not int:
-        raise ValueError("'info.fitted_on' must be an object with the rows and the file")
-    Request.from_json(info.get("request", {}))
-    return info
-
-
-def _check_values(value: Any, levels: int) -> None:
-    """Refuse deeper nesting, or longer texts, than a fit writes."""
-    if not levels:
-        raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")
-    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-        raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
-    inner = (
-        [*value, *value.values()]
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list)
-        else ()
-    )
-    for each in inner:
-        _check_values(each, levels - 1)

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from hcal.class_names import PREFIX, class_part
 from hcal.inputs import INPUT_KINDS, InputKind
 from hcal.text import one_line, quoted
 
@@ -36,11 +37,6 @@ _REMEMBERED: Final = ("scores", *ROLES, "input", "unit", "option_score", "classe
 #: The fields that decide what the scores mean, with their defaults: a file must agree with the model.
 _MEANING: Final = {"input": None, "unit": "fraction", "option_score": "sum"}
 _LONGEST: Final = 10_000
-#: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
-_PREFIX: Final = re.compile(
-    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -315,7 +311,7 @@ def _class_parts(columns: Sequence[str], wanted: str | None) -> list[str]:
     if wanted is not None and wanted.count("*") == 1 and not any(c in wanted for c in "?["):
         start, _, end = wanted.partition("*")
         return [c.removeprefix(start).removesuffix(end).strip("[] ") for c in columns]
-    return [_PREFIX.sub("", c, count=1).strip("[] ") if _PREFIX.match(c) else c for c in columns]
+    return [class_part(c) for c in columns]
 
 
 def _by_number(columns: list[str], parts: Sequence[str]) -> list[str]:
@@ -333,5 +329,5 @@ def kind_by_name(column: str) -> InputKind | None:
     >>> [kind_by_name(name) for name in ("logit_cat", "log_prob_3", "p_cat", "cat", "price")]
     ['logits', 'log_probs', 'probs', None, None]
     """
-    match = _PREFIX.match(column)
+    match = PREFIX.match(column)
     return None if match is None else match.lastgroup  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.inputs import INPUT_KINDS, to_logits
+from hcal.inputs import INPUT_KINDS, InputKind, to_logits
 from hcal.maps.base import Map, array, map_type, option
 from hcal.numerics import Float64, FloatArray
 from hcal.xp import Array, namespace
@@ -28,7 +28,7 @@ class Prediction(Map):
     """Turns scores of the declared kind into probabilities."""
 
     map: Map
-    kind: str = option("what the scores are", INPUT_KINDS, "logits")
+    kind: InputKind = option("what the scores are", INPUT_KINDS, "logits")
     preserves: str | None = option("what is promised", ("order", "accuracy", None), None)
     floor: Array = array(
         "what a probability of 0 is taken for", low=_LEAST_FLOOR, high=0.5, optional=True

@@ -18,6 +18,7 @@ from hcal.maps.base import ProbabilityMap, array, map_type, option
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
+from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 #: Knots and values of the curve of one class.
@@ -203,9 +204,10 @@ class CurvePerClass(Calibrator):
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         """Check parameters and rows, and return the function that learns the curve of one class."""
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         probs = xp.rounded(softmax(x))
         curves = fit_curves(probs, y, weight, self._curve(probs, y))
         total = len(y) if weight is None else float(weight.sum())

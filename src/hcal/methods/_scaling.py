@@ -35,7 +35,7 @@ class Temperature(Map):
 class OneTemperature(Calibrator):
     """Base of the methods with prediction softmax(z/T), which differ only in how they find T."""
 
-    preserves = "order"
+    promises = "order"
     weighted = True
     map_types = (Temperature,)
 

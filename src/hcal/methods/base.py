@@ -1,7 +1,7 @@
 """The base class of all calibrators.
 
 A method is one file in this folder with one subclass of :class:`Calibrator`. It defines one function, ``_fit``, which
-learns a :class:`hcal.maps.base.Map` from checked logits and labels. Input checks, array libraries, warnings, scores
+learns a :class:`hcal.maps.base.Map` from checked rows of logits. Input checks, array libraries, warnings, scores
 before and after, class frequencies and keeping the argmax are done here and in :mod:`hcal.maps.prediction`.
 """
 
@@ -11,26 +11,28 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal import inputs, leakage
-from hcal.class_names import ClassName, encode, names_of_fit, with_names
+from hcal import leakage
+from hcal._version import __version__
+from hcal.class_names import with_names
+from hcal.fit_record import FitRecord
+from hcal.frames import is_on_accelerator
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
-from hcal.metrics.scores import Scores, score_probs
+from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.rows import ClassNames, Rows
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy"] | None
-_Names = tuple[ClassName, ...] | None
-#: Scores, labels, weights and groups.
-_Rows = tuple[FloatArray, IntArray, Float64 | None, IntArray | None]
 
 #: A fit with more scores than this predicts its own rows by the compiled kernel; for fewer, loading it takes longer.
 _MANY_SCORES = 1_000_000
@@ -38,8 +40,13 @@ _MANY_SCORES = 1_000_000
 _MOST_COPIES = 200_000
 #: A fit warns if the sum of the weights is this many times the number of rows, or the inverse.
 _FAR = 5.0
-#: Entries of ``info_`` about predictions, which are no longer true after ``with_prior``.
-_OF_PREDICTIONS = {"notes", "changed_predictions", "threshold"}
+#: Attributes of versions before 0.4, and where their content is now.
+_MOVED = {
+    "scores_": "fit_.before and fit_.after",
+    "info_": "fit_.details, fit_.notes and fit_.frequencies",
+    "fitted_on_": "fit_.rows and fit_.fingerprint",
+    "class_names_": "fit_.names",
+}
 
 
 class CalibrationWarning(UserWarning):
@@ -57,42 +64,45 @@ class Fitted:
     converged : bool
     message : str
         The text of the warning if ``converged`` is false.
-    info : dict
-        JSON-able facts for the user: chosen hyperparameters, iterations, notes.
+    details : dict
+        Plain values for the user: chosen hyperparameters, iterations.
+    notes : tuple of str
+        Sentences for the user.
     preserves : {"order", "accuracy", None, "as declared"}
         What this fit preserves, if that differs from the declaration of the class.
+    history : dict of lists
+        What the training recorded after each epoch.
     """
 
     map: Map
     converged: bool = True
     message: str = ""
-    info: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     preserves: Preserves | Literal["as declared"] = "as declared"
+    history: dict[str, Any] = field(default_factory=dict)
 
 
 class Calibrator(TakesScores, ABC):
-    """Base of every calibrator: ``fit(logits, y)``, then ``predict_proba(logits)``.
+    """Base of every calibrator: ``fit(scores, y)``, then ``predict_proba(scores)``.
 
-    Subclasses set ``name``, ``title``, ``preserves`` and ``map_types`` and write ``_fit``. The constructor only
+    Subclasses set ``name``, ``title``, ``promises`` and ``map_types`` and write ``_fit``. The constructor only
     stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
 
     Attributes
     ----------
     input : {"logits", "probs", "log_probs"}
-        What the scores are, in ``fit`` and in ``predict_proba``; every method takes it.
-    map_ : Map
-        What was learned: an object of arrays that turns logits into log-probabilities.
-    n_classes_ : int
-    classes_ : array of shape (K,)
-    converged_ : bool
-    scores_ : dict
-        ``{"before": {...}, "after": {...}}`` on the calibration set.
-    info_ : dict
+        What the scores of the next fit are; every method takes it.
+    prediction_ : Prediction
+        The formula of a prediction: the kind of the scores, the map that was learned, and what it preserves.
+    fit_ : FitRecord
+        What is known about the fit: rows, class frequencies, names, scores before and after, notes.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    preserves: Preserves = None
+    #: What every fit of the method preserves; ``preserves`` says what this fit does.
+    promises: ClassVar[Preserves] = None
     #: The types of map that a fit may learn, including inner maps; a model file may name no other.
     map_types: ClassVar[tuple[type[Map], ...]] = ()
     #: Variants such as ``h:class_wise``: the word after the colon, and the parameters that it stands for.
@@ -104,27 +114,26 @@ class Calibrator(TakesScores, ABC):
     #: Whether probabilities below all that the calibration set shows are raised to a floor.
     floored: ClassVar[bool] = True
 
-    map_: Map
     prediction_: Prediction
-    n_classes_: int
-    class_names_: _Names = None
-    converged_: bool
-    info_: dict[str, Any]
-    scores_: dict[str, Scores]
-    fitted_on_: dict[str, NDArray[Any]]
+    fit_: FitRecord
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "preserves" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} declares 'preserves': since 0.4 a method declares 'promises'"
+            )
 
     @abstractmethod
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
-        """Learn from finite float64 logits (N, K), labels (N,), and weights and groups (N,) or None."""
+    def _fit(self, rows: Rows) -> Fitted:
+        """Learn from rows of finite float64 logits with labels, and weights and groups where there are any."""
 
     # -- public -----------------------------------------------------------------------------------
 
     def fit(
         self,
-        logits: Any,
-        y: Any,
+        scores: Any,
+        y: Any = None,
         sample_weight: Any = None,
         *,
         groups: Any = None,
@@ -134,8 +143,9 @@ class Calibrator(TakesScores, ABC):
 
         Parameters
         ----------
-        logits : array-like of shape (N, K), or (N,) for a binary score
-            Logits, probabilities or log-probabilities, as the parameter ``input`` says.
+        scores : array-like of shape (N, K), or (N,) for a binary score
+            Logits, probabilities or log-probabilities, as the parameter ``input`` says. Also checked
+            :class:`~hcal.rows.Rows`, which hold all other arguments.
         y : array-like of shape (N,)
             Integer labels 0..K−1, or the names that ``classes`` lists.
         sample_weight : array-like of shape (N,), optional
@@ -144,94 +154,86 @@ class Calibrator(TakesScores, ABC):
         groups : array-like of shape (N,), optional
             Rows of one group depend on each other; methods with held-out rows keep a group together.
         classes : sequence of K str or int, optional
-            Names of the classes in the order of the columns; ``predict`` then returns them. Not needed for a DataFrame
-            whose columns are named like the labels.
+            Names of the classes in the order of the columns; ``predict`` then returns them. A frame whose columns
+            have these names is put in their order. Not needed for a frame whose columns are named like the labels.
         """
         self._forget()
         check_params(type(self), self.get_params())
-        x, origin = inputs.check_logits(logits, input=self.input)
-        names = names_of_fit(classes, y, origin.columns, x.shape[1])
-        labels = inputs.check_labels(encode(y, names), *x.shape)
-        weight = self._check_weight(sample_weight, len(x))
-        members = inputs.check_groups(groups, len(x))
-        fitted_on = leakage.fingerprint(x)
-        x, labels, weight, members = by_content(x, labels, weight, members)
-        if self.grouped and weight is not None:
-            x, labels, weight, members = as_copies(x, labels, weight, members)
-        floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
-        inner = x.astype(np.float64, copy=False)
-        fitted = self._fit(
-            inner if floor is None else raise_to_floor(inner, floor),
-            labels,
-            weight,
-            members if self.grouped else None,
+        rows = self._rows_to_fit(scores, y, sample_weight, groups, classes)
+        fingerprint = leakage.fingerprint(rows.logits())
+        rows = as_copies(by_content(rows)) if self.grouped else by_content(rows)
+        floor = self._floor_of(rows)
+        fitted = named(self._fit(self._prepared(rows, floor)), rows.names)
+        self.prediction_ = Prediction(
+            map=fitted.map,
+            kind=rows.kind,
+            preserves=self.promises if fitted.preserves == "as declared" else fitted.preserves,
+            floor=floor,
+            prior=None,
         )
-        mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
-        fitted = named(
-            replace(fitted, info=fitted.info | {"class_frequencies": (mass / mass.sum()).tolist()}),
-            names,
-        )
-        self._remember(fitted, x.shape[1], names, floor=floor)
-        self.fitted_on_ = fitted_on
         try:
-            given = (
-                np.exp(x) if self.input == "probs" else x
-            )  # scores from which x can be computed again
-            after = self.prediction_.in_blocks(given, kernel=x.size > _MANY_SCORES)
-            both = {"before": softmax(x), "after": after}
-            self.scores_ = {
-                when: score_probs(probs, labels, weight) for when, probs in both.items()
-            }
+            self.fit_ = self._record(rows, fitted, fingerprint)
         except BaseException:
             self._forget()
             raise
         self._warn(fitted)
         return self
 
-    def predict_proba(self, logits: Any) -> Any:
+    def predict_proba(self, scores: Any) -> Any:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
         ----------
-        logits : array-like of shape (N, K), or (N,) for a binary score
+        scores : array-like of shape (N, K), or (N,) for a binary score
+            Columns that have names are put in the order of the fit by name.
 
         Returns
         -------
         array of shape (N, K)
+            The columns in the order of ``classes_``.
         """
-        if inputs.is_on_accelerator(logits):
+        if not isinstance(scores, np.ndarray) and is_on_accelerator(scores):
             from hcal.integrations.torch import predict_on_device
 
-            return predict_on_device(self, logits)
-        scores, origin = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        return inputs.restore(self.prediction_.in_blocks(scores), origin, self.class_names_)
+            return predict_on_device(self, scores)
+        rows = Rows.of_scores(scores, input=self.prediction_.kind, like=self.fit_)
+        return rows.restored(self.prediction_.in_blocks(rows.scores))
 
-    def predict(self, logits: Any) -> NDArray[Any]:
+    def predict(self, scores: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
 
         Parameters
         ----------
-        logits : array-like of shape (N, K)
+        scores : array-like of shape (N, K)
 
         Returns
         -------
         array of shape (N,)
         """
-        scores, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        return np.asarray(self.classes_[self.prediction_.in_blocks(scores).argmax(axis=1)])
+        probs = self.prediction_.in_blocks(self.rows_like(scores).scores)
+        return np.asarray(self.classes_[probs.argmax(axis=1)])
 
-    def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, scores: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the negative NLL, since accuracy could not tell most calibrators apart.
 
         Parameters
         ----------
-        logits : array-like of shape (N, K)
+        scores : array-like of shape (N, K)
         y : array-like of shape (N,)
         """
         from hcal.metrics import nll
 
-        return -nll(
-            self.predict_proba(logits), encode(y, self.class_names_), sample_weight=sample_weight
+        rows = self.rows_like(scores, y, weight=sample_weight)
+        probs = self.prediction_.in_blocks(rows.scores)
+        return -nll(probs, rows.labels, sample_weight=rows.weight)
+
+    def rows_like(self, scores: Any, y: Any = None, *, whole: bool = True, **others: Any) -> Rows:
+        """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
+
+        ``others`` are ``weight``, ``groups``, ``by``, ``ids`` and ``start`` of :meth:`hcal.rows.Rows.of`.
+        """
+        return Rows.of(
+            scores, y, input=self.prediction_.kind, like=self.fit_, whole=whole, **others
         )
 
     def with_prior(self, frequencies: Any) -> Self:
@@ -245,7 +247,8 @@ class Calibrator(TakesScores, ABC):
         Returns
         -------
         Calibrator
-            A new fitted calibrator, which saves, loads and exports like any other. The argmax may change.
+            A new fitted calibrator, which saves, loads and exports like any other. The argmax may change. Its record
+            has no scores before and after: those of the fit belong to the old frequencies.
 
         Examples
         --------
@@ -254,9 +257,9 @@ class Calibrator(TakesScores, ABC):
         >>> cal.with_prior([0.5, 0.5]).predict_proba([[0.0, 2.0]]).round(2)
         array([[0.5, 0.5]])
         """
-        old = np.asarray(self.info_["class_frequencies"])
+        old = self.fit_.frequencies
         new = prior.check_frequencies(frequencies, old.size)
-        return self._with_prior(new, prior.log_ratio(new, old, self.class_names_))
+        return self._with_prior(new, prior.log_ratio(new, old, self.fit_.names))
 
     def with_prior_from(self, scores: Any) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
@@ -267,99 +270,160 @@ class Calibrator(TakesScores, ABC):
         Parameters
         ----------
         scores : array-like of shape (N, K)
-            Scores of the new rows, of the kind ``input``. Only the class frequencies may differ from the calibration
+            Scores of the new rows, of the kind of the fit. Only the class frequencies may differ from the calibration
             set; P(scores | class) must be the same.
 
         Returns
         -------
         Calibrator
-            As from :meth:`with_prior`; ``info_["prior"]`` holds the frequencies found.
+            As from :meth:`with_prior`; ``fit_.prior`` holds the estimated frequencies.
         """
-        old = np.asarray(self.info_["class_frequencies"])
-        checked, _ = inputs.check_scores(scores, input=self.input, n_classes=self.n_classes_)
-        probs = self._with_prior(old, None).prediction_.in_blocks(checked).astype(np.float64)
+        old = self.fit_.frequencies
+        rows = self.rows_like(scores)
+        probs = self._with_prior(old, None).prediction_.in_blocks(rows.scores).astype(np.float64)
         new = prior.estimate_frequencies(probs, old)
         # Nothing can be learned about a class without calibration rows: its probability is not changed.
         return self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
 
+    def remember_source(self, request: dict[str, Any], file: str, part: str, sha256: str) -> None:
+        """Note in the record of the fit how its rows were read, and from which file."""
+        self.fit_ = replace(self.fit_, request=request, file=file, part=part, sha256=sha256)
+
+    # -- what was learned -------------------------------------------------------------------------
+
+    @property
+    def map_(self) -> Map:
+        """What was learned: an object of arrays that turns logits into log-probabilities."""
+        return self.prediction_.map
+
+    @property
+    def preserves(self) -> Preserves:
+        """What a prediction preserves; before the fit, what every fit of the method does."""
+        if "prediction_" not in vars(self):
+            return self.promises
+        return self.prediction_.preserves  # type: ignore[return-value]
+
+    @property
+    def n_classes_(self) -> int:
+        """The number K of classes."""
+        return self.fit_.n_classes
+
     @property
     def classes_(self) -> NDArray[Any]:
         """The names of the classes in the order of the columns, or 0..K−1 if the fit was given none."""
-        return (
-            np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
-        )
+        names = self.fit_.names
+        return np.arange(self.n_classes_) if names is None else np.array(names)
+
+    @property
+    def converged_(self) -> bool:
+        """Whether the fit converged."""
+        return self.fit_.converged
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MOVED:
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}: since 0.4 see {_MOVED[name]}"
+            )
+        return super().__getattr__(name)  # type: ignore[misc]
 
     # -- machinery --------------------------------------------------------------------------------
 
-    def _check_weight(self, sample_weight: Any, n_rows: int) -> Float64 | None:
-        weight = inputs.check_weight(sample_weight, n_rows)
-        if weight is None:
-            return None
+    def _rows_to_fit(
+        self, scores: Any, y: Any, sample_weight: Any, groups: Any, classes: Any
+    ) -> Rows:
+        """Return the checked rows of a fit, without those of weight 0."""
+        if isinstance(scores, Rows):
+            rows = scores
+            if rows.kind != self.input:
+                raise ValueError(
+                    f"the rows hold {rows.kind}, but the calibrator takes input={self.input!r}"
+                )
+        else:
+            rows = Rows.of(
+                scores,
+                _labels_needed(y),
+                input=self.input,
+                weight=sample_weight,
+                groups=groups,
+                classes=classes,
+            )
+        if rows.weight is not None:
+            self._check_weight(rows.weight)
+            if not rows.weight.all():
+                rows = rows[rows.weight > 0]
+        return rows
+
+    def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:
             raise ValueError(f"{self.name!r} does not support sample_weight")
-        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
-        if not rows / _FAR <= total <= rows * _FAR:
+        total = float(weight.sum())
+        n_rows = int(np.count_nonzero(weight))
+        if not n_rows / _FAR <= total <= n_rows * _FAR:
             words = (
-                f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 is the "
+                f"{self.name}: sample_weight sums to {total:.4g} over {n_rows} rows; a weight counts rows (2 is the "
                 "row twice), so the fit takes the data for that many: pass "
                 "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter"
             )
-            warnings.warn(words, CalibrationWarning, stacklevel=3)
-        return weight
+            warnings.warn(words, CalibrationWarning, stacklevel=4)
 
-    def _remember(
-        self,
-        fitted: Fitted,
-        n_classes: int,
-        names: _Names,
-        floor: Float64 | None = None,
-        ratio: Float64 | None = None,
-    ) -> None:
-        """Set the attributes of a fitted calibrator from a fit or a file."""
-        if fitted.preserves != "as declared":
-            self.preserves = fitted.preserves
-        if ratio is not None:
-            self.preserves = None
-        self.map_ = fitted.map
-        self.prediction_ = Prediction(
-            map=fitted.map, kind=self.input, preserves=self.preserves, floor=floor, prior=ratio
+    def _floor_of(self, rows: Rows) -> Float64 | None:
+        if not self.floored or rows.kind == "logits":
+            return None
+        return learn_floor(rows.logits(), rows.weight)
+
+    def _prepared(self, rows: Rows, floor: Float64 | None) -> Rows:
+        """Return the rows as ``_fit`` takes them: float64 logits, raised to the floor."""
+        x = rows.logits().astype(np.float64, copy=False)
+        if floor is not None:
+            x = raise_to_floor(x, floor)
+        return replace(rows, scores=x, kind="logits", groups=rows.groups if self.grouped else None)
+
+    def _record(self, rows: Rows, fitted: Fitted, fingerprint: leakage.Fingerprint) -> FitRecord:
+        """Return what is known about the fit, with the scores before and after on its rows."""
+        mass = np.bincount(rows.labels, weights=rows.weight, minlength=rows.n_classes)
+        many = rows.scores.size > _MANY_SCORES
+        before = softmax(rows.logits())
+        after = self.prediction_.in_blocks(rows.scores, kernel=many)
+        return FitRecord(
+            rows=len(rows),
+            weight=rows.total,
+            frequencies=mass / mass.sum(),
+            before=score_probs(before, rows.y, rows.weight),
+            after=score_probs(after, rows.y, rows.weight),
+            converged=fitted.converged,
+            names=rows.names,
+            columns=rows.columns,
+            score_range=rows.score_range,
+            notes=fitted.notes,
+            details=fitted.details,
+            history=fitted.history,
+            source_rows=len(rows),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=__version__,
+            fingerprint=fingerprint,
         )
-        self.n_classes_ = n_classes
-        self.class_names_ = names
-        self.converged_ = fitted.converged
-        self.info_ = fitted.info
 
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
         """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""
         other = self.clone()
-        info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
-        fitted = Fitted(
-            self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves
-        )
-        other._remember(
-            fitted,
-            self.n_classes_,
-            self.class_names_,
-            floor=self.prediction_.floor,
-            ratio=log_ratio,
-        )
-        other.scores_, other.fitted_on_ = self.scores_, self.fitted_on_
+        preserves = self.preserves if log_ratio is None else None
+        other.prediction_ = replace(self.prediction_, prior=log_ratio, preserves=preserves)
+        other.fit_ = self.fit_.with_prior(new)
         return other
 
     def _forget(self) -> None:
         """Delete all learned attributes, so that a failed fit does not leave an object that predicts."""
-        learned = [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]
-        for name in [*learned, *({"preserves"} & set(vars(self)))]:
+        for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
             delattr(self, name)
 
     def _warn(self, fitted: Fitted) -> None:
         if not fitted.converged:
-            warnings.warn(
-                f"{self.name}: {fitted.message or 'did not converge'}",
-                CalibrationWarning,
-                stacklevel=3,
-            )
-        before, after = self.scores_["before"]["nll"], self.scores_["after"]["nll"]
+            words = f"{self.name}: {fitted.message or 'did not converge'}"
+            warnings.warn(words, CalibrationWarning, stacklevel=3)
+        if self.fit_.before is None or self.fit_.after is None:
+            return
+        before = self.fit_.before["nll"]
+        after = self.fit_.after["nll"]
         if after > before * (1 + 1e-6) + 1e-12:
             words = f"{self.name}: NLL on the calibration set rose from {before:.6g} to {after:.6g}"
             warnings.warn(
@@ -369,56 +433,40 @@ class Calibrator(TakesScores, ABC):
             )
 
 
-def named(fitted: Fitted, names: _Names) -> Fitted:
+def named(fitted: Fitted, names: ClassNames | None) -> Fitted:
     """Return the same with the user's class names in the message and the notes."""
-    told = {
-        key: [with_names(words, names) for words in fitted.info[key]]
-        for key in {"notes"} & set(fitted.info)
-    }
-    return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
+    notes = tuple(with_names(words, names) for words in fitted.notes)
+    return replace(fitted, message=with_names(fitted.message, names), notes=notes)
 
 
 @np.errstate(over="ignore")  # an infinite key sorts as well as any other
-def by_content(
-    x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None
-) -> _Rows:
-    """Return the rows with positive weight, in an order that does not depend on the order in which they were given.
+def by_content(rows: Rows) -> Rows:
+    """Return the rows in an order that does not depend on the order in which they were given.
 
     Rows are sorted by how far the label, and then the other classes, are below the top score. A constant added to a row
     does not matter, nor does the numbering of the classes.
 
-    >>> x, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 0])
-    >>> by_content(x, y, None, None)[1], by_content(x[::-1], y[::-1], None, None)[1]
+    >>> x = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]])
+    >>> rows = Rows.of(x, [1, 0, 0], input="logits")
+    >>> by_content(rows).y, by_content(rows[::-1]).y
     (array([0, 1, 0]), array([0, 1, 0]))
     """
-    if weight is not None and not weight.all():
-        x, y, weight, groups = _taken(weight > 0, x, y, weight, groups)
+    x = rows.logits()
+    y = rows.labels
     top = x.max(axis=1)
     gaps = (top - x[np.arange(len(y)), y], top - x.min(axis=1), top - x.mean(axis=1))
-    unit = (
-        float(np.median(gaps[1])) * 2.0**-30 or 1.0
-    )  # rounding moves a gap by far less than this grid
+    # Rounding moves a gap by far less than this grid.
+    unit = float(np.median(gaps[1])) * 2.0**-30 or 1.0
     keys = [np.rint(gap / unit) for gap in gaps[::-1]]
     order = np.lexsort(keys)
     same = np.all([key[order[1:]] == key[order[:-1]] for key in keys], axis=0)
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
     if tied.size:  # usually few rows, which are sorted by all of their scores
-        rank = class_ranks(x, y, weight)
-        rows = order[tied]
-        scores = np.rint((top[rows, None] - x[rows][:, np.argsort(rank)]) / unit)
-        order[tied] = rows[np.lexsort((*scores.T, rank[y[rows]], *(key[rows] for key in keys)))]
-    return _taken(order, x, y, weight, groups)
-
-
-def _taken(
-    index: NDArray[Any], x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None
-) -> _Rows:
-    return (
-        x[index],
-        y[index],
-        None if weight is None else weight[index],
-        None if groups is None else groups[index],
-    )
+        rank = class_ranks(x, y, rows.weight)
+        some = order[tied]
+        scores = np.rint((top[some, None] - x[some][:, np.argsort(rank)]) / unit)
+        order[tied] = some[np.lexsort((*scores.T, rank[y[some]], *(key[some] for key in keys)))]
+    return rows[order]
 
 
 def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
@@ -429,19 +477,28 @@ def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
     """
     mass = np.ones(len(y)) if weight is None else weight / weight.max()
     below = x - x.max(axis=1, keepdims=True)
-    sums = mass @ np.exp(below), mass @ below, np.bincount(y, weights=mass, minlength=x.shape[1])
-    keys = (np.rint(v / (np.abs(v).max() * 2.0**-30 or 1.0)) for v in sums)
+    exponentials = mass @ np.exp(below)
+    counts = np.bincount(y, weights=mass, minlength=x.shape[1])
+    keys = [_on_grid(sums) for sums in (exponentials, mass @ below, counts)]
     ranks = np.empty(x.shape[1], dtype=np.int64)
-    ranks[np.lexsort(tuple(keys))] = np.arange(len(ranks))
+    ranks[np.lexsort(keys)] = np.arange(len(ranks))
     return ranks
 
 
-def as_copies(x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None) -> _Rows:
-    """Replace integer weights by copies of the rows, so that the copies of a row can go to different folds.
+def as_copies(rows: Rows) -> Rows:
+    """Replace integer weights by copies of the rows, so that the copies of a row can go to different folds."""
+    weight = rows.weight
+    if weight is None or weight.sum() > _MOST_COPIES or (weight != np.rint(weight)).any():
+        return rows
+    return replace(rows[np.repeat(np.arange(len(rows)), weight.astype(np.int64))], weight=None)
 
-    >>> as_copies(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([1, 0]), np.array([2.0, 1.0]), None)[1]
-    array([1, 1, 0])
-    """
-    if weight.sum() > _MOST_COPIES or (weight != np.rint(weight)).any():
-        return x, y, weight, groups
-    return _taken(np.repeat(np.arange(len(y)), weight.astype(np.int64)), x, y, None, groups)
+
+def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:
+    unit = float(np.abs(sums).max()) * 2.0**-30 or 1.0
+    return np.rint(sums / unit)
+
+
+def _labels_needed(y: Any) -> Any:
+    if y is None:
+        raise ValueError("y is missing: pass one label a row")
+    return y

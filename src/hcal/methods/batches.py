@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,12 +15,13 @@ from hcal.class_names import check_classes
 from hcal.io import Batch, Batches, Piece, read_piece, rows_from
 from hcal.methods.base import Calibrator
 from hcal.passes import Runner
+from hcal.rows import Rows
 
 Method = TypeVar("Method", bound=Calibrator)
 #: A block of rows, a part of a file, or a function that reads blocks in the process that works on them.
 RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
 #: Sampled rows: their hashes, scores, labels, weights and groups by name.
-_Rows = dict[str, NDArray[Any]]
+_Columns = dict[str, NDArray[Any]]
 
 #: Rows of a sample. With ten classes, the fit of the default then needs 0.8 GB.
 SAMPLE_ROWS = 300_000
@@ -42,7 +44,7 @@ def fit_batches(
     method is fitted in memory on a random sample: the rows whose row numbers have the smallest hashes, which does not
     depend on how the rows are cut into blocks. If the sample holds all rows, the result is that of an ordinary fit.
 
-    ``info_["batches"]`` says how many rows there were and how many were used.
+    ``fit_.source_rows`` says how many rows there were, and ``fit_.rows`` how many were used.
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def fit_batches(
     >>> z, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> blocks = [Batch(z[i : i + 2], "logits", y[i : i + 2], i) for i in (0, 2)]
     >>> cal = fit_batches(TemperatureScaling(), blocks)
-    >>> cal.predict_proba(z[:1]).round(6), cal.info_["batches"]["rows"]
+    >>> cal.predict_proba(z[:1]).round(6), cal.fit_.source_rows
     (array([[0.25, 0.75]]), 4)
     """
     if sample_rows < 1:
@@ -84,22 +86,16 @@ def fit_batches(
     names = getattr(batches, "classes", None) if classes is None else classes
     n_classes = rows["scores"].shape[1] if rows["scores"].ndim == 2 else 2
     names = None if names is None else check_classes(names, n_classes)
-    texts = None if names is None else [str(name) for name in names]  # labels are positions
-    calibrator.fit(
-        rows["scores"], rows["y"], rows.get("weight"), groups=rows.get("groups"), classes=texts
+    checked = Rows.of(
+        rows["scores"],
+        rows["y"],
+        input=calibrator.input,
+        weight=rows.get("weight"),
+        groups=rows.get("groups"),
     )
-    calibrator.class_names_ = names
-    used = len(rows["y"])
-    words = (
-        f"all {used:,} rows"
-        if used == sample.seen
-        else f"a sample of {used:,} of {sample.seen:,} rows"
-    )
-    calibrator.info_["batches"] = {
-        "rows": sample.seen,
-        "rows_used": used,
-        "words": f"fitted on {words}",
-    }
+    # The labels of blocks are positions of classes already.
+    calibrator.fit(replace(checked, names=names))
+    calibrator.fit_ = replace(calibrator.fit_, source_rows=sample.seen)
     return calibrator
 
 
@@ -108,9 +104,9 @@ class _Sample:
 
     def __init__(self, most: int) -> None:
         self.most, self.seen, self._limit = most, 0, _TOP
-        self._parts: list[_Rows] = []
+        self._parts: list[_Columns] = []
 
-    def add(self, seen: int, rows: _Rows | None) -> None:
+    def add(self, seen: int, rows: _Columns | None) -> None:
         self.seen += seen
         if rows is None:
             return
@@ -128,7 +124,7 @@ class _Sample:
         ):  # not for every block: it copies
             self.rows()
 
-    def rows(self) -> _Rows | None:
+    def rows(self) -> _Columns | None:
         """Return the sample, None before the first rows."""
         if not self._parts:
             return None
@@ -145,13 +141,13 @@ class _Sample:
         return self._parts[0]
 
 
-def _form(rows: _Rows) -> str:
+def _form(rows: _Columns) -> str:
     return ", ".join(
         f"{name} {'×'.join(map(str, ['N', *rows[name].shape[1:]]))}" for name in sorted(rows)
     )
 
 
-def _draw(input: inputs.InputKind, most: int, piece: RowPiece) -> tuple[int, _Rows | None]:
+def _draw(input: inputs.InputKind, most: int, piece: RowPiece) -> tuple[int, _Columns | None]:
     """Return the number of rows of a piece and a sample of them."""
     sample = _Sample(most)
     for batch in _open(piece):

@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.methods._scaling import ClassLines, class_features, present_classes
 from hcal.methods.base import Calibrator, Fitted
-from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 from hcal.solvers.families import ClassLinear
 from hcal.solvers.nll import fit_nll
 
@@ -33,9 +33,10 @@ class BetaCalibration(Calibrator):
     weighted = True
     map_types = (ClassLines,)
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         present, place = present_classes(y)
         k = len(present)
         features = np.hstack([feature[:, present] for feature in class_features(x, 2)])

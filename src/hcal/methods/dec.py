@@ -17,6 +17,7 @@ from hcal.methods.base import Calibrator, Fitted, class_ranks
 from hcal.methods.folds import deal_folds
 from hcal.methods.parameters import Between, NotBelowZero, Seed, parameters
 from hcal.numerics import Float64, IntArray, softmax
+from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import Best, lbfgs
 from hcal.solvers.temperature import solve_temperature
@@ -78,7 +79,7 @@ class DecisionCalibration(Calibrator):
     >>> logits = rng.normal(size=(300, 3))
     >>> y = (logits + rng.gumbel(size=(300, 3))).argmax(axis=1)
     >>> cal = DecisionCalibration(max_critics=5).fit(4 * logits, y)
-    >>> 0 <= cal.info_["critics"] <= 5
+    >>> 0 <= cal.fit_.details["critics"] <= 5
     True
     """
 
@@ -93,9 +94,11 @@ class DecisionCalibration(Calibrator):
     floor: Annotated[float, Between(0, 0.5)] | None = None
     random_state: Seed = 0
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
+        groups = rows.groups
         total = float(len(y)) if weight is None else float(weight.sum())
         floor = default_floor(self.floor, total, x.shape[1])
         held = deal_folds(x, 5, groups) == 0

@@ -13,6 +13,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Count, Seed, parameters
 from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 from hcal.solvers.families import MonotoneNet, cells_over
 from hcal.solvers.nll import fit_nll, mean_nll, select
 from hcal.solvers.optimise import Best, Solution
@@ -75,13 +76,13 @@ class DiagonalOrderPreserving(Calibrator):
     >>> logits = rng.normal(size=(300, 3))
     >>> y = (logits + rng.gumbel(size=(300, 3))).argmax(axis=1)
     >>> cal = DiagonalOrderPreserving(hidden=(2,)).fit(4 * logits, y)
-    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    >>> cal.fit_.after["nll"] < cal.fit_.before["nll"]
     True
     """
 
     name = "diag"
     title = "Diagonal intra-order-preserving"
-    preserves = "order"
+    promises = "order"
     weighted = True
     grouped = True
     map_types = (MonotoneTable,)
@@ -92,9 +93,11 @@ class DiagonalOrderPreserving(Calibrator):
     random_state: Seed = 1357
     max_iterations: Count = 2000
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
+        groups = rows.groups
         if not self.hidden:
             raise ValueError("hidden must hold at least one size, got none")
         every = -(-x.size // _MOST_EVENTS)

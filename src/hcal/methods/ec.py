@@ -7,7 +7,7 @@ import numpy as np
 from hcal.methods._scaling import OneTemperature, top_hits
 from hcal.methods.base import Fitted
 from hcal.methods.parameters import Positive, parameters
-from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import logit_scale, solve_increasing, top_probability
 
@@ -40,9 +40,10 @@ class ExpectationConsistency(OneTemperature):
 
     bracket: tuple[Positive, Positive] = (0.01, 10.0)
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         low, high = self.bracket
         if low >= high:
             raise ValueError(f"bracket must be two increasing temperatures, got {self.bracket}")

@@ -10,6 +10,7 @@ from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.methods._scaling import by_rank, on_grid
 from hcal.methods.base import Calibrator, Fitted
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
+from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import solve_temperature
@@ -55,13 +56,14 @@ class EnsembleTemperatureScaling(Calibrator):
 
     name = "ets"
     title = "Ensemble temperature scaling"
-    preserves = "order"
+    promises = "order"
     weighted = True
     map_types = (TemperatureMixture,)
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         # Brent's method compares nearly equal values, so its input must not differ by rounding from fit to fit.
         x, y = by_rank(on_grid(x), y)
         share = unit_weight(weight, len(y))

@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hcal import leakage
-from hcal.class_names import check_classes
-from hcal.io.model_file import check_info, read_model, reason, write_model
+from hcal.fit_record import FitRecord
+from hcal.inputs import check_kind
+from hcal.io.model_file import read_model, reason, write_model
+from hcal.io.request import Request
 from hcal.maps.base import build_map
-from hcal.methods.base import Calibrator, Fitted
+from hcal.maps.prediction import Prediction
+from hcal.methods.base import Calibrator
 from hcal.methods.multilabel import MultilabelCalibrator
 from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.registry import get_calibrator, list_calibrators
 
-#: The most classes of a model in a file.
-MOST_CLASSES = 10_000_000
 #: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
 _COMPOSITES: dict[str, type[Any]] = {
     each.name: each for each in (MultilabelCalibrator, MultipleChoiceCalibrator)
 }
 #: The fields of the header of a calibrator, and of one that consists of others.
 _KINDS: dict[str, Any] = {
-    "name": str, "params": dict, "map": dict, "preserves": str | None, "n_classes": int, "classes": list | None,
-    "converged": bool, "info": dict, "scores": dict,
+    "name": str, "params": dict, "kind": str, "map": dict, "preserves": str | None, "fit": dict,
 }  # fmt: skip
 _KINDS_OF_COMPOSITES: dict[str, Any] = {"name": str, "params": dict, "members": dict, "facts": dict}
 #: Prefixes of the arrays of the map and of the fingerprint of the rows, and the names of the other two arrays.
@@ -67,21 +66,21 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 
 def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
-    whole = calibrator.prediction_
+    prediction = calibrator.prediction_
     header = {
         "name": calibrator.name,
         "params": calibrator.get_params(deep=False),
-        "map": calibrator.map_.options(),
-        "preserves": calibrator.preserves,
-        "n_classes": calibrator.n_classes_,
-        "classes": None if calibrator.class_names_ is None else list(calibrator.class_names_),
-        "converged": calibrator.converged_,
-        "info": calibrator.info_,
-        "scores": calibrator.scores_,
+        "kind": prediction.kind,
+        "map": prediction.map.options(),
+        "preserves": prediction.preserves,
+        "fit": calibrator.fit_.to_json(),
     }
-    arrays = {f"{_MAP}{name}": array for name, array in calibrator.map_.arrays().items()}
-    arrays |= {f"{_ROWS}{name}": array for name, array in calibrator.fitted_on_.items()}
-    arrays |= {k: v for k, v in ((_FLOOR, whole.floor), (_PRIOR, whole.prior)) if v is not None}
+    arrays = {f"{_MAP}{name}": array for name, array in prediction.map.arrays().items()}
+    for name, array in calibrator.fit_.fingerprint.items():
+        arrays[f"{_ROWS}{name}"] = array
+    for name, array in ((_FLOOR, prediction.floor), (_PRIOR, prediction.prior)):
+        if array is not None:
+            arrays[name] = array
     return header, arrays
 
 
@@ -121,7 +120,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     chosen = (
         "preserve" in header["params"]
     )  # such methods decide in the fit; the others preserve what they declare
-    if not chosen and header["preserves"] not in (None, method.preserves):
+    if not chosen and header["preserves"] not in (None, method.promises):
         raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
     parts = {
         start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
@@ -130,19 +129,20 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     known = {_FLOOR, _PRIOR, *(f"{start}{n}" for start, part in parts.items() for n in part)}
     if unknown := sorted(set(arrays) - known):
         raise ValueError(f"{unknown[0][:80]!r} is not an array of a model")
+    record = FitRecord.from_json(header["fit"], parts[_ROWS])
+    Request.from_json(record.request)
     fitted_map = build_map(method.map_types, header["map"], parts[_MAP])
-    fitted_map.check_fields({"K": header["n_classes"]})
-    names = (
-        None if header["classes"] is None else check_classes(header["classes"], header["n_classes"])
+    fitted_map.check_fields({"K": record.n_classes})
+    prediction = Prediction(
+        map=fitted_map,
+        kind=header["kind"],
+        preserves=header["preserves"],
+        floor=arrays.get(_FLOOR),
+        prior=arrays.get(_PRIOR),
     )
-    fitted = Fitted(fitted_map, header["converged"], "", header["info"], header["preserves"])
-    calibrator._remember(
-        fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), ratio=arrays.get(_PRIOR)
-    )
-    calibrator.prediction_.check_fields({"K": header["n_classes"]})
-    leakage.check_fingerprint(parts[_ROWS])
-    calibrator.fitted_on_ = parts[_ROWS]
-    calibrator.scores_ = header["scores"]
+    prediction.check_fields({"K": record.n_classes})
+    calibrator.prediction_ = prediction
+    calibrator.fit_ = record
     return calibrator
 
 
@@ -198,12 +198,4 @@ def _check_header(header: dict[str, Any]) -> None:
         raise ValueError(
             f"'preserves' is {header['preserves'][:40]!r}, declared is 'order', 'accuracy' or null"
         )
-    if not 2 <= header["n_classes"] <= MOST_CLASSES:
-        raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
-    check_info(header["info"], header["n_classes"])
-    for when in ("before", "after"):
-        scores = header["scores"][when]
-        if not isinstance(scores, dict) or not all(
-            isinstance(v, int | float) for v in scores.values()
-        ):
-            raise ValueError(f"'scores.{when}' must be an object of numbers")
+    check_kind(header["kind"])

@@ -13,6 +13,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import Between, Count, Seed, parameters
 from hcal.methods.spline import mean_of_ties
 from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
+from hcal.rows import Rows
 from hcal.solvers.families import Cells
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import Loss, lbfgs
@@ -96,7 +97,7 @@ class GaussianProcessCalibration(Calibrator):
     >>> logits = rng.normal(size=(300, 3))
     >>> y = (logits + rng.gumbel(size=(300, 3))).argmax(axis=1)
     >>> cal = GaussianProcessCalibration().fit(4 * logits, y)
-    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    >>> cal.fit_.after["nll"] < cal.fit_.before["nll"]
     True
     """
 
@@ -110,9 +111,10 @@ class GaussianProcessCalibration(Calibrator):
     random_state: Seed = 0
     max_iterations: Count = 2000
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         # If rows are thinned out, the kept ones count for all, so that the prior does not gain weight.
         total = float(len(y)) if weight is None else float(weight.sum())
         ranked, own, kept, unit = thinned_ranks(

@@ -11,7 +11,8 @@ from hcal.methods._log_odds import expit, log_odds
 from hcal.methods._scaling import EPS
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, Seed, TwoOrMore, parameters
-from hcal.numerics import Float64, IntArray, prefix_sums
+from hcal.numerics import Float64, prefix_sums
+from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 _ITERATIONS = 200
@@ -65,9 +66,9 @@ class IMaxBinning(Calibrator):
     random_state: Seed = 755619
     floor: NotNegative | None = None
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
         odds = log_odds(x)
         positives = np.sort(odds[np.arange(len(y)), y])
         # Sorted before the draws, so that the start depends neither on the order of rows nor on the class numbers.
@@ -75,7 +76,7 @@ class IMaxBinning(Calibrator):
         edges = maximise_information(odds, seed_centres(odds, self.bins, self.random_state))
         values = label_frequencies(odds, positives, edges)
         found = SharedBins(edges=edges, values=values, floor=default_floor(self.floor, *x.shape))
-        return Fitted(found, info={"edges": edges.tolist()})
+        return Fitted(found, details={"edges": edges.tolist()})
 
 
 def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:

@@ -13,6 +13,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Between, TwoOrMore, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
+from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 Values = tuple[float, ...]
@@ -138,9 +139,10 @@ class LocallyEqualErrors(Calibrator):
     threshold: Annotated[float, Between(0, 1)] | None = None
     folds: TwoOrMore = 10
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        groups = rows.groups
         return self._learn(x, y, 1.0, groups)
 
     def _learn(self, x: Float64, y: IntArray, beta: float, groups: IntArray | None) -> Fitted:
@@ -162,7 +164,7 @@ class LocallyEqualErrors(Calibrator):
         found = NeighbourErrors(
             beta=np.array(beta), probs=probs, labels=y[:kept], count=count, threshold=threshold
         )
-        return Fitted(found, info=chosen)
+        return Fitted(found, details=chosen)
 
     def _choose(self, x: Float64, y: IntArray, groups: IntArray | None) -> dict[str, Any]:
         """Return the (fraction, threshold) with the lowest mean held-out NLL; the first one if several tie."""

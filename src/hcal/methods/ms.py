@@ -14,6 +14,7 @@ from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Count, NotNegative, parameters
 from hcal.methods.sms import matrix_strength
 from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 from hcal.solvers.families import MatrixScaling as MatrixFamily
 from hcal.solvers.nll import Ridge, fit_nll, mean_nll, select
 from hcal.solvers.optimise import Solution
@@ -62,9 +63,11 @@ class FoldMatrices(Calibrator):
     penalty: tuple[NotNegative, NotNegative] | None = None
     folds: Count = 5
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
+        groups = rows.groups
         if self.folds == 1 and self.penalty is None and len(x) > 1:
             raise ValueError(
                 "folds=1 leaves nothing to choose the penalty on: pass penalty=(lambda, mu)"

@@ -6,12 +6,15 @@ import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hcal import inputs
+from hcal.frames import Origin, restore, to_numpy
+from hcal.inputs import InputKind
 from hcal.methods.base import CalibrationWarning, Calibrator
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
 from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.text import one_line
 
 #: A label with this many positive (or negative, if fewer) rows is the average of its own and the common calibrator.
 HALF_OWN = 20.0
@@ -40,6 +43,8 @@ class MultilabelCalibrator(Estimator):
     own_weight_ : array of shape (L,)
         The weight of each label's own calibrator.
     label_names_ : tuple of str
+    kind_ : {"logits", "probs"}
+        What the scores of the fit were.
 
     Examples
     --------
@@ -55,8 +60,9 @@ class MultilabelCalibrator(Estimator):
     members_: dict[str, Calibrator]
     own_weight_: Float64
     label_names_: tuple[str, ...]
+    kind_: InputKind
 
-    def __init__(self, method: str = "pool", *, input: inputs.InputKind = "logits") -> None:
+    def __init__(self, method: str = "pool", *, input: InputKind = "logits") -> None:
         self.method = method
         self.input = input
 
@@ -69,16 +75,17 @@ class MultilabelCalibrator(Estimator):
         y : array-like of shape (N, L)
             1 where a label is present, 0 where not.
         labels : sequence of L str, optional
-            Names of the labels; those of a DataFrame's columns unless given.
+            Names of the labels; those of a frame's columns unless given. The columns of frames, of scores and of y,
+            are put in their order by name.
         """
-        x, columns = self._check(scores)
-        truth = check_indicators(y, x.shape)
-        names = (
-            labels if labels is not None else columns if columns is not None else range(x.shape[1])
-        )
-        self.label_names_ = tuple(str(name) for name in names)
-        if len(self.label_names_) != x.shape[1]:
-            raise ValueError(f"labels has {len(self.label_names_)} names for {x.shape[1]} columns")
+        x, origin = self._check(scores)
+        names = label_names(labels, origin.columns, x.shape[1])
+        x = in_order_of(names, x, origin, "scores")
+        truth = check_indicators(y, names)
+        if len(truth) != len(x):
+            raise ValueError(f"y has {len(truth)} rows, scores has {len(x)}")
+        self.label_names_ = names
+        self.kind_ = self.input
         positives = truth.sum(axis=0)
         fewer = np.minimum(positives, len(truth) - positives).astype(np.float64)
         self.own_weight_ = fewer / (fewer + HALF_OWN)
@@ -89,34 +96,40 @@ class MultilabelCalibrator(Estimator):
         return self
 
     def predict_proba(self, scores: Any) -> Any:
-        """Return the calibrated probability (N, L) that each label is present, in the library of the input."""
-        (x, _), known = self._check(scores), len(self.own_weight_)
-        if x.shape[1] != known:
-            raise ValueError(
-                f"scores has {x.shape[1]} labels, but the calibrator was fitted on {known}"
-            )
+        """Return the calibrated probability (N, L) that each label is present, in the library of the input.
+
+        Columns that have names are put in the order of the fit by name.
+        """
+        x, origin = self._check(scores)
+        x = in_order_of(self.label_names_, x, origin, "scores")
         out = np.empty(x.shape)
         for j in range(x.shape[1]):
             odds = _log_odds(self.members_["common"].predict_proba(x[:, j]))
             if (own := self.members_.get(str(j))) is not None:
                 odds += self.own_weight_[j] * (_log_odds(own.predict_proba(x[:, j])) - odds)
             out[:, j] = 1 / (1 + np.exp(-odds))
-        return inputs.restore(out, inputs.to_numpy(scores, "scores")[1])
+        return restore(out, origin, self.label_names_ if self._named() else None)
 
     def evaluate(self, scores: Any, y: Any) -> dict[str, dict[str, float]]:
         """Return NLL, Brier score and ECE of every label by its name, and their ``"mean"``."""
         from hcal.metrics import brier, ece_ew, nll
 
-        probs = np.asarray(self.predict_proba(scores))
-        truth = check_indicators(y, probs.shape)
-        found = {
-            name: {"nll": nll(p, t), "brier": brier(p, t), "ece_ew": ece_ew(p, t)}
-            for name, p, t in zip(self.label_names_, probs.T, truth.T, strict=True)
+        probs = to_numpy(self.predict_proba(scores), "scores")[0]
+        truth = check_indicators(y, self.label_names_)
+        if len(truth) != len(probs):
+            raise ValueError(f"y has {len(truth)} rows, scores has {len(probs)}")
+        table: dict[str, dict[str, float]] = {}
+        for name, p, present in zip(self.label_names_, probs.T, truth.T, strict=True):
+            table[name] = {
+                "nll": nll(p, present),
+                "brier": brier(p, present),
+                "ece_ew": ece_ew(p, present),
+            }
+        means = {
+            metric: float(np.mean([row[metric] for row in table.values()]))
+            for metric in ("nll", "brier", "ece_ew")
         }
-        keys = next(iter(found.values()))
-        return found | {
-            "mean": {key: float(np.mean([v[key] for v in found.values()])) for key in keys}
-        }
+        return table | {"mean": means}
 
     def facts(self) -> dict[str, Any]:
         """Return what a model file stores in addition to the members."""
@@ -141,7 +154,9 @@ class MultilabelCalibrator(Estimator):
             or any(m.n_classes_ != 2 for m in members.values())
         ):
             raise ValueError("the members must be 'common' and binary calibrators of the labels")
-        self.members_, self.label_names_ = members, tuple(names)
+        self.members_ = members
+        self.label_names_ = tuple(names)
+        self.kind_ = members["common"].prediction_.kind
         self.own_weight_ = np.array(weight, dtype=np.float64)
         return self
 
@@ -150,12 +165,18 @@ class MultilabelCalibrator(Estimator):
             warnings.catch_warnings()
         ):  # about one label among many; the common calibrator supports it
             warnings.simplefilter("ignore", CalibrationWarning)
-            return make_calibrator(self.method, input=self.input).fit(x, hit)
+            return make_calibrator(self.method, input=self.kind_).fit(x, hit)
 
-    def _check(self, scores: Any) -> tuple[FloatArray, Any]:
-        if self.input not in ("logits", "probs"):
-            raise ValueError(f'input must be "logits" or "probs", got {self.input!r}')
-        array, origin = inputs.to_numpy(scores, "scores")
+    def _named(self) -> bool:
+        """Return whether the labels have names of their own, and not only numbers."""
+        return self.label_names_ != tuple(map(str, range(len(self.label_names_))))
+
+    def _check(self, scores: Any) -> tuple[FloatArray, Origin]:
+        """Return checked scores (N, L) of the kind that was fitted, and where they come from."""
+        kind = getattr(self, "kind_", self.input) if hasattr(self, "members_") else self.input
+        if kind not in ("logits", "probs"):
+            raise ValueError(f'input must be "logits" or "probs", got {kind!r}')
+        array, origin = to_numpy(scores, "scores")
         if array.ndim != 2 or not array.size:
             raise ValueError(
                 f"scores must have shape (N, L), one column a label, got {array.shape}"
@@ -163,22 +184,58 @@ class MultilabelCalibrator(Estimator):
         x = array.astype(np.float64)
         if not np.isfinite(x).all():
             raise ValueError("scores contains NaN or infinite values")
-        if self.input == "probs" and (x.min() < 0 or x.max() > 1):
+        if kind == "probs" and (x.min() < 0 or x.max() > 1):
             raise ValueError('scores must lie in [0, 1]; if these are logits, say input="logits"')
-        return x, origin.columns
+        return x, origin
 
 
-def check_indicators(y: Any, shape: tuple[int, ...]) -> IntArray:
-    """Return labels (N, L) of 0 and 1 as integers, or raise a ValueError that says what is wrong.
+def label_names(labels: Any, columns: Any, n_labels: int) -> tuple[str, ...]:
+    """Return the names of the labels: those passed in, those of the columns, or numbers.
 
-    >>> check_indicators([[True, False]], (1, 2))
+    >>> label_names(None, ("cat", "dog"), 2), label_names(None, None, 2)
+    (('cat', 'dog'), ('0', '1'))
+    """
+    names = labels if labels is not None else columns
+    texts = tuple(str(name) for name in (range(n_labels) if names is None else names))
+    if len(texts) != n_labels:
+        raise ValueError(f"labels has {len(texts)} names for {n_labels} columns")
+    if len(set(texts)) < n_labels:
+        raise ValueError(f"two labels have the same name: {one_line(', '.join(texts), 120)}")
+    return texts
+
+
+def in_order_of(
+    names: tuple[str, ...], array: NDArray[Any], origin: Origin, what: str
+) -> NDArray[Any]:
+    """Return the columns of scores or labels (N, L) in the order of the names; others are refused with both lists.
+
+    >>> in_order_of(("a", "b"), np.array([[1, 2]]), Origin("pandas", None, columns=("b", "a")), "y")
+    array([[2, 1]])
+    """
+    content = "one column of 0 and 1" if what == "y" else "one column"
+    if array.ndim != 2 or array.shape[1] != len(names):
+        raise ValueError(
+            f"{what} has shape {array.shape} for {len(names)} labels: {content} for each label"
+        )
+    if origin.columns is None:
+        return array
+    place = {str(column): k for k, column in enumerate(origin.columns)}
+    if place.keys() == set(names):
+        return array[:, [place[name] for name in names]]
+    if set(names) == set(map(str, range(len(names)))):
+        return array  # the labels of the fit have no names
+    listed = (one_line(", ".join(map(str, either)), 120) for either in (origin.columns, names))
+    raise ValueError("the columns of {} are {}, and the labels are {}".format(what, *listed))
+
+
+def check_indicators(y: Any, names: tuple[str, ...]) -> IntArray:
+    """Return labels (N, L) of 0 and 1 as integers, columns in the order of the names of the labels.
+
+    >>> check_indicators([[True, False]], ("cat", "dog"))
     array([[1, 0]])
     """
-    array, _ = inputs.to_numpy(y, "y")
-    if array.shape != shape:
-        raise ValueError(
-            f"y has shape {array.shape}, scores has {shape}: one column of 0 and 1 for each label"
-        )
+    array, origin = to_numpy(y, "y")
+    array = in_order_of(names, array, origin, "y")
     if not np.isin(array, (0, 1)).all():
         raise ValueError("y must hold 0 and 1: whether each label is present")
     return array.astype(np.int64)

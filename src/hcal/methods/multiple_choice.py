@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal import leakage
+from hcal._version import __version__
+from hcal.fit_record import FitRecord
 from hcal.inputs import InputKind, check_labels, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
 from hcal.methods._scaling import Temperature
-from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.methods.base import CalibrationWarning, Calibrator, Preserves
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
 from hcal.methods.ts import TemperatureScaling
-from hcal.metrics.scores import Scores, score_probs
+from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
@@ -48,10 +53,8 @@ class MultipleChoiceCalibrator(Estimator):
         The common temperature.
     by_count_ : dict of int to Calibrator
         The calibrator of each number of options, where ``method`` is not ``"ts"``.
-    n_classes_ : int
-        The most options that a question had.
-    converged_, scores_, info_
-        As every calibrator has them.
+    fit_ : FitRecord
+        What is known about the fit, as of every calibrator.
 
     ``scores`` are a list of N sequences or an array (N, K); ``mask`` (N, K) says which options exist.
     It is saved, loaded, exported (with ``method="ts"``) and reported like every calibrator.
@@ -70,7 +73,6 @@ class MultipleChoiceCalibrator(Estimator):
     input: ClassVar[InputKind] = "logits"
 
     members_: dict[str, Calibrator]
-    scores_: dict[str, Scores]
 
     def __init__(self, method: str | Calibrator = "ts", *, min_questions: int = 200) -> None:
         self.method = method
@@ -107,28 +109,38 @@ class MultipleChoiceCalibrator(Estimator):
         solved = solve_increasing(slope)
         if not solved.converged:
             warnings.warn(f"multiple choice: {solved.message}", CalibrationWarning, stacklevel=2)
-        info = {
-            "temperature": 1 / solved.beta,
-            "questions_by_options": {str(z.shape[1]): len(own) for z, own in groups},
-            "class_frequencies": (
-                np.bincount(labels, minlength=known.shape[1]) / len(labels)
-            ).tolist(),
-        }
-        fitted = Fitted(
-            Temperature(beta=np.array(solved.beta)), solved.converged, solved.message, info
-        )
         common = TemperatureScaling()
-        common._remember(fitted, known.shape[1], None)
-        common.fitted_on_ = leakage.fingerprint(self.rows(known))
+        common.prediction_ = Prediction(
+            map=Temperature(beta=np.array(solved.beta)),
+            kind="logits",
+            preserves=common.promises,
+            floor=None,
+            prior=None,
+        )
+        common.fit_ = FitRecord(
+            rows=len(labels),
+            weight=float(len(labels)),
+            frequencies=np.bincount(labels, minlength=known.shape[1]) / len(labels),
+            converged=solved.converged,
+            details={
+                "temperature": 1 / solved.beta,
+                "questions_by_options": {str(z.shape[1]): len(own) for z, own in groups},
+            },
+            source_rows=len(labels),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=__version__,
+            fingerprint=leakage.fingerprint(self.rows(known)),
+        )
         counts = {}
         for z, own in groups:
             if len(own) >= self.min_questions and not self._one_temperature():
                 counts[str(z.shape[1])] = self._member().fit(z, own)
         self._take_over({_COMMON: common, **counts})
-        self.scores_ = common.scores_ = {
-            "before": score_probs(self.uncalibrated(known), labels),
-            "after": score_probs(self.predict_proba(known), labels),
-        }
+        common.fit_ = replace(
+            common.fit_,
+            before=score_probs(self.uncalibrated(known), labels),
+            after=score_probs(self.predict_proba(known), labels),
+        )
         return self
 
     def _one_temperature(self) -> bool:
@@ -183,14 +195,35 @@ class MultipleChoiceCalibrator(Estimator):
     # -- as every calibrator -------------------------------------------------------------------------
 
     def _take_over(self, members: dict[str, Calibrator]) -> None:
-        """Set the fitted attributes from the members; ``info_`` and the fingerprint are those of the common one."""
+        """Set the fitted attributes from the members."""
         common = members[_COMMON]
         self.members_ = members
         self.by_count_ = {int(key): member for key, member in members.items() if key != _COMMON}
         self.temperature_ = float(1 / common.map_.arrays()["beta"])
-        self.n_classes_, self.classes_ = common.n_classes_, common.classes_
-        self.info_, self.fitted_on_ = common.info_, common.fitted_on_
-        self.converged_ = all(member.converged_ for member in members.values())
+
+    @property
+    def fit_(self) -> FitRecord:
+        """What is known about the fit: the record of the common calibrator."""
+        return self.members_[_COMMON].fit_
+
+    def remember_source(self, request: dict[str, Any], file: str, part: str, sha256: str) -> None:
+        """Note in the record of the fit how its rows were read, and from which file."""
+        self.members_[_COMMON].remember_source(request, file, part, sha256)
+
+    @property
+    def n_classes_(self) -> int:
+        """The most options that a question had."""
+        return self.fit_.n_classes
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The positions of the options."""
+        return np.arange(self.n_classes_)
+
+    @property
+    def converged_(self) -> bool:
+        """Whether the fits of all members converged."""
+        return all(member.converged_ for member in self.members_.values())
 
     @property
     def prediction_(self) -> Prediction:
@@ -225,7 +258,6 @@ class MultipleChoiceCalibrator(Estimator):
             if key != _COMMON and (not key.isdecimal() or member.n_classes_ != int(key)):
                 raise ValueError(f"the member {key[:40]!r} is not for that number of options")
         self._take_over(members)
-        self.scores_ = common.scores_
         return self
 
 

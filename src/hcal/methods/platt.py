@@ -8,7 +8,8 @@ from hcal.maps.base import array, map_type
 from hcal.methods._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import parameters
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
+from hcal.rows import Rows
 from hcal.xp import Array
 
 
@@ -55,9 +56,10 @@ class PlattScaling(Calibrator):
 
     smooth: bool = True
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         found, converged = fit_events(
             log_odds(x), y, weight, self._fit_one, identity=np.array([0.0, 1.0])
         )

@@ -7,7 +7,8 @@ import numpy as np
 from hcal.maps.base import array, map_type
 from hcal.methods._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.methods.base import Calibrator, Fitted
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
+from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 #: The smaller slope of a parabola is at least this share of the larger, so that different scores stay different.
@@ -53,7 +54,7 @@ class QuadraticScaling(Calibrator):
     >>> y = rng.integers(0, 2, 2000)
     >>> score = rng.normal(size=2000) * (1 + y) + y
     >>> cal = QuadraticScaling().fit(score, y)
-    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    >>> cal.fit_.after["nll"] < cal.fit_.before["nll"]
     True
     """
 
@@ -62,9 +63,10 @@ class QuadraticScaling(Calibrator):
     weighted = True
     map_types = (QuadraticOdds,)
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         # height 0 at log-odds 0 and slope 1 at both ends: the identity
         identity = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
         found, converged = fit_events(log_odds(x), y, weight, _fit_parabola, identity)

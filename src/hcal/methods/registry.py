@@ -111,7 +111,7 @@ def get_calibrator(name: str) -> type[Calibrator]:
 
     Examples
     --------
-    >>> get_calibrator("ts").preserves
+    >>> get_calibrator("ts").promises
     'order'
     """
     if name in _registered:

@@ -12,7 +12,8 @@ from hcal.methods._curves import Curve, Curves, columns, default_floor, fit_curv
 from hcal.methods._log_odds import expit
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import Count, NotNegative, parameters
-from hcal.numerics import Float64, IntArray, softmax
+from hcal.numerics import Float64, softmax
+from hcal.rows import Rows
 from hcal.solvers.nll import logistic
 from hcal.xp import Array, namespace
 
@@ -63,9 +64,9 @@ class ScalingBinning(Calibrator):
     bins: Count | None = None
     floor: NotNegative | None = None
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
         n, k = x.shape
         bins = max(1, min(10 * k, n // 5)) if self.bins is None else self.bins
         probs = xp.rounded(softmax(x))
@@ -83,7 +84,7 @@ class ScalingBinning(Calibrator):
         )
         floor = default_floor(self.floor, n, k)
         found = PlattCurves(shape="step", slope=lines[0], intercept=lines[1], floor=floor, **curves)
-        return Fitted(found, converged, info={"bins": bins})
+        return Fitted(found, converged, details={"bins": bins})
 
 
 def _clipped_odds(p: Array) -> Array:

@@ -8,7 +8,8 @@ import numpy as np
 
 from hcal.methods._scaling import OneTemperature
 from hcal.methods.base import Fitted
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
+from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
@@ -35,9 +36,10 @@ class ScaledClassLosses(OneTemperature):
     name = "sctl"
     title = "Scaling of class-wise training losses"
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         start = solve_temperature(x, y, weight)
         share = unit_weight(weight, len(y))
         mass = np.bincount(y, weights=share)

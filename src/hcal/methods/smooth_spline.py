@@ -21,7 +21,8 @@ from hcal.methods._log_odds import (
 )
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import TwoOrMore, parameters
-from hcal.numerics import Float64, IntArray, run_starts
+from hcal.numerics import Float64, run_starts
+from hcal.rows import Rows
 from hcal.solvers.nll import logistic
 from hcal.xp import Array
 
@@ -98,9 +99,10 @@ class SmoothSpline(Calibrator):
 
     knots: TwoOrMore = 12
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         # Log-odds beyond ±1e6 carry no more information, and the cube of their range must be finite.
         odds = np.clip(xp.rounded(log_odds(x)), -1e6, 1e6)
         curves = fit_curves(

@@ -7,7 +7,8 @@ import numpy as np
 from hcal.methods._scaling import OneTemperature, by_rank, on_grid, top_hits
 from hcal.methods.base import Fitted
 from hcal.methods.parameters import Count, Positive, parameters
-from hcal.numerics import Float64, IntArray, softmax
+from hcal.numerics import Float64, softmax
+from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
@@ -45,9 +46,10 @@ class SoftBinning(OneTemperature):
     tau: Positive = 0.01
     bins: Count = 15
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         # Brent's method compares nearly equal values, so its input must not differ by rounding from fit to fit.
         x, y = by_rank(on_grid(x), y)
         share, hit = unit_weight(weight, len(y)), top_hits(x, y)

@@ -21,7 +21,8 @@ from hcal.methods._curves import (
 from hcal.methods._scaling import by_rank
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, TwoOrMore, parameters
-from hcal.numerics import Float64, IntArray, run_starts, softmax
+from hcal.numerics import Float64, run_starts, softmax
+from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 
@@ -84,9 +85,9 @@ class SplineCalibration(Calibrator):
     knots: TwoOrMore = 6
     floor: NotNegative | None = None
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
         probs = xp.rounded(softmax(x))
         ranked, first = by_rank(probs, y)
         # Tied classes share their ranks: a hit counts as 1/ties at each.

@@ -9,7 +9,8 @@ import numpy as np
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, parameters
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
+from hcal.rows import Rows
 from hcal.solvers.families import ClassLinear, Family
 from hcal.solvers.nll import Ridge, fit_nll
 from hcal.solvers.temperature import solve_temperature
@@ -61,9 +62,10 @@ class StructuredScaling(Calibrator):
     def _map(self, first: FirstStage, theta: Float64) -> Map:
         """Return the map of fitted parameters."""
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         n, k = float(len(y)) if weight is None else float(weight.sum()), x.shape[1]
         temperature = solve_temperature(x, y, weight)
         first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (n + 1)))

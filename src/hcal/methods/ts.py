@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hcal.methods._scaling import OneTemperature
 from hcal.methods.base import Fitted
-from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 from hcal.solvers.temperature import solve_temperature
 
 
@@ -23,9 +23,10 @@ class TemperatureScaling(OneTemperature):
     name = "ts"
     title = "Temperature scaling"
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         solved = solve_temperature(x, y, weight)
         return self._found(
             solved.beta, solved.converged, solved.message, evaluations=solved.evaluations

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hcal.methods.base import Fitted
 from hcal.methods.lece import LocallyEqualErrors
-from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 from hcal.solvers.temperature import solve_temperature
 
 
@@ -30,10 +30,11 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     name = "ts_lece"
     title = "Temperature scaling, then locally equal errors"
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        groups = rows.groups
         solved = solve_temperature(x, y)
         learned = self._learn(x, y, solved.beta, groups)
-        info = {"temperature": 1 / solved.beta} | learned.info
-        return replace(learned, converged=solved.converged, message=solved.message, info=info)
+        info = {"temperature": 1 / solved.beta} | learned.details
+        return replace(learned, converged=solved.converged, message=solved.message, details=info)

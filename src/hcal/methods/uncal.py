@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.methods._scaling import OneTemperature, Temperature
 from hcal.methods.base import Fitted
-from hcal.numerics import Float64, IntArray
+from hcal.rows import Rows
 
 
 class Uncalibrated(OneTemperature):
@@ -22,7 +22,6 @@ class Uncalibrated(OneTemperature):
     title = "Uncalibrated"
     floored = False  # the probabilities of the classifier itself
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+
         return Fitted(Temperature(beta=np.array(1.0)))

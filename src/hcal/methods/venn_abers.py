@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal import inputs, xp
+from hcal import xp
 from hcal.maps.base import array, log_sigmoid, map_type
 from hcal.maps.prediction import raise_to_floor
 from hcal.methods._curves import Curve, columns, end_to_end, pool_equal, read_curves
@@ -16,6 +16,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds
 from hcal.methods.parameters import Count, parameters
 from hcal.numerics import Float64, IntArray, prefix_sums
+from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 _NONE = np.empty(0)
@@ -102,17 +103,19 @@ class VennAbers(Calibrator):
 
     folds: Count = 1
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
+        groups = rows.groups
         odds, fold = events(xp.rounded(log_odds(x))), deal_folds(x, self.folds, groups)
         curves = []
         for side in (1, -1):
             for f in range(int(fold.max()) + 1):
-                rows = fold == f
-                own = None if weight is None else weight[rows]
-                labels = event_labels(y[rows], x.shape[1])
-                for k, o in columns(side * odds[rows]):
+                member = fold == f
+                own = None if weight is None else weight[member]
+                labels = event_labels(y[member], x.shape[1])
+                for k, o in columns(side * odds[member]):
                     hit = labels == k
                     curves.append(
                         _steps(o, hit if side > 0 else ~hit, own) if hit.any() else (_NONE, _NONE)
@@ -139,9 +142,7 @@ class VennAbers(Calibrator):
             raise ValueError(
                 "intervals are of the class frequencies of the fit: ask before with_prior"
             )
-        x = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)[0].astype(
-            np.float64
-        )
+        x = self.rows_like(logits).logits().astype(np.float64)
         floor = self.prediction_.floor
         odds = log_odds(x if floor is None else raise_to_floor(x, floor))
         assert isinstance(self.map_, VennAbersSteps)

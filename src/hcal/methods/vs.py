@@ -6,7 +6,8 @@ import numpy as np
 
 from hcal.methods._scaling import ClassLines, clipped_log_probs, present_classes
 from hcal.methods.base import Calibrator, Fitted
-from hcal.numerics import Float64, IntArray, softmax
+from hcal.numerics import softmax
+from hcal.rows import Rows
 from hcal.solvers.families import ClassLinear
 from hcal.solvers.nll import fit_nll, unit_weight
 from hcal.solvers.temperature import solve_temperature
@@ -34,9 +35,10 @@ class VectorScaling(Calibrator):
     weighted = True
     map_types = (ClassLines,)
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
         present, place = present_classes(y)
         scores = clipped_log_probs(x)[:, present]
         start = solve_temperature(scores, place, weight)

@@ -15,6 +15,7 @@ from hcal.numerics import Float64, IntArray
 from hcal.pool.binary import fit_table
 from hcal.pool.map import BinaryPoolMap, Curve, Events, PoolMap, Rest
 from hcal.pool.members import Held, fit_members, fit_pool, held_by_groups
+from hcal.rows import Rows
 
 
 @parameters
@@ -49,7 +50,7 @@ class PooledCalibrator(Calibrator):
     >>> z = rng.normal(size=(400, 3)) * 2
     >>> y = (np.exp(z).cumsum(1) / np.exp(z).sum(1, keepdims=True) > rng.random((400, 1))).argmax(1)
     >>> cal = PooledCalibrator().fit(3 * z, y)
-    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"], cal.preserves
+    >>> cal.fit_.after["nll"] < cal.fit_.before["nll"], cal.preserves
     (True, 'accuracy')
     """
 
@@ -62,9 +63,11 @@ class PooledCalibrator(Calibrator):
     preserve: Literal["auto", "accuracy", "order"] | None = "auto"
     verbose: bool = False
 
-    def _fit(
-        self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None
-    ) -> Fitted:
+    def _fit(self, rows: Rows) -> Fitted:
+        x = rows.x
+        y = rows.labels
+        weight = rows.weight
+        groups = rows.groups
         if self.preserve not in ("auto", "accuracy", "order", None):
             raise ValueError(
                 f"preserve must be 'auto', 'accuracy', 'order' or None, got {self.preserve!r}"
@@ -74,7 +77,7 @@ class PooledCalibrator(Calibrator):
             self._fit_two(x, y, w, groups) if x.shape[1] == 2 else self._fit_many(x, y, w, groups)
         )
         mass = np.bincount(y, weights=w, minlength=x.shape[1])
-        fitted.info["absent_classes"] = np.flatnonzero(mass == 0).tolist()
+        fitted.details["absent_classes"] = np.flatnonzero(mass == 0).tolist()
         return fitted
 
     def _fit_two(self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None) -> Fitted:
@@ -85,10 +88,10 @@ class PooledCalibrator(Calibrator):
         changed = float(weight @ ((table(x)[:, 1] > table(x)[:, 0]) != (u > 0)))
         threshold = float(expit(np.interp(0.0, table.values, table.knots)))
         told = _sides(changed, float(weight.sum()), threshold)
-        info = _info(("temperature", "quadratic", "spline"), weights, [told], changed) | {
+        details = _details(("temperature", "quadratic", "spline"), weights, changed) | {
             "threshold": threshold
         }
-        return Fitted(table, info=info, preserves=promised)
+        return Fitted(table, details=details, notes=(told,), preserves=promised)
 
     def _fit_many(
         self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None
@@ -111,27 +114,25 @@ class PooledCalibrator(Calibrator):
             _changes(fitted.keep, proven, accuracy, changed, float(weight.sum())) if classes else []
         )
         names = ("temperature", "events", "matrix")[: len(held.scores)]
-        info = _info(names, fitted.weights, notes, changed)
-        info["held_out_accuracy"] = {"before": accuracy[0], "after": accuracy[not fitted.keep]}
+        details = _details(names, fitted.weights, changed)
+        details["held_out_accuracy"] = {"before": accuracy[0], "after": accuracy[not fitted.keep]}
         preserves: Preserves = ("accuracy" if classes else "order") if fitted.keep else None
-        return Fitted(fitted, info=info, preserves=preserves)
+        return Fitted(fitted, details=details, notes=tuple(notes), preserves=preserves)
 
     def _warn(self, fitted: Fitted) -> None:
         super()._warn(fitted)
-        present = self.n_classes_ - len(fitted.info["absent_classes"])
+        present = self.n_classes_ - len(fitted.details["absent_classes"])
         if present == 1:
             words = "all labels are of one class: nothing can be learned of the others"
             warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
         if self.verbose:
-            for words in fitted.info["notes"]:
+            for words in fitted.notes:
                 print(f"{self.name}: {words}", file=sys.stderr)
 
 
-def _info(
-    names: tuple[str, ...], weights: Float64, notes: list[str], changed: float
-) -> dict[str, Any]:
+def _details(names: tuple[str, ...], weights: Float64, changed: float) -> dict[str, Any]:
     pairs = dict(zip(names, weights.tolist(), strict=False))
-    return {"weights": pairs, "notes": notes, "changed_predictions": changed}
+    return {"weights": pairs, "changed_predictions": changed}
 
 
 def _sides(changed: float, total: float, threshold: float) -> str:

@@ -17,7 +17,7 @@ from hcal.inputs import to_probs
 from hcal.methods import Calibrator
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: The headline metrics; only they have intervals, which take most of the time.
 HEADLINE: Final = ("ece_ew", "nll", "brier", "accuracy")
@@ -236,12 +236,12 @@ def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
 
     Small is less than 5 points, or less than three standard errors of the frequencies of this many rows.
     """
-    found = calibrator.info_
-    old: Float64 = np.asarray(found.get("class_frequencies", ()), dtype=np.float64)
-    if "prior" in found or len(old) != probs.shape[1]:  # questions with another number of options
+    record = calibrator.fit_
+    old = record.frequencies
+    if record.prior is not None or len(old) != probs.shape[1]:  # questions with more options
         return 0.0
     distance = float(0.5 * np.abs(probs.mean(axis=0, dtype=np.float64) - old).sum())
-    rows = [len(probs), found.get("n", found.get("fitted_on", {}).get("rows", len(probs)))]
+    rows = [len(probs), record.weight]
     chance = 1.5 * np.sqrt(old * (1 - old) * sum(1 / max(r, 1) for r in rows)).sum()
     return distance if distance > max(0.05, chance) else 0.0
 

@@ -16,6 +16,7 @@ from jinja2 import Environment
 from hcal import inputs
 from hcal._version import __version__
 from hcal.class_names import check_classes, encode
+from hcal.fit_record import fitted_names
 from hcal.io import atomic_path, batches
 from hcal.methods import Calibrator
 from hcal.renamed import renamed
@@ -88,7 +89,7 @@ def report(
     >>> path.exists(), bool(verdict.headline)
     (True, True)
     """
-    own = getattr(calibrator, "class_names_", None)
+    own = fitted_names(calibrator)
     names = own if classes is None else check_classes(classes, len(classes))
     options: dict[str, Any] = {
         "confidence": confidence,

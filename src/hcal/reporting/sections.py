@@ -190,7 +190,7 @@ def facts(content: Content) -> dict[str, str]:
     found: dict[str, Any] = {}
     if (c := content.calibrator) is not None:
         found = {f"Parameter {k}": v for k, v in c.get_params(deep=False).items()}
-        found |= {k.capitalize().replace("_", " "): v for k, v in c.info_.items()}
+        found |= {k.capitalize().replace("_", " "): v for k, v in c.fit_.to_json().items()}
     plain = {
         k: v
         if isinstance(v, str)

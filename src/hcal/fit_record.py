@@ -1,0 +1,256 @@
+"""What a fit leaves behind besides its map: one record that messages, reports, certificates and files read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import leakage
+from hcal.class_names import check_classes
+from hcal.frames import ColumnName
+from hcal.inputs import InputKind
+from hcal.numerics import Float64
+from hcal.rows import ClassNames
+
+#: A score of the calibration rows by its name.
+Scores = dict[str, float]
+#: The deepest nesting and the longest text of what a file says about a fit.
+MOST_LEVELS: Final = 8
+MOST_CHARACTERS: Final = 10_000
+#: The most classes of a model in a file.
+MOST_CLASSES: Final = 10_000_000
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """What is known about a fit.
+
+    Attributes
+    ----------
+    rows : int
+        Rows with a positive weight that the fit used.
+    weight : float
+        The sum of their weights.
+    frequencies : array of shape (K,)
+        How often each class occurred, by weight.
+    before, after : dict of float, or None
+        Scores of the calibration rows before and after calibration; None after ``with_prior``, because the rows with
+        the new class frequencies are not at hand.
+    converged : bool
+    names : tuple of K str or int, optional
+        Names of the classes.
+    columns : tuple of K str or int, optional
+        How the columns of the scores were called.
+    score_range : (float, float), optional
+        With two classes of logits, the least and the greatest score of class 1.
+    notes : tuple of str
+        Sentences for the user.
+    details : dict
+        What the method has to say, as plain values: chosen settings, iterations.
+    history : dict of lists
+        What the training recorded after each epoch.
+    prior : array of shape (K,), optional
+        The class frequencies that ``with_prior`` adjusted the probabilities to.
+    source_rows : int
+        Rows of the source; more than ``rows`` where a sample was fitted.
+    file, part, sha256 : str, optional
+        The file that the rows were read from.
+    request : dict
+        How the columns of that file were read.
+    date, version : str
+        When the fit was made (UTC), and by which version of hcal.
+    fingerprint : dict of arrays
+        By which the rows are recognised (:mod:`hcal.leakage`).
+    """
+
+    rows: int
+    weight: float
+    frequencies: Float64
+    before: Scores | None = None
+    after: Scores | None = None
+    converged: bool = True
+    names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
+    score_range: tuple[float, float] | None = None
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, Any] = field(default_factory=dict)
+    prior: Float64 | None = None
+    source_rows: int = 0
+    file: str | None = None
+    part: str | None = None
+    sha256: str | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+    date: str = ""
+    version: str = ""
+    fingerprint: leakage.Fingerprint = field(default_factory=dict)
+
+    @cached_property
+    def n_classes(self) -> int:
+        """The number K of classes."""
+        return len(self.frequencies)
+
+    @property
+    def sampled(self) -> str:
+        """Which rows of its source the fit used, in words."""
+        if self.source_rows > self.rows:
+            return f"fitted on a sample of {self.rows:,} of {self.source_rows:,} rows"
+        return f"fitted on all {self.rows:,} rows"
+
+    def with_prior(self, frequencies: Float64) -> FitRecord:
+        """Return the record of the same fit, for predictions with other class frequencies."""
+        return replace(
+            self, prior=frequencies, before=None, after=None, notes=(), details=_lasting(self)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the fingerprint as plain values."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        del values["fingerprint"]
+        return {name: _plain(value) for name, value in values.items()}
+
+    @classmethod
+    def from_json(
+        cls, content: Mapping[str, Any], fingerprint: Mapping[str, NDArray[Any]]
+    ) -> FitRecord:
+        """Return the record that a file holds; a ValueError names the first entry that is not sound.
+
+        >>> FitRecord.from_json({"rows": 4, "weight": 4.0, "frequencies": [0.25, 0.5]}, {})
+        Traceback (most recent call last):
+        ...
+        ValueError: 'fit.frequencies' must be K numbers that sum to 1
+        """
+        unknown = sorted(set(content) - {entry.name for entry in fields(cls)})
+        if unknown:
+            raise ValueError(f"'fit.{unknown[0][:40]}' is not an entry of a fit")
+        _check_values(dict(content), MOST_LEVELS)
+        for name, (kinds, words) in _KINDS.items():
+            if name in content and not _is_one_of(content[name], kinds):
+                raise ValueError(f"'fit.{name}' must be {words}")
+        frequencies = _shares(content.get("frequencies"), "frequencies")
+        prior = content.get("prior")
+        names = content.get("names")
+        columns = content.get("columns")
+        leakage.check_fingerprint(fingerprint)
+        return cls(
+            **{
+                **content,
+                "frequencies": frequencies,
+                "prior": None if prior is None else _shares(prior, "prior", len(frequencies)),
+                "names": None if names is None else check_classes(names, len(frequencies)),
+                "columns": None if columns is None else check_classes(columns, len(frequencies)),
+                "score_range": _range(content.get("score_range")),
+                "before": _scores(content.get("before"), "before"),
+                "after": _scores(content.get("after"), "after"),
+                "notes": _texts(content.get("notes", []), "notes"),
+                "fingerprint": dict(fingerprint),
+            }
+        )
+
+
+def fitted_names(calibrator: Any) -> ClassNames | None:
+    """Return the names of the classes of a fitted calibrator, if it has any."""
+    record = getattr(calibrator, "fit_", None)
+    return None if record is None else record.names
+
+
+def fitted_kind(calibrator: Any) -> InputKind:
+    """Return what the scores of a fitted calibrator are; one that consists of others takes what it was made for."""
+    if hasattr(calibrator, "members_"):
+        return calibrator.input  # type: ignore[no-any-return]
+    return calibrator.prediction_.kind  # type: ignore[no-any-return]
+
+
+#: The types of the entries that need no other check, and how a message calls them.
+_KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "rows": ((int,), "a whole number"),
+    "source_rows": ((int,), "a whole number"),
+    "weight": ((int, float), "a number"),
+    "converged": ((bool,), "true or false"),
+    "details": ((dict,), "an object"),
+    "history": ((dict,), "an object"),
+    "request": ((dict,), "an object"),
+    "file": ((str, type(None)), "a text"),
+    "part": ((str, type(None)), "a text"),
+    "sha256": ((str, type(None)), "a text"),
+    "date": ((str,), "a text"),
+    "version": ((str,), "a text"),
+}
+#: Details about predictions, which are no longer true for other class frequencies.
+_OF_PREDICTIONS: Final = frozenset({"changed_predictions", "threshold"})
+
+
+def _lasting(record: FitRecord) -> dict[str, Any]:
+    return {name: value for name, value in record.details.items() if name not in _OF_PREDICTIONS}
+
+
+def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether a value has one of the types; True and False are no numbers."""
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds)
+
+
+def _shares(values: Any, name: str, n_classes: int | None = None) -> Float64:
+    sound = isinstance(values, list) and {type(value) for value in values} <= {int, float}
+    if not sound or not 2 <= len(values) <= MOST_CLASSES or n_classes not in (None, len(values)):
+        raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
+    shares = np.array(values, dtype=np.float64)
+    if not (shares.min() >= 0 and abs(shares.sum() - 1) < 1e-6):
+        raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
+    return shares
+
+
+def _range(values: Any) -> tuple[float, float] | None:
+    if values is None:
+        return None
+    sound = isinstance(values, list) and len(values) == 2
+    if not sound or {type(value) for value in values} - {int, float} or not values[0] <= values[1]:
+        raise ValueError("'fit.score_range' must be two ascending numbers")
+    return float(values[0]), float(values[1])
+
+
+def _scores(values: Any, name: str) -> Scores | None:
+    if values is None:
+        return None
+    if not isinstance(values, dict) or not all(
+        isinstance(value, int | float) for value in values.values()
+    ):
+        raise ValueError(f"'fit.{name}' must be an object of numbers")
+    return values
+
+
+def _texts(values: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"'fit.{name}' must be a list of texts")
+    return tuple(values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _check_values(value: Any, levels: int) -> None:
+    """Refuse deeper nesting, or longer texts, than a fit writes."""
+    if not levels:
+        raise ValueError(f"'fit' is nested in more than {MOST_LEVELS} levels")
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        raise ValueError(f"'fit' holds a text of more than {MOST_CHARACTERS:,} characters")
+    entries: list[Any] = []
+    if isinstance(value, dict):
+        entries = [*value, *value.values()]
+    elif isinstance(value, list):
+        entries = value
+    for entry in entries:
+        _check_values(entry, levels - 1)

@@ -1,0 +1,181 @@
+"""Arrays and data frames of any library become numpy arrays, and results go back in the form of what was given.
+
+Frames go through narwhals, which knows pandas (with numpy, nullable and Arrow types), polars, pyarrow and others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.numerics import FloatArray
+
+ColumnName = str | int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What was given: its library, type, device, row labels and column names.
+
+    Attributes
+    ----------
+    library : str
+        ``"numpy"``, ``"torch"``, or the library of a frame: ``"pandas"``, ``"polars"``, ``"pyarrow"``, ….
+    dtype : object
+        Of an array or tensor.
+    device : object
+        Of a tensor.
+    index : object
+        The index of a pandas object.
+    columns : tuple of str or int, or None
+        The names of a frame's columns; None where they have no names (an array, or a frame made from one).
+    """
+
+    library: str
+    dtype: Any
+    device: Any = None
+    index: Any = None
+    columns: tuple[ColumnName, ...] | None = None
+
+
+def is_on_accelerator(x: Any) -> bool:
+    """Return whether scores are a tensor on a GPU or another accelerator; predictions are then computed there.
+
+    >>> is_on_accelerator([[0.0, 1.0]])
+    False
+    """
+    return getattr(getattr(x, "device", None), "type", "cpu") not in ("cpu", "meta")
+
+
+def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
+    """Convert an array, tensor, frame or nested list to numpy; also return its origin.
+
+    ``what`` is the name of the argument in error messages. A missing number of a frame becomes NaN.
+
+    Examples
+    --------
+    >>> to_numpy([[1, 2]])[0]
+    array([[1, 2]])
+    """
+    if type(x) is np.ndarray:
+        return x, Origin("numpy", x.dtype)
+    library = type(x).__module__.partition(".")[0]
+    if library == "torch":
+        return _from_torch(x)
+    if library not in ("builtins", "numpy"):
+        import narwhals as nw  # only where a frame may come: its import takes 40 ms
+
+        frame = nw.from_native(x, pass_through=True, allow_series=True)
+        if isinstance(frame, nw.LazyFrame):
+            _refuse_lazy(frame, what)
+        if isinstance(frame, nw.DataFrame | nw.Series):
+            return _from_frame(frame, x)
+    if np.ma.is_masked(x):  # numpy drops the mask on conversion, and the hidden values would count
+        place = np.argwhere(x.mask)[0]
+        first = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), place, strict=False))
+        raise ValueError(
+            f"{what} has masked entries, first at {first}: leave these out or fill them"
+        )
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{what} is not a rectangular array: {error}") from None
+    return array, Origin("numpy", array.dtype)
+
+
+def restore(array: FloatArray, origin: Origin, columns: Sequence[ColumnName] | None = None) -> Any:
+    """Return a float result (N, K) in the library, device and float width of the input.
+
+    ``columns`` names the columns of a frame; without names they are 0..K−1.
+
+    Examples
+    --------
+    >>> restore(np.zeros((1, 2)), Origin("numpy", np.dtype("float32"))).dtype
+    dtype('float32')
+    """
+    if origin.library == "numpy":
+        floating = np.issubdtype(origin.dtype, np.floating)
+        return array.astype(_returned_dtype(origin.dtype) if floating else np.float64, copy=False)
+    if origin.library == "torch":
+        return _to_torch(array, origin)
+    names = range(array.shape[1]) if columns is None else columns
+    if origin.library == "pandas":
+        import pandas as pd
+
+        return pd.DataFrame(array, index=origin.index, columns=list(names))
+    import narwhals as nw
+
+    texts = [str(name) for name in names]
+    columns_by_name = {name: array[:, k] for k, name in enumerate(texts)}
+    library: Any = origin.library
+    return nw.from_dict(columns_by_name, backend=library).to_native()
+
+
+def index_of(x: Any) -> Any:
+    """Return the index of a pandas object, else None.
+
+    >>> index_of([1, 2]) is None
+    True
+    """
+    if type(x).__module__.partition(".")[0] != "pandas":
+        return None
+    return getattr(x, "index", None)
+
+
+def _returned_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the float type of a result: float16 comes back as float32, because the top two would tie in it."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _from_torch(x: Any) -> tuple[NDArray[Any], Origin]:
+    values = x.detach().cpu()
+    if str(x.dtype) in ("torch.float16", "torch.bfloat16"):
+        values = values.float()
+    return values.numpy(), Origin("torch", x.dtype, device=x.device)
+
+
+def _to_torch(array: FloatArray, origin: Origin) -> Any:
+    import torch
+
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if origin.dtype in (torch.float16, torch.bfloat16):
+        return tensor.to(device=origin.device, dtype=torch.float32)
+    dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
+    return tensor.to(device=origin.device, dtype=dtype)
+
+
+def _from_frame(frame: Any, given: Any) -> tuple[NDArray[Any], Origin]:
+    library = frame.implementation.value
+    index = index_of(given)
+    if not hasattr(frame, "columns"):
+        return np.asarray(frame.to_numpy()), Origin(library, None, index=index)
+    names = tuple(_plain_name(name) for name in frame.columns)
+    columns = None if _is_unnamed(names) else names
+    return np.asarray(frame.to_numpy()), Origin(library, None, index=index, columns=columns)
+
+
+def _plain_name(name: Any) -> ColumnName:
+    """Return the name of a column as text or a Python integer."""
+    if isinstance(name, np.integer):
+        return int(name)
+    return name if isinstance(name, str | int) else str(name)
+
+
+def _is_unnamed(names: Sequence[ColumnName]) -> bool:
+    """Return whether the names are those that libraries give to the columns of an array: 0, 1, … or column_0, …."""
+    numbers = tuple(range(len(names)))
+    return tuple(names) == numbers or tuple(names) == tuple(f"column_{k}" for k in numbers)
+
+
+def _refuse_lazy(frame: Any, what: str) -> NoReturn:
+    """Raise a ValueError for a frame or relation whose rows are not in memory."""
+    library = frame.implementation.value
+    advice = {"polars": ".collect()", "duckdb": ".df()", "dask": ".compute()"}
+    call = advice.get(library, "its method that computes the rows")
+    raise ValueError(
+        f"{what} is a lazy frame of {library}, whose rows are not in memory: call {call} first"
+    )
