@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,72 +12,95 @@ from scipy.special import ndtri
 
 from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
-from hcal.class_names import check_classes, encode
+from hcal.class_names import class_title
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
-from hcal.inputs import to_probs
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
-from hcal.metrics.resampling import SPREAD_RESAMPLES, bootstrap, intervals, measure, percentile
+from hcal.metrics.resampling import (
+    SPREAD_RESAMPLES,
+    Interval,
+    bootstrap,
+    intervals,
+    measure,
+    percentile,
+)
 from hcal.metrics.sample import Sample, check_integer
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.testing import calibration_test
+from hcal.numerics import FloatArray
 from hcal.renamed import renamed
+from hcal.rows import Rows
+
+#: The confidence of certificates where no intervals are asked for.
+DEFAULT_CONFIDENCE = 0.95
 
 
 @renamed(ci="confidence", n_resamples="resamples")
 def evaluate(
-    probs: Any,
-    y: Any,
+    predictor: Any,
+    scores: Any = None,
+    y: Any = None,
+    *,
     metrics: str | Iterable[str] | None = None,
     confidence: float | None = None,
-    *,
+    groups: Any = None,
+    by: Any = None,
+    baseline: Any = None,
     sample_weight: Any = None,
     input: inputs.InputKind = "probs",
-    baseline: Any = None,
+    classes: Any = None,
+    positive: Any = 1,
     calibration: Any = None,
     test: bool | None = None,
     resamples: int = 1000,
     random_state: int = 0,
-    groups: Any = None,
-    positive: int = 1,
-    classes: Any = None,
 ) -> Evaluation:
     """Evaluate a predictor: calibration errors of three levels, proper scores and sharpness, explained in words.
 
+    Call ``evaluate(probs, y)``, or ``evaluate(calibrator, scores, y)`` for an evaluation after calibration with the
+    one before it in ``before``.
+
     Parameters
     ----------
-    probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
-        different numbers of options) is filled up with options of probability 0.
+    predictor : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem; or Calibrator
+        Probabilities: an array, a tensor or a frame of any library. A list of rows of different lengths (questions
+        with different numbers of options) is filled up with options of probability 0.
+    scores : array-like
+        The labels ``y`` of shape (N,) after probabilities; the calibrator's input after a calibrator.
     y : array-like of shape (N,)
-        Integer labels 0..K−1.
+        Labels after a calibrator: integers 0..K−1, or names of classes.
     metrics : str or list of str, optional
         Names, or levels ("top-label", "class-wise", "canonical", "score"); all by default.
     confidence : float, optional
         Such as 0.95: adds an interval to every metric that has one, and a calibration test. The
         documentation of the metrics explains the kinds of intervals and how often they covered the truth.
+    groups : array-like of shape (N,), optional
+        Rows of one group depend on each other (a patient, a user): intervals resample whole groups. Tests and
+        certificates, which need independent rows, are left out, and a note says so.
+    by : array-like of shape (N,), frame, or dict of columns, optional
+        The segment of each row (a country, a tenant): adds the certified calibration error of every segment, the
+        worst first. All of them hold together with probability ``confidence`` (0.95 by default).
+    baseline : array-like of shape (N, K), optional
+        Other predictions for the same rows, of the same kind: adds differences (with paired intervals where
+        ``confidence`` is given), and lets a collapse be recognised by its NLL. After a calibrator it is the
+        calibrator's input.
     sample_weight : array-like of shape (N,), optional
         An integer weight equals repetition of the row. If you do not choose ``metrics``, those that cannot use
         these weights are left out, and a note names them.
     input : {"probs", "logits", "log_probs"}
-        What ``probs`` and ``baseline`` hold.
-    baseline : array-like of shape (N, K), optional
-        Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
-        intervals where ``confidence`` is given), and lets a collapse be recognised by its NLL.
+        What probabilities and ``baseline`` hold; a calibrator knows what its input is.
+    classes : sequence of K str or int, optional
+        Names of the classes. ``y`` may then hold names, the sentences use them, and a frame whose columns have these
+        names is put in their order.
+    positive : int or str
+        Of two classes, the number or name of the one whose probability is judged.
     calibration : array-like of shape (M, K), optional
-        The rows that the calibrator was fitted on, in the same form as ``probs``: hcal warns where some of them
+        The rows that the calibrator was fitted on, in the same form as the predictions: hcal warns where some of them
         are among the rows to evaluate.
     test : bool, optional
         Whether to add a calibration test and a certificate; by default only if ``confidence`` is given.
     resamples, random_state : int
-    groups : array-like of shape (N,), optional
-        The group of each row: adds the certified calibration error of every group, the worst first. All of them
-        hold together with probability ``confidence`` (0.95 by default).
-    positive : int
-        Of two classes, the one whose probability is certified.
-    classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns. ``y`` may then hold names, and the sentences use them.
 
     Returns
     -------
@@ -88,81 +112,294 @@ def evaluate(
     >>> {name: round(value, 6) for name, value in result.values.items()}
     {'brier': 0.4, 'accuracy': 0.5}
     """
-    if confidence is not None:
-        confidence = inputs.check_confidence(confidence)
-    check_integer("resamples", resamples, 20)
-    names = chosen_metrics(metrics)
-    known = None if classes is None else check_classes(classes, len(classes))
-    y = y if known is None or y is None else encode(y, known)
-    s = _sample(probs, y, sample_weight, input)
-    if s.k == 2 and not 0 <= positive < 2:
-        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    if groups is not None and s.weight is not None:
+    settings = Settings(
+        metrics=None if metrics is None else tuple(chosen_metrics(metrics)),
+        confidence=None if confidence is None else inputs.check_confidence(confidence),
+        test=test,
+        resamples=check_integer("resamples", resamples, 20),
+        random_state=random_state,
+        positive=positive,
+    )
+    others = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
+    if hasattr(predictor, "predict_proba"):
+        if baseline is not None:
+            raise ValueError("after a calibrator the baseline is its own input: leave baseline out")
+        return _before_and_after(predictor, scores, y, others, settings)
+    if y is not None:
+        raise TypeError(
+            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be a fitted calibrator, "
+            "and metrics and confidence are passed by name"
+        )
+    if isinstance(predictor, Sample):
+        return evaluate_sample(predictor, settings, classes=classes, by=by)
+    rows = Rows.of_predictions(predictor, _needed(scores), input=input, **others)
+    other = None
+    if baseline is not None:
+        other = Rows.of_predictions(baseline, input=input, like=rows).probs()
+    notes = _coincidence(rows, calibration)
+    evaluation = evaluate_rows(rows, rows.probs(), settings, baseline=other)
+    return replace(evaluation, notes=(*notes, *evaluation.notes))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an evaluation computes, whatever its rows are."""
+
+    metrics: tuple[str, ...] | None = None
+    confidence: float | None = None
+    test: bool | None = None
+    resamples: int = 1000
+    random_state: int = 0
+    positive: Any = 1
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the metrics."""
+        return list_metrics() if self.metrics is None else list(self.metrics)
+
+    @property
+    def level(self) -> float:
+        """The confidence of certificates."""
+        return self.confidence or DEFAULT_CONFIDENCE
+
+
+def evaluate_rows(
+    rows: Rows, probs: FloatArray, settings: Settings, *, baseline: FloatArray | None = None
+) -> Evaluation:
+    """Return the evaluation of probabilities (N, K) of checked rows with labels."""
+    positive = positive_class(settings.positive, rows)
+    sample = Sample(probs, rows.labels, rows.weight, positive=positive)
+    other = None
+    if baseline is not None:
+        other = Sample(baseline, rows.labels, rows.weight, positive=positive)
+    return _Measurement(sample, rows, settings, positive, other).evaluation()
+
+
+def evaluate_sample(
+    sample: Sample, settings: Settings, *, classes: Any = None, by: Any = None
+) -> Evaluation:
+    """Return the evaluation of a sample that was checked before."""
+    rows = Rows.of(
+        sample.data.probs, sample.y, input="probs", weight=sample.weight, by=by, classes=classes
+    )
+    return _Measurement(
+        sample, rows, settings, positive_class(settings.positive, rows), None
+    ).evaluation()
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """One evaluation in the making: the sample, the rows that it comes from, and what to compute."""
+
+    sample: Sample
+    rows: Rows
+    settings: Settings
+    positive: int
+    other: Sample | None
+
+    def evaluation(self) -> Evaluation:
+        sample = self.sample
+        chosen = self.settings.names
+        # A metric that was chosen refuses weights that it cannot take with an error of its own.
+        left_out = []
+        if self.settings.metrics is None:
+            left_out = [name for name in chosen if not METRICS[name].takes(sample)]
+        values, notes = measure(sample, [name for name in chosen if name not in left_out])
+        if left_out:
+            notes.append(
+                f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}"
+            )
+        ranges = self._intervals(values)
+        results = {
+            name: MetricResult(value, METRICS[name], ranges.get(name))
+            for name, value in values.items()
+        }
+        rate = self._positive_rate()
+        if rate is not None:
+            notes += swapped(sample, None, class_title(1, self.rows.names).removeprefix("class "))
+        evaluation = Evaluation(
+            results,
+            n=sample.n,
+            k=sample.k,
+            accuracy=accuracy(sample),
+            mean_confidence=mean_confidence(sample),
+            nll=nll(sample),
+            sharpness=sharpness(sample),
+            collapse=tuple(self._collapse()),
+            confidence=self.settings.confidence,
+            differences=self._differences(values),
+            positive=rate,
+        )
+        evaluation = self._with_proofs(evaluation, notes)
+        return replace(evaluation, notes=tuple(notes))
+
+    def _intervals(self, values: dict[str, float]) -> dict[str, Interval]:
+        if self.settings.confidence is None:
+            return {}
+        return intervals(
+            self.sample,
+            values,
+            self.settings.confidence,
+            resamples=self.settings.resamples,
+            random_state=self.settings.random_state,
+            groups=self.rows.groups,
+        )
+
+    def _positive_rate(self) -> PositiveRate | None:
+        """Return how often the positive class of two is stated and observed."""
+        sample = self.sample
+        if sample.k != 2:
+            return None
+        names = self.rows.names
+        name = f"class {self.positive}" if names is None else str(names[self.positive])
+        stated = sample.mean(sample.data.column(self.positive).astype(np.float64))
+        return PositiveRate(name, stated, sample.mean(1.0 * (sample.y == self.positive)))
+
+    def _collapse(self) -> list[str]:
+        sample = self.sample
+        return collapse_reasons(
+            accuracy=accuracy(sample),
+            mean_confidence=mean_confidence(sample),
+            nll=nll(sample),
+            n_classes=sample.k,
+            nll_before=None if self.other is None else nll(self.other),
+        )
+
+    def _with_proofs(self, evaluation: Evaluation, notes: list[str]) -> Evaluation:
+        """Return the evaluation with certificates and tests, which need independent rows of weight 1."""
+        sample = self.sample
+        settings = self.settings
+        tested = settings.confidence is not None if settings.test is None else settings.test
+        by = self.rows.by
+        if by is not None and sample.weight is not None:
+            raise ValueError(
+                "by= is certified from independent rows, which weighted ones are not: leave the weights out, "
+                "or evaluate the rows of each segment by themselves"
+            )
+        if self.rows.groups is not None and (tested or by is not None):
+            notes.append(
+                "no test and no certificate: they need independent rows, and groups= says that rows depend on each other"
+            )
+            return evaluation
+        tested = tested and sample.weight is None and sample.n > 1
+        if not tested and by is None:
+            return evaluation
+        certificate = certify(
+            sample,
+            level=settings.level,
+            groups=None if by is None else np.array(by.names, dtype=object)[by.codes],
+            positive=self.positive,
+            classes=self.rows.names,
+        )
+        evaluation = replace(evaluation, certificate=certificate)
+        return self._with_tests(evaluation, certificate) if tested else evaluation
+
+    def _with_tests(self, evaluation: Evaluation, certificate: Certificate) -> Evaluation:
+        """Return the evaluation with tests, the verdict that follows from them, and the panel of two classes."""
+        sample = self.sample
+        rate = evaluation.positive
+        top = calibration_test(sample, random_state=self.settings.random_state)
+        vector = vector_test(sample, self.settings.random_state)
+        title = "top label" if rate is None else f"P({rate.name})"
+        panel = None
+        if rate is not None and 0 < rate.observed < 1:
+            panel = clinical(sample, None, confidence=self.settings.level, positive=self.positive)
+        return replace(
+            evaluation,
+            test=top,
+            vector_test=vector,
+            assessment=assess(sample, certificate, top, vector, title),
+            clinical=panel,
+        )
+
+    def _differences(self, values: dict[str, float]) -> dict[str, Difference]:
+        """Return every metric minus the baseline's, with an interval from rows resampled together.
+
+        Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
+        the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
+        """
+        if self.other is None:
+            return {}
+        before = measure(self.other, values)[0]
+        differences = {
+            name: Difference(before[name], values[name] - before[name]) for name in values
+        }
+        confidence = self.settings.confidence
+        if confidence is None:
+            return differences
+        rng = np.random.default_rng(self.settings.random_state)
+        # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
+        paired = [name for name in values if METRICS[name].ends is None]
+        plugin = [name for name in paired if METRICS[name].interval == "bias-aware"]
+        plain = [name for name in paired if name not in plugin]
+        resamples = self.settings.resamples
+        z = float(ndtri((1 + confidence) / 2))
+        for names, size in ((plain, resamples), (plugin, min(resamples, SPREAD_RESAMPLES))):
+            ours, theirs = bootstrap(
+                (self.sample, self.other), names, size, rng, groups=self.rows.groups
+            )
+            for name in names:
+                change = differences[name].change
+                drawn = ours[name] - theirs[name]
+                if name in plugin:
+                    reach = z * float(drawn.std(ddof=1))
+                    low, high = change - reach, change + reach
+                else:
+                    low, high = percentile(drawn, confidence)
+                differences[name] = Difference(before[name], change, low, high)
+        return differences
+
+
+def _before_and_after(
+    calibrator: Any, scores: Any, y: Any, others: dict[str, Any], settings: Settings
+) -> Evaluation:
+    """Return the evaluation after calibration, with the one before it and the rows of the fit among these rows."""
+    rows = rows_of_calibrator(calibrator, scores, _needed(y), **others)
+    raw = rows.probs()
+    probs = probs_of_calibrator(calibrator, rows, scores)
+    before = evaluate_rows(rows, raw, replace(settings, test=False))
+    after = evaluate_rows(rows, probs, settings, baseline=raw)
+    notes = overlap_note(leakage.fit_overlap(calibrator, scores))
+    changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
+    return replace(after, before=before, changed=changed, notes=(*after.notes, *notes))
+
+
+def rows_of_calibrator(calibrator: Any, scores: Any, y: Any, **others: Any) -> Rows:
+    """Return checked rows for a calibrator: columns in the order of its fit, of the kind that it takes.
+
+    A calibrator of questions with different numbers of options gives their probabilities before calibration.
+    """
+    uncalibrated = getattr(calibrator, "uncalibrated", None)
+    if uncalibrated is not None:
+        return Rows.of_predictions(uncalibrated(scores), y, input="probs", **others)
+    rows: Rows = calibrator.rows_like(scores, y, **others)
+    return rows
+
+
+def probs_of_calibrator(calibrator: Any, rows: Rows, scores: Any) -> FloatArray:
+    """Return the calibrated probabilities (N, K) of rows that were made from these scores."""
+    if getattr(calibrator, "uncalibrated", None) is not None:
+        return inputs.check_probs(calibrator.predict_proba(scores))[0]
+    probs: FloatArray = calibrator.prediction_.in_blocks(rows.scores)
+    return probs
+
+
+def positive_class(positive: Any, rows: Rows) -> int:
+    """Return the number of the positive class of two, from its number or its name; 1 with more classes.
+
+    >>> rows = Rows.of([0.2, 0.9], input="probs", classes=["well", "sick"])
+    >>> positive_class("well", rows), positive_class(1, rows)
+    (0, 1)
+    """
+    names = rows.names
+    if names is not None and positive in names:
+        return names.index(positive)
+    if rows.n_classes == 2 and (isinstance(positive, str) or positive not in (0, 1)):
+        listed = "" if names is None else f", or one of {names[0]}, {names[1]}"
         raise ValueError(
-            "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
-            "or evaluate the rows of each group by themselves"
+            f"positive must be 0 or 1, the number of a class{listed}, got {positive!r}"
         )
-    other = None if baseline is None else _sample(baseline, y, sample_weight, input)
-    if other is not None and other.k != s.k:
-        raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
-    notes = _coincidence(probs, calibration, input)
-    # A metric that was chosen refuses weights that it cannot take with an error of its own.
-    left_out = [n for n in names if not METRICS[n].takes(s)] if metrics is None else []
-    values, told = measure(s, [n for n in names if n not in left_out])
-    notes += told
-    if left_out:
-        notes.append(
-            f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}"
-        )
-    draws: dict[str, Any] = {"resamples": resamples, "random_state": random_state}
-    found = {} if confidence is None else intervals(s, values, confidence, **draws)
-    rate = None
-    if s.k == 2:
-        name = f"class {positive}" if known is None else str(known[positive])
-        stated = s.mean(s.data.column(positive).astype(np.float64))
-        rate = PositiveRate(name, stated, s.mean(1.0 * (s.y == positive)))
-        notes += swapped(s, None, "class 1" if known is None else str(known[1]))
-    tested = (confidence is not None if test is None else test) and s.weight is None and s.n > 1
-    proof: dict[str, Any] = {}
-    if tested or groups is not None:
-        proof["certificate"] = certify(
-            s, level=confidence or 0.95, groups=groups, positive=positive, classes=known
-        )
-    if tested:
-        proof |= _tests(s, proof["certificate"], positive, rate, random_state)
-    summary: dict[str, Any] = {
-        "accuracy": accuracy(s),
-        "mean_confidence": mean_confidence(s),
-        "nll": nll(s),
-    }
-    collapse = collapse_reasons(
-        **summary, n_classes=s.k, nll_before=None if other is None else nll(other)
-    )
-    differences = {} if other is None else _differences(s, other, values, confidence, **draws)
-    summary |= {
-        "n": s.n,
-        "k": s.k,
-        "sharpness": sharpness(s),
-        "confidence": confidence,
-        "positive": rate,
-        "differences": differences,
-    }
-    results = {n: MetricResult(v, METRICS[n], found.get(n)) for n, v in values.items()}
-    return Evaluation(results, collapse=tuple(collapse), notes=tuple(notes), **proof, **summary)
-
-
-def _tests(
-    s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int
-) -> dict[str, Any]:
-    """Return the tests, the assessment that follows from them, and clinical measures of two classes."""
-    top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
-    found: dict[str, Any] = {"test": top, "vector_test": vector}
-    found["assessment"] = assess(
-        s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})"
-    )
-    if rate is not None and 0 < rate.observed < 1:
-        found["clinical"] = clinical(s, None, confidence=certificate.level, positive=positive)
-    return found
+    return int(positive) if rows.n_classes == 2 else 1
 
 
 def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:
@@ -178,62 +415,29 @@ def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:
     return names
 
 
-def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
-    if isinstance(probs, Sample):
-        return probs
-    return Sample(probs if input == "probs" else to_probs(probs, input), y, sample_weight)
+def overlap_note(overlap: leakage.Overlap | None) -> list[str]:
+    """Return a warning for an evaluation on rows of the fit, as a list; empty where there is no overlap."""
+    if overlap is None or not overlap.sentence:
+        return []
+    sentence = f"{overlap.sentence[0].lower()}{overlap.sentence[1:-1]}"
+    return [f"{sentence}: evaluate it on others"]
 
 
-def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[str]:
+def _coincidence(rows: Rows, calibration: Any) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
-    if calibration is None or isinstance(probs, Sample):
+    if calibration is None:
         return []
-    fitted, tested = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
-    if fitted.shape[1] != tested.shape[1] or not (text := leakage.coincidence(fitted, tested)):
+    fitted = inputs.check_logits(calibration, input=rows.kind)[0]
+    if fitted.shape[1] != rows.n_classes:
         return []
-    warnings.warn(text, UserWarning, stacklevel=3)
+    text = leakage.coincidence(fitted, rows.logits())
+    if not text:
+        return []
+    warnings.warn(text, UserWarning, stacklevel=4)
     return [text]
 
 
-def overlap_note(found: leakage.Overlap | None) -> list[str]:
-    """Return a warning for an evaluation on rows of the fit, as a list; empty where there is no overlap."""
-    if found is None or not found.sentence:
-        return []
-    return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]
-
-
-def _differences(
-    s: Sample,
-    other: Sample,
-    values: dict[str, float],
-    confidence: float | None,
-    *,
-    resamples: int,
-    random_state: int,
-) -> dict[str, Difference]:
-    """Return every metric minus the baseline's, with an interval from rows resampled together.
-
-    Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
-    the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
-    """
-    before = measure(other, values)[0]
-    out = {n: Difference(before[n], values[n] - before[n]) for n in values}
-    if confidence is None:
-        return out
-    rng = np.random.default_rng(random_state)
-    # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
-    paired = [n for n in values if METRICS[n].ends is None]
-    plugin = [n for n in paired if METRICS[n].interval == "bias-aware"]
-    plain = [n for n in paired if n not in plugin]
-    for names, size in ((plain, resamples), (plugin, min(resamples, SPREAD_RESAMPLES))):
-        ours, theirs = bootstrap((s, other), names, size, rng)
-        for name in names:
-            change, drawn = out[name].change, ours[name] - theirs[name]
-            reach = float(ndtri((1 + confidence) / 2) * drawn.std(ddof=1))
-            low, high = (
-                (change - reach, change + reach)
-                if name in plugin
-                else percentile(drawn, confidence)
-            )
-            out[name] = Difference(before[name], change, low, high)
-    return out
+def _needed(y: Any) -> Any:
+    if y is None:
+        raise ValueError("y is missing: pass one label a row")
+    return y

@@ -98,6 +98,10 @@ class Evaluation(Result):
         With two classes: the positive class's name, mean predicted probability and observed frequency.
     differences : dict of Difference
         The change of each metric from the baseline, if one was given.
+    before : Evaluation or None
+        After ``evaluate(calibrator, scores, y)``: the evaluation before calibration.
+    changed : int or None
+        How many predicted classes the calibrator changed.
 
     Examples
     --------
@@ -126,6 +130,8 @@ class Evaluation(Result):
     assessment: Assessment | None = None
     positive: PositiveRate | None = None
     clinical: Clinical | None = None
+    before: Evaluation | None = None
+    changed: int | None = None
 
     @property
     def collapsed(self) -> bool:

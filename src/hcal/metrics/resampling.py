@@ -185,6 +185,7 @@ def intervals(
     *,
     resamples: int = 1000,
     random_state: int = 0,
+    groups: IntArray | None = None,
 ) -> dict[str, Interval]:
     """Return the interval of every metric that has one; the top of this module explains the kinds.
 
@@ -200,16 +201,16 @@ def intervals(
     plain = [m.name for m in drawn if m.interval == "bootstrap"]
     plugin = [m.name for m in drawn if m.interval == "bias-aware"]
     out: dict[str, Interval] = {}
-    for name, sample in bootstrap([s], plain, resamples, rng)[0].items():
+    for name, sample in bootstrap([s], plain, resamples, rng, groups=groups)[0].items():
         out[name] = Interval(*percentile(sample, confidence), "percentile")
     z = float(ndtri((1 + confidence) / 2))
     if plugin:
-        spread = bootstrap([s], plugin, min(resamples, SPREAD_RESAMPLES), rng)[0]
+        spread = bootstrap([s], plugin, min(resamples, SPREAD_RESAMPLES), rng, groups=groups)[0]
         level_by_chance = chance(s, plugin, CHANCE_RESAMPLES, rng)
         for name in plugin:
             out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
     if (
-        s.weight is None and s.n > 2
+        s.weight is None and groups is None and s.n > 2
     ):  # the jackknife treats every row as one independent observation
         for metric in (METRICS[n] for n in values):
             if metric.ends is not None:
