@@ -74,7 +74,7 @@ def evaluate(
         The group of each row: adds the certified calibration error of every group, the worst first. All of them
         hold together with probability ``confidence`` (0.95 by default).
     positive : int
-        Of two classes, the one whose probability is certified.
+        Of two classes, the one whose probability top-label metrics judge and certificates bound.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns. ``y`` may then hold names, and the sentences use them.
 
@@ -94,7 +94,7 @@ def evaluate(
     names = chosen_metrics(metrics)
     known = None if classes is None else check_classes(classes, len(classes))
     y = y if known is None or y is None else encode(y, known)
-    s = _sample(probs, y, sample_weight, input)
+    s = _sample(probs, y, sample_weight, input, positive)
     if s.k == 2 and not 0 <= positive < 2:
         raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
     if groups is not None and s.weight is not None:
@@ -102,7 +102,7 @@ def evaluate(
             "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
             "or evaluate the rows of each group by themselves"
         )
-    other = None if baseline is None else _sample(baseline, y, sample_weight, input)
+    other = None if baseline is None else _sample(baseline, y, sample_weight, input, positive)
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     notes = _coincidence(probs, calibration, input)
@@ -178,10 +178,13 @@ def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:
     return names
 
 
-def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
+def _sample(
+    probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind, positive: int
+) -> Sample:
     if isinstance(probs, Sample):
         return probs
-    return Sample(probs if input == "probs" else to_probs(probs, input), y, sample_weight)
+    s = Sample(probs if input == "probs" else to_probs(probs, input), y, sample_weight)
+    return s.judging("auto", positive) if s.k == 2 else s
 
 
 def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[str]:
