@@ -172,4 +172,4 @@ def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
     assert np.abs(curve.observed[inner] - curve.predicted[inner] ** 2).max() < 0.06
     assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
     top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
-    assert top.error == hcal.metrics.smece(p, y)
+    assert top.error == hcal.metrics.smece(p, y, event="top-label")

@@ -25,6 +25,13 @@ def top(p, y):
     ]
 
 
+def judged(p, y):
+    """P(class 1) and [y = 1] of two classes, else the top label."""
+    if p.shape[1] == 2:
+        return [float(v) for v in p[:, 1]], [float(label == 1) for label in y]
+    return top(p, y)
+
+
 def _by_bins(values, marks, inside):
     """List (count, mean value, mean mark) of the bins that hold something."""
     out = []
@@ -37,11 +44,14 @@ def _by_bins(values, marks, inside):
 
 
 def _upper_closed(edges):
-    return [lambda v, lo=lo, hi=hi: lo < v <= hi for lo, hi in itertools.pairwise(edges)]
+    """Bins (lo, hi], the first one [lo, hi]."""
+    pairs = list(itertools.pairwise(edges))
+    pairs[0] = (-math.inf, pairs[0][1])
+    return [lambda v, lo=lo, hi=hi: lo < v <= hi for lo, hi in pairs]
 
 
 def ece_ew(p, y, bins=15, order=1):
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     b = _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, bins + 1)))
     return sum(n / len(conf) * abs(c - a) ** order for n, c, a in b) ** (1 / order)
 
@@ -51,13 +61,13 @@ def ece_r2(p, y):
 
 
 def mce(p, y):
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     return max(abs(c - a) for _, c, a in _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, 16))))
 
 
 def ace(p, y):
     eps = np.finfo(np.float32).eps
-    conf, hit = top(np.clip(p, eps, 1 - eps), y)
+    conf, hit = judged(np.clip(p, eps, 1 - eps), y)
     edges = np.linspace(0, 1, 16)
     inside = [
         lambda v, lo=lo, hi=hi, last=(i == 14): lo <= v < hi or (last and v == hi)
@@ -68,22 +78,32 @@ def ace(p, y):
 
 
 def ece_em(p, y):
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     n = len(conf)
     edges = np.interp(np.linspace(0, n, 16), np.arange(n), np.sort(conf))
+    if p.shape[1] > 2 and n > 1 and conf.count(min(conf)) == 1:  # as published, it is in no bin
+        lowest = conf.index(min(conf))
+        del conf[lowest], hit[lowest]
     return sum(m / n * abs(c - a) for m, c, a in _by_bins(conf, hit, _upper_closed(edges)))
 
 
 def _sorted(p, y):
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     order = sorted(range(len(conf)), key=lambda i: conf[i])  # Python's sort is stable
     return [conf[i] for i in order], [hit[i] for i in order]
+
+
+def _past_ties(conf, rank):
+    """The first rank from this one on that does not cut a run of equal values."""
+    while 0 < rank < len(conf) and conf[rank] == conf[rank - 1]:
+        rank += 1
+    return rank
 
 
 def dece(p, y):
     conf, hit = _sorted(p, y)
     n = len(conf)
-    cuts = [round(n * k / 15) for k in range(16)]  # Python rounds half to even
+    cuts = [_past_ties(conf, round(n * k / 15)) for k in range(16)]  # Python rounds half to even
     plug, corrections = 0.0, []
     for a, b in itertools.pairwise(cuts):
         if a == b:
@@ -102,8 +122,9 @@ def _sweep(p, y, order):
     def groups(b):
         out = [[] for _ in range(b)]
         for i in range(n):
-            out[i * b // n].append(i)
-        return out
+            first_of_run = conf.index(conf[i])
+            out[first_of_run * b // n].append(i)
+        return [group for group in out if group]
 
     best = 1
     for b in range(2, n):
@@ -130,15 +151,15 @@ def ece_s2(p, y):
 def ks(p, y):
     conf, hit = _sorted(p, y)
     gap, worst = 0.0, 0.0
-    for c, h in zip(conf, hit, strict=True):
-        gap += c - h
+    for value, rows in itertools.groupby(zip(conf, hit, strict=True), key=lambda row: row[0]):
+        gap += sum(value - h for _, h in rows)
         worst = max(worst, abs(gap))
     return worst / len(conf)
 
 
 def kuiper(p, y):
     """The largest |sum of gaps| of the rows whose confidence lies in any interval."""
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     values = sorted(set(conf))
     sums = [sum(c - h for c, h in zip(conf, hit, strict=True) if c == v) for v in values]
     intervals = ((i, j) for i in range(len(sums)) for j in range(i, len(sums)))
@@ -147,17 +168,18 @@ def kuiper(p, y):
 
 def spiegelhalter(p, y):
     """(Brier of the top label − its expectation) / its standard deviation; there, 1 is 1 − eps."""
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     found = sum((h - c) ** 2 for c, h in zip(conf, hit, strict=True))
     expected = sum(c * (1 - c) for c in conf)
-    kept = [(1 - 2 * c, min(c, 1 - float(np.finfo(np.float32).eps))) for c in conf]
+    eps = float(np.finfo(np.float32).eps)
+    kept = [(1 - 2 * c, min(max(c, eps), 1 - eps)) for c in conf]
     variance = sum(slope**2 * c * (1 - c) for slope, c in kept)
     return abs(found - expected) / math.sqrt(variance)
 
 
 def smece(p, y):
     """The fixed point, with the reflected kernel written out and the integral by the trapezoid rule."""
-    conf, hit = (np.array(v) for v in top(p, y))
+    conf, hit = (np.array(v) for v in judged(p, y))
     t = np.linspace(0, 1, 6001)
 
     def error(sigma):
@@ -177,7 +199,7 @@ def smece(p, y):
 
 
 def mmce(p, y):
-    conf, hit = top(p, y)
+    conf, hit = judged(p, y)
     n = len(conf)
     total = 0.0
     for i in range(n):
@@ -190,10 +212,7 @@ def mmce(p, y):
 
 def kde_ece(p, y):
     """Densities by direct summation over the binned data instead of a Fourier transform."""
-    if p.shape[1] == 2:
-        score, event = p[:, 1], (np.asarray(y) == 1).astype(float)
-    else:
-        score, event = (np.array(v) for v in top(p, y))
+    score, event = (np.array(v) for v in judged(p, y))
     grid = np.linspace(-0.6, 1.6, 2**14)
     step = grid[1] - grid[0]
     half = 3 * score[event == 1].std() * (2 * len(score)) ** -0.2

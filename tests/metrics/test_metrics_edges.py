@@ -104,8 +104,8 @@ def test_confidence_of_exactly_one_and_zero() -> None:
         assert getattr(metrics, name)(*certain(True)) == expected, name
     assert metrics.ace(*certain(True)) == pytest.approx(2**-23, rel=1e-6)
     wrong = dict.fromkeys(("ece_ew", "ks", "mce", "mmce", "kde_ece", "dece"), 1.0)
-    # cwece: a third of the rows of a class at p = 1 and wrong; the label's own entries, p = 0, lie in no bin.
-    wrong |= {"brier": 2.0, "accuracy": 0.0, "nll": 708.3964185322641, "cwece_a": 1 / 3}
+    # cwece: a third of the rows of a class at p = 1 and wrong, and a third at p = 0 that have it.
+    wrong |= {"brier": 2.0, "accuracy": 0.0, "nll": 708.3964185322641, "cwece_a": 2 / 3}
     for name, value in wrong.items():
         assert getattr(metrics, name)(*certain(False)) == pytest.approx(value, rel=1e-9), name
 

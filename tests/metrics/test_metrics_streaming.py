@@ -80,7 +80,10 @@ def test_memory_is_what_the_metrics_need_and_does_not_grow() -> None:
             "'mmce' cannot be streamed; those that can are ece_ew",
         ),
         (lambda: every.update(*draw(5, 4, 0)), "has 4 classes, these metrics were made for 3"),
-        (lambda: every.merge(StreamingMetrics(3, ["nll"])), "same classes and metrics"),
+        (
+            lambda: every.merge(StreamingMetrics(3, ["nll"])),
+            "same classes, metrics, event and positive",
+        ),
         (lambda: StreamingMetrics(3).result(), "no part was added"),
         (lambda: StreamingMetrics(3).bounds(), "no part was added"),
         (lambda: StreamingMetrics(1), "n_classes must be"),

@@ -83,7 +83,9 @@ class _Part:
     """The sums and sampled rows of some blocks: a partial result (:mod:`hcal.passes`)."""
 
     def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
-        self.before, self.after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
+        judged = positive if n_classes == 2 else 1
+        empty = StreamingMetrics(n_classes, streamed, positive=judged)
+        self.before, self.after = empty.empty(), empty.empty()
         self.groups = CertificateStream(n_classes, positive=positive) if grouped else None
         self.rows: leakage.Fingerprint | None = None
         self.changed = 0

@@ -197,7 +197,7 @@ def reliability(
         make = partial(corp_curve if binning == "corp" else smooth_curve, **drawn)
 
     def curve(k: int | None) -> ReliabilityCurve:
-        title, p, event = "top label", s.data.conf, s.data.hit
+        title, p, event = "top label", s.data.top_conf, s.data.top_hit
         if k is not None:
             title = f"class {k if names is None else names[k]}"
             p, event = s.data.probs[:, k].astype(np.float64), (s.y == k).astype(np.float64)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hcal.evaluation import Reliability, reliability
 from hcal.metrics.registry import get_metric
+from hcal.metrics.sample import Event, Sample
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Scorer:
     ----------
     metric : str
         One of :func:`hcal.list_metrics`.
+    event : {"auto", "top-label"}
+        What top-label metrics judge. "auto": the probability of the class ``pos_label`` if there are two classes,
+        else that of the predicted class. "top-label": that of the predicted class, for two classes too.
+    pos_label : label, optional
+        The positive class of two; the second class by default.
 
     Examples
     --------
@@ -34,6 +40,8 @@ class Scorer:
     """
 
     metric: str
+    event: Event = "auto"
+    pos_label: Any = None
 
     def __post_init__(self) -> None:
         get_metric(self.metric)
@@ -41,8 +49,16 @@ class Scorer:
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         metric = get_metric(self.metric)
-        labels = encode(y, np.asarray(estimator.classes_))
-        value = metric.function(estimator.predict_proba(X), labels, sample_weight=sample_weight)
+        classes = np.asarray(estimator.classes_)
+        positive = 1 if self.pos_label is None else int(encode([self.pos_label], classes)[0])
+        sample = Sample(
+            estimator.predict_proba(X),
+            encode(y, classes),
+            sample_weight,
+            event=self.event,
+            positive=positive,
+        )
+        value = metric.function(sample)
         return float(-value if metric.lower_is_better else value)
 
 
@@ -137,13 +153,16 @@ class CalibrationDisplay:
         **options
             Of :func:`hcal.reliability`, such as ``ci`` and ``sample_weight``.
         """
-        known = np.unique(y_true) if labels is None else np.asarray(labels)
-        codes, p = encode(y_true, known), np.asarray(y_prob, dtype=np.float64)
-        if len(known) != (columns := 2 if p.ndim == 1 else p.shape[1]):
-            raise ValueError(f"{columns} columns for {len(known)} labels: name them with labels=")
+        classes = np.unique(y_true) if labels is None else np.asarray(labels)
+        codes = encode(y_true, classes)
+        p = np.asarray(y_prob, dtype=np.float64)
+        columns = 2 if p.ndim == 1 else p.shape[1]
+        if len(classes) != columns:
+            raise ValueError(f"{columns} columns for {len(classes)} labels: name them with labels=")
         if columns == 2:
-            positive = 1 if pos_label is None else int(encode([pos_label], known)[0])
-            pos_label, codes = known[positive], (codes == positive).astype(np.int64)
+            positive = 1 if pos_label is None else int(encode([pos_label], classes)[0])
+            pos_label = classes[positive]
+            codes = (codes == positive).astype(np.int64)
             p = p if p.ndim == 1 else p[:, positive]
         elif pos_label is not None:
             raise ValueError(

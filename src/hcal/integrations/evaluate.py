@@ -14,9 +14,10 @@ import numpy as np
 
 from hcal.evaluation import evaluate
 from hcal.extras import load_extra
-from hcal.inputs import InputKind, to_numpy
+from hcal.inputs import InputKind, to_numpy, to_probs
 from hcal.integrations import dense
 from hcal.metrics.registry import get_metric
+from hcal.metrics.sample import Event, Sample
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
 
@@ -27,7 +28,11 @@ IGNORED = -100
 
 
 def compute_metrics(
-    metrics: Iterable[str] = HEADLINE, *, input: InputKind = "logits"
+    metrics: Iterable[str] = HEADLINE,
+    *,
+    input: InputKind = "logits",
+    event: Event = "auto",
+    positive: int = 1,
 ) -> Callable[[Any], dict[str, float]]:
     """Return a ``compute_metrics`` for ``transformers.Trainer``; it needs no other package.
 
@@ -37,6 +42,11 @@ def compute_metrics(
         Names of :func:`hcal.list_metrics`.
     input : {"logits", "probs", "log_probs"}
         What the model's predictions are.
+    event : {"auto", "top-label"}
+        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        else that of the predicted class. "top-label": that of the predicted class, for two classes too.
+    positive : {0, 1}
+        The positive one of two classes.
 
     Returns
     -------
@@ -50,21 +60,30 @@ def compute_metrics(
     """
     names = [get_metric(name).name for name in metrics]
 
-    def compute(found: Any) -> dict[str, float]:
-        predictions, labels = getattr(found, "predictions", None), getattr(found, "label_ids", None)
-        if predictions is None:
-            predictions, labels = found
-        scores, _ = to_numpy(
-            predictions[0] if isinstance(predictions, tuple) else predictions, "predictions"
-        )
+    def compute(prediction: Any) -> dict[str, float]:
+        if getattr(prediction, "predictions", None) is None:
+            outputs, labels = prediction
+        else:
+            outputs, labels = prediction.predictions, prediction.label_ids
+        if isinstance(outputs, tuple):
+            outputs = outputs[0]
+        scores, _ = to_numpy(outputs, "predictions")
         y, _ = to_numpy(labels, "label_ids")  # of tokens one by one: (N, T, K) and (N, T)
-        rows = dense.rows(np.moveaxis(scores, -1, 1), y, ignore_index=IGNORED)
-        return evaluate(*rows, names, input=input).values
+        rows, y = dense.rows(np.moveaxis(scores, -1, 1), y, ignore_index=IGNORED)
+        sample = Sample(to_probs(rows, input), y, event=event, positive=positive)
+        return evaluate(sample, None, names).values
 
     return compute
 
 
-def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
+def load(
+    name: str,
+    *,
+    input: InputKind = "probs",
+    event: Event = "auto",
+    positive: int = 1,
+    **options: Any,
+) -> Any:
     """Return a metric as a module of Hugging Face's ``evaluate``, like ``evaluate.load`` does.
 
     Parameters
@@ -73,6 +92,11 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
         One of :func:`hcal.list_metrics`.
     input : {"probs", "logits", "log_probs"}
         What ``predictions`` hold.
+    event : {"auto", "top-label"}
+        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        else that of the predicted class. "top-label": that of the predicted class, for two classes too.
+    positive : {0, 1}
+        The positive one of two classes.
     **options
         Of ``evaluate.Metric``, such as ``num_process`` and ``process_id``.
 
@@ -98,7 +122,9 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
             )
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            return evaluate(np.asarray(predictions), references, [name], input=input).values
+            probs = to_probs(np.asarray(predictions), input)
+            sample = Sample(probs, references, event=event, positive=positive)
+            return evaluate(sample, None, [name]).values
 
     Module.__name__ = Module.__qualname__ = f"hcal_{name}"
     return Module(**options)

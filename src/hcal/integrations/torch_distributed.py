@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import distributed
 
 from hcal.certificates import Alarm, Monitor
 from hcal.inputs import InputKind, check_kind, to_probs
+from hcal.metrics.sample import Event
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import merged
 
@@ -65,6 +65,10 @@ class DistributedMetrics(_Accumulator):
         Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
     input : {"probs", "logits", "log_probs"}
     group : process group, optional
+    event : {"auto", "top-label"}
+        What top-label metrics judge: of two classes the probability of ``positive`` ("auto"), else that of the
+        predicted class.
+    positive : {0, 1}
 
     Examples
     --------
@@ -81,18 +85,20 @@ class DistributedMetrics(_Accumulator):
         *,
         input: InputKind = "probs",
         group: Any = None,
+        event: Event = "auto",
+        positive: int = 1,
     ) -> None:
-        super().__init__(StreamingMetrics(n_classes, metrics), input, group)
+        part = StreamingMetrics(n_classes, metrics, event=event, positive=positive)
+        super().__init__(part, input, group)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of the rows of all ranks; every rank must call it."""
         parts = map(StreamingMetrics.from_state, _gathered(self.part.state, self.group))
-        empty = partial(StreamingMetrics, self.part.n_classes, self.part.metrics)
-        return merged(parts, empty).result()
+        return merged(parts, self.part.empty).result()
 
     def reset(self) -> None:
         """Forget this rank's rows."""
-        self.part = StreamingMetrics(self.part.n_classes, self.part.metrics)
+        self.part = self.part.empty()
 
 
 class DistributedMonitor(_Accumulator):

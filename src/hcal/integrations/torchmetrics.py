@@ -15,6 +15,7 @@ import torch
 from hcal.extras import load_extra
 from hcal.inputs import InputKind, check_kind, to_probs
 from hcal.integrations import dense
+from hcal.metrics.sample import Event
 from hcal.metrics.streaming import StreamingMetrics
 
 load_extra("this integration", "torchmetrics", "torchmetrics")
@@ -35,6 +36,11 @@ class CalibrationMetrics(Metric):
         What ``preds`` holds; it is not guessed.
     ignore_index : int, optional
         Rows, or pixels, with this target do not count.
+    event : {"auto", "top-label"}
+        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        else that of the predicted class. "top-label": that of the predicted class, for two classes too.
+    positive : {0, 1}
+        The positive one of two classes.
     **kwargs
         Of ``torchmetrics.Metric``.
 
@@ -57,15 +63,18 @@ class CalibrationMetrics(Metric):
         *,
         input: InputKind = "probs",
         ignore_index: int | None = None,
+        event: Event = "auto",
+        positive: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_kind(input)
-        empty = StreamingMetrics(num_classes, metrics)
-        self.num_classes, self.metrics = empty.n_classes, empty.metrics
-        self.input, self.ignore_index = input, ignore_index
-        self._names = tuple(empty.state["sums"])
-        for name, value in empty.state["sums"].items():
+        self._empty = StreamingMetrics(num_classes, metrics, event=event, positive=positive)
+        self.num_classes = self._empty.n_classes
+        self.metrics = self._empty.metrics
+        self.input = input
+        self.ignore_index = ignore_index
+        for name, value in self._empty.state["sums"].items():
             self.add_state(f"hcal_{name}", torch.from_numpy(np.array(value)), dist_reduce_fx="sum")
 
     def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:
@@ -79,12 +88,10 @@ class CalibrationMetrics(Metric):
         scores, labels = dense.rows(preds.detach(), target.detach(), ignore_index=self.ignore_index)
         if not len(labels):
             return
-        part = StreamingMetrics(self.num_classes, self.metrics).update(
-            to_probs(scores, self.input), labels
-        )
+        part = self._empty.empty().update(to_probs(scores, self.input), labels)
         for name, value in part.state["sums"].items():
-            held = getattr(self, f"hcal_{name}")
-            held += torch.from_numpy(value).to(held.device)
+            total = getattr(self, f"hcal_{name}")
+            total += torch.from_numpy(value).to(total.device)
 
     def compute(self) -> Any:
         """Return the metrics of everything seen, as float64 scalars; NaN where nothing was seen.
@@ -93,14 +100,14 @@ class CalibrationMetrics(Metric):
         -------
         dict of tensors
         """
-        sums = {name: getattr(self, f"hcal_{name}").double().cpu().numpy() for name in self._names}
-        stream = StreamingMetrics.from_state(
-            {"n_classes": self.num_classes, "metrics": self.metrics, "sums": sums}
-        )
+        state = self._empty.state
+        for name in state["sums"]:
+            state["sums"][name] = getattr(self, f"hcal_{name}").double().cpu().numpy()
+        stream = StreamingMetrics.from_state(state)
         values = stream.compute() if stream.n else dict.fromkeys(self.metrics, float("nan"))
         return {
-            name: torch.tensor(v, dtype=torch.float64, device=self.device)
-            for name, v in values.items()
+            name: torch.tensor(value, dtype=torch.float64, device=self.device)
+            for name, value in values.items()
         }
 
     def set_dtype(self, dst_type: Any) -> CalibrationMetrics:
@@ -117,7 +124,7 @@ class CalibrationScore(CalibrationMetrics):
     metric : str
         One of ``hcal.metrics.streaming.NAMES``.
     **kwargs
-        ``input``, ``ignore_index`` and others, as for :class:`CalibrationMetrics`.
+        ``input``, ``event``, ``positive`` and others, as for :class:`CalibrationMetrics`.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Top-label errors over bins: are 8 of 10 predictions with a confidence of 0.8 right?
+"""Top-label errors over bins: of the rows for which 80 % is stated, does the event happen for 80 %?
 
-Sums over a bin are differences of prefix sums over the sorted confidences. Some metrics count rows; for them an integer
-weight stands for that many *copies* of a row, and a bin boundary may fall between two copies. Copies are identical, so
-linear interpolation of the prefix sums is exact there.
+Sums over a bin are differences of prefix sums over the sorted probabilities. A bin holds all rows of equal probability
+or none of them, and every row is in a bin. Some metrics count rows; for them an integer weight stands for that many
+copies of a row.
 """
 
 from __future__ import annotations
@@ -11,31 +11,34 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Ranked, Sample, Vector, as_sample, check_integer
+from hcal.metrics.sample import Event, Ranked, Sample, Vector, as_sample, check_integer
 from hcal.numerics import Float64, IntArray
 
-#: ``ace`` clips confidences to at least this distance from 0 and 1, as published.
+#: ``ace`` clips probabilities to at least this distance from 0 and 1, as published.
 _CLIP = float(np.finfo(np.float32).eps)
+#: The sweep tries blocks of numbers of bins, of about this many bins in total.
+_SWEEP_BLOCK = 1 << 15
 
 
 class Bins(NamedTuple):
-    """Sums of weight, weight·confidence and weight·hit in bins, each of shape (bins,)."""
+    """Sums of weight, weight·conf and weight·hit in bins, each of shape (bins,)."""
 
     weight: Float64
     conf: Float64
     hit: Float64
 
     @property
-    def full(self) -> Any:
+    def full(self) -> NDArray[np.bool_]:
         """Whether a bin holds any weight."""
         return self.weight > 0
 
     @property
     def gap(self) -> Float64:
-        """|mean confidence − accuracy| of each bin; 0 for an empty bin."""
+        """|mean probability − frequency| of each bin; 0 for an empty bin."""
         return np.abs(self.conf - self.hit) / np.where(self.full, self.weight, 1.0)
 
     @property
@@ -45,47 +48,110 @@ class Bins(NamedTuple):
 
     def error(self, total: float, order: float = 1) -> float:
         """Return (Σ_b (n_b/N)·gap_b^r)^(1/r)."""
-        return float((self.weight / total * self.gap**order).sum() ** (1 / order))
+        share = self.weight / total
+        return float((share * self.gap**order).sum() ** (1 / order))
 
 
-def at_rows(r: Ranked, positions: IntArray) -> Bins:
-    """Return the bins between consecutive positions in the sorted rows."""
-    return Bins(*np.diff(r.prefix[:, positions]))
-
-
-def at_copies(r: Ranked, copies: Float64) -> Bins:
-    """Return the bins between consecutive ranks of copies, counted from the least confident."""
-    weight, conf, hit = r.prefix
-    return Bins(np.diff(copies), *(np.diff(np.interp(copies, weight, x)) for x in (conf, hit)))
-
+# -- where the bins end -----------------------------------------------------------------------------
 
 #: Return a number of bins, or refuse it.
 check_bins = partial(check_integer, "bins", least=1)
 
 
-def between_edges(r: Ranked, edges: Float64) -> Bins:
-    """Return the bins (lo, hi] between ascending edges."""
-    return at_rows(r, np.searchsorted(r.conf, edges, side="right").astype(np.int64))
+def at_rows(ranked: Ranked, positions: IntArray) -> Bins:
+    """Return the bins between consecutive positions in the sorted rows."""
+    weight, conf, hit = np.diff(ranked.prefix[:, positions])
+    return Bins(weight, conf, hit)
+
+
+def edge_positions(conf: Vector, edges: Float64) -> IntArray:
+    """Return where bins (lo, hi] between ascending edges begin and end; the first one is closed, [lo, hi].
+
+    ``conf`` (N,) ascend, and the last of the edges (bins + 1,) is not below them.
+
+    >>> edge_positions(np.array([0.0, 0.5, 0.75]), np.array([0.0, 0.5, 1.0]))
+    array([0, 2, 3])
+    """
+    ends = np.searchsorted(conf, edges[1:], side="right")
+    return np.concatenate([[0], ends])
+
+
+def width_positions(ranked: Ranked, bins: int) -> IntArray:
+    """Return where bins (lo, hi] of equal width on [0, 1] begin and end; the first one is closed."""
+    return edge_positions(ranked.conf, np.linspace(0, 1, check_bins(bins) + 1))
 
 
 def equal_width(s: Sample, bins: int) -> Bins:
-    """Return bins (lo, hi] of equal width on [0, 1]; they hold every row, because a confidence is never 0."""
-    return between_edges(s.ranked, np.linspace(0, 1, check_bins(bins) + 1))
+    """Return bins (lo, hi] of equal width on [0, 1]; the first one is closed."""
+    return at_rows(s.ranked, width_positions(s.ranked, bins))
+
+
+def clipped(ranked: Ranked) -> Ranked:
+    """Return the events with probabilities clipped away from 0 and 1, for ``ace``."""
+    conf = np.clip(ranked.conf, _CLIP, 1 - _CLIP)
+    return Ranked(conf, ranked.hit, ranked.weight, ranked.run_ends)
+
+
+def clipped_positions(ranked: Ranked, bins: int) -> IntArray:
+    """Return where bins [lo, hi) of equal width begin and end; the last one is closed."""
+    edges = np.linspace(0, 1, check_bins(bins) + 1)
+    inner = np.searchsorted(ranked.conf, edges[1:-1], side="left")
+    return np.concatenate([[0], inner, [len(ranked.conf)]])
 
 
 def clipped_equal_width(s: Sample, bins: int) -> Bins:
-    """Return bins [lo, hi) of equal width, the last one closed, of clipped confidences (for ``ace``)."""
-    edges = np.linspace(0, 1, check_bins(bins) + 1)
-    r = s.ranked
-    clipped = Ranked(np.clip(r.conf, _CLIP, 1 - _CLIP), r.hit, r.weight)
-    cuts = np.searchsorted(clipped.conf, edges[1:-1], side="left").astype(np.int64)
-    return at_rows(clipped, np.concatenate([[0], cuts, [s.n]]))
+    """Return bins [lo, hi) of equal width, the last one closed, of clipped probabilities (for ``ace``)."""
+    ranked = clipped(s.ranked)
+    return at_rows(ranked, clipped_positions(ranked, bins))
+
+
+def mass_positions(s: Sample, bins: int) -> IntArray:
+    """Return where bins (lo, hi] between interpolated quantiles begin and end (for ``ece_em``)."""
+    ranked = s.ranked
+    last = s.total - 1
+    ranks = np.minimum(np.linspace(0, s.total, check_bins(bins) + 1), last)
+    below = np.floor(ranks)
+    low = _value_of_copy(ranked, below)
+    high = _value_of_copy(ranked, np.minimum(below + 1, last))
+    edges = low + (ranks - below) * (high - low)
+    positions = edge_positions(ranked.conf, edges)
+
+    # The published definition has a golden value for the predicted class: its first bin (lo, hi] is open at the
+    # smallest confidence. That leaves out one row; where more rows than one share the value, they stay in.
+    lowest = int(np.searchsorted(ranked.conf, edges[0], side="right"))
+    if not s.data.judges_positive and ranked.prefix[0, lowest] == 1 and s.total > 1:
+        positions[0] = lowest
+    return positions
+
+
+def _value_of_copy(ranked: Ranked, rank: Float64) -> Vector:
+    """Return the probability of the copies with these ranks, which count from 0."""
+    ends = ranked.prefix[0, 1:]
+    return ranked.conf[np.searchsorted(ends, rank, side="right")]
+
+
+def rank_positions(ranked: Ranked, ranks: Float64) -> IntArray:
+    """Return the ends of runs of equal probabilities that cut the copies at these ranks, or just above.
+
+    ``ranks`` (bins + 1,) ascend from 0 to the number of copies. Bins that ties leave empty are left out.
+    """
+    return ranked.cuts[np.unique(np.searchsorted(ranked.cut_copies, ranks, side="left"))]
+
+
+# -- the metrics ------------------------------------------------------------------------------------
 
 
 @metric("top-label", "ECE, equal width", "mean gap between confidence and accuracy, 15 equal-width bins",
         label="ECE^ew", of_hits=True)  # fmt: skip
 def ece_ew(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bins: int = 15,
+    order: float = 1,
 ) -> float:
     """Return the expected calibration error over equal-width bins (lo, hi]; empty bins count nothing.
 
@@ -100,39 +166,48 @@ def ece_ew(
     >>> ece_ew([[0.25, 0.75]], [1])
     0.25
     """
-    s = as_sample(probs, y, sample_weight)
+    s = as_sample(probs, y, sample_weight, event, positive)
     return equal_width(s, bins).error(s.total, order)
 
 
 @metric("top-label", "ECE, equal mass", "the same with 15 bins of equal size",
         label="ECE^em", weights="counts", of_hits=True)  # fmt: skip
 def ece_em(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bins: int = 15,
+    order: float = 1,
 ) -> float:
     """Return the calibration error over equal-mass bins (lo, hi] between interpolated quantiles.
 
-    As published, the smallest confidence falls in no bin, and bins that ties leave empty are skipped.
+    Equal probabilities share a bin, and bins that ties leave empty are skipped. As published, the one row with the
+    smallest confidence of a predicted class falls in no bin; of two classes, every row is in a bin.
 
     Examples
     --------
     >>> ece_em([[0.25, 0.75], [0.5, 0.5]], [1, 0])
-    0.125
+    0.375
     """
-    s = as_sample(probs, y, sample_weight)
+    s = as_sample(probs, y, sample_weight, event, positive)
     s.need_repetitions("ece_em")
-    r, last = s.ranked, s.total - 1
-    where = np.minimum(np.linspace(0, s.total, check_bins(bins) + 1), last)
-    low = np.floor(where)
-    ends = r.prefix[0, 1:]
-    left, right = (
-        r.conf[np.searchsorted(ends, np.minimum(i, last), side="right")] for i in (low, low + 1)
-    )
-    return between_edges(r, left + (where - low) * (right - left)).error(s.total, order)
+    return at_rows(s.ranked, mass_positions(s, bins)).error(s.total, order)
 
 
 @metric("top-label", "ECE, r = 2", "root-mean-square gap, 15 equal-width bins: large gaps weigh more",
         label="ECE (r=2)", of_hits=True)  # fmt: skip
-def ece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+def ece_r2(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bins: int = 15,
+) -> float:
     """Return the root-mean-square calibration error over equal-width bins (lo, hi].
 
     Examples
@@ -140,29 +215,40 @@ def ece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
     >>> ece_r2([[0.25, 0.75]], [1])
     0.25
     """
-    return ece_ew(probs, y, sample_weight=sample_weight, bins=bins, order=2)
+    s = as_sample(probs, y, sample_weight, event, positive)
+    return equal_width(s, bins).error(s.total, order=2)
 
 
 @metric("top-label", "debiased ECE", "equal-mass ECE less what chance alone adds; may be negative",
         label="dECE", kind="debiased", weights="counts", of_hits=True)  # fmt: skip
-def dece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+def dece(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bins: int = 15,
+) -> float:
     """Return the debiased calibration error over equal-mass bins; signed, not clipped at 0.
 
     Kumar, Liang, Ma: Verified Uncertainty Calibration, NeurIPS 2019. Twice the plug-in error minus the
     (unweighted, as published) mean over bins of E|Normal(acc_b − conf_b, acc_b(1 − acc_b)/n_b)|. Boundaries
-    are round(N·k/bins), half to even; there are fewer bins where N is smaller.
+    are round(N·k/bins), half to even, moved up to the end of a run of equal probabilities.
 
     Examples
     --------
     >>> dece([[0.25, 0.75], [0.0, 1.0]], [1, 1])
     0.125
     """
-    s = as_sample(probs, y, sample_weight)
+    s = as_sample(probs, y, sample_weight, event, positive)
     s.need_repetitions("dece")
-    b = at_copies(s.ranked, np.rint(s.total * np.arange(check_bins(bins) + 1) / bins))
-    acc = b.hit[b.full] / b.weight[b.full]
-    spread = np.sqrt(np.maximum(acc * (1 - acc), 0) / b.weight[b.full])
-    return 2 * b.error(s.total) - float(folded_normal_mean(b.gap[b.full], spread).mean())
+    ranks = np.rint(s.total * np.arange(check_bins(bins) + 1) / bins)
+    cells = at_rows(s.ranked, rank_positions(s.ranked, ranks))
+    rate = cells.hit / cells.weight
+    spread = np.sqrt(np.maximum(rate * (1 - rate), 0) / cells.weight)
+    by_chance = folded_normal_mean(cells.gap, spread)
+    return 2 * cells.error(s.total) - float(by_chance.mean())
 
 
 def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:
@@ -172,8 +258,9 @@ def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:
     array([0.7979, 2.    ])
     """
     z = np.divide(mu, sigma, out=np.zeros_like(mu), where=sigma > 0)
-    smooth = sigma * np.sqrt(2 / np.pi) * np.exp(-0.5 * z * z) + mu * (1 - 2 * ndtr(-z))
-    return np.where(sigma > 0, smooth, np.abs(mu))
+    around_zero = sigma * np.sqrt(2 / np.pi) * np.exp(-0.5 * z * z)
+    beyond = mu * (1 - 2 * ndtr(-z))
+    return np.where(sigma > 0, around_zero + beyond, np.abs(mu))
 
 
 @metric(
@@ -182,7 +269,15 @@ def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:
     "mean gap where every non-empty equal-width bin counts the same",
     of_hits=True,
 )
-def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+def ace(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bins: int = 15,
+) -> float:
     """Return the unweighted mean gap of the non-empty equal-width bins [lo, hi), the last one closed.
 
     Confidences are clipped to [ε, 1 − ε] with ε = 1.19e-7 first, as published.
@@ -192,27 +287,45 @@ def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     >>> round(ace([[0.25, 0.75], [1.0, 0.0]], [1, 0]), 6)
     0.125
     """
-    return clipped_equal_width(as_sample(probs, y, sample_weight), bins).mean_gap
+    s = as_sample(probs, y, sample_weight, event, positive)
+    return clipped_equal_width(s, bins).mean_gap
 
 
 @metric("top-label", "sweep ECE, r = 1", "ECE with as many equal-mass bins as keep accuracy monotone",
         label="ECE^s (r=1)", weights="copies", of_hits=True)  # fmt: skip
-def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def ece_s1(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+) -> float:
     """Return the sweep calibration error of order 1: as many equal-mass bins as keep accuracy monotone.
 
-    Roelofs et al.: Mitigating Bias in Calibration Error Estimation, AISTATS 2022.
+    Roelofs et al.: Mitigating Bias in Calibration Error Estimation, AISTATS 2022. Boundaries are moved up to the end
+    of a run of equal probabilities.
 
     Examples
     --------
     >>> round(ece_s1([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.25
     """
-    return _sweep_error(as_sample(probs, y, sample_weight), 1)
+    s = as_sample(probs, y, sample_weight, event, positive)
+    s.need_repetitions("ece_s1", copied=True)
+    return _sweep(s.ranked).error(s.total, order=1)
 
 
 @metric("top-label", "sweep ECE, r = 2", "the same, root-mean-square",
         label="ECE^s (r=2)", weights="copies", of_hits=True)  # fmt: skip
-def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def ece_s2(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+) -> float:
     """Return the sweep calibration error of order 2 (see :func:`ece_s1`).
 
     Examples
@@ -220,38 +333,72 @@ def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     >>> round(ece_s2([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.25
     """
-    return _sweep_error(as_sample(probs, y, sample_weight), 2)
+    s = as_sample(probs, y, sample_weight, event, positive)
+    s.need_repetitions("ece_s2", copied=True)
+    return _sweep(s.ranked).error(s.total, order=2)
 
 
-def _sweep_error(s: Sample, order: int) -> float:
-    s.need_repetitions(f"ece_s{order}", copied=True)
-    return _sweep(s.ranked).error(s.total, order)
-
-
-def _sweep(r: Ranked) -> Bins:
+def _sweep(ranked: Ranked) -> Bins:
     """Return the equal-mass bins of the largest number, counting up from 2, for which accuracy is still monotone."""
-    n = int(np.rint(r.total))
-    weight, _, hits = r.prefix
-    if n > 2 and (np.diff(r.hit[r.weight > 0]) >= 0).all():
-        # Every number of bins is monotone; n − 1 bins have two copies in the first and one in each other bin.
-        return at_copies(r, np.concatenate([[0.0, 2.0], weight[weight > 2]]))
-    most = 1
-    for b in range(2, n):
-        bounds = _sweep_bounds(n, b)
-        if (np.diff(np.diff(np.interp(bounds, weight, hits)) / np.diff(bounds)) < 0).any():
-            break
-        most = b
-    return at_copies(r, _sweep_bounds(n, most))
+    n = int(np.rint(ranked.total))
+    runs = at_rows(ranked, ranked.cuts)
+    if _is_monotone(runs):  # then the bins of every number are
+        return _sweep_bins(ranked, n, max(n - 1, 1))
+    few = min(n, len(runs.weight))
+    for b in range(2, few):
+        if not _is_monotone(_sweep_bins(ranked, n, b)):
+            return _sweep_bins(ranked, n, b - 1)
+    return _sweep_bins(ranked, n, _last_monotone(ranked, n, max(few, 2)))
 
 
-def _sweep_bounds(n: int, b: int) -> Float64:
-    """Return the first rank of each of b bins, where rank i is in bin floor(i·b/n), and n itself."""
-    return np.asarray(-(-np.arange(b + 1) * n // b), dtype=np.float64)
+def _last_monotone(ranked: Ranked, n: int, first: int) -> int:
+    """Return one less than the least number of bins, from ``first`` on, whose frequencies fall somewhere.
+
+    There are more bins than runs of equal probabilities, so blocks of numbers are tried at once.
+    """
+    copies = np.rint(ranked.cut_copies).astype(np.int64)
+    hits = ranked.prefix[2, ranked.cuts]
+    runs = np.arange(1, len(copies))
+    step = max(1, _SWEEP_BLOCK // len(copies))
+    for start in range(first, n, step):
+        numbers = np.arange(start, min(start + step, n))
+        closes = (
+            np.diff(copies * numbers[:, None] // n, axis=1) > 0
+        )  # the run is the last of its bin
+        closed = np.maximum.accumulate(np.where(closes, runs, 0), axis=1)
+        begin = np.concatenate([np.zeros_like(closed[:, :1]), closed[:, :-1]], axis=1)
+        size = np.maximum(copies[runs] - copies[begin], 1)
+        rate = (hits[runs] - hits[begin]) / size
+        before = np.take_along_axis(rate, np.maximum(begin - 1, 0), axis=1)
+        falls = (closes & (begin > 0) & (rate < before)).any(axis=1)
+        if falls.any():
+            return int(numbers[falls.argmax()]) - 1
+    return max(n - 1, 1)
+
+
+def _sweep_bins(ranked: Ranked, n: int, b: int) -> Bins:
+    """Return b bins of equal mass: the copy of rank i belongs to bin floor(i·b/n), with those that are tied with it."""
+    ranks = -(-np.arange(b + 1) * n // b)
+    return at_rows(ranked, rank_positions(ranked, ranks.astype(np.float64)))
+
+
+def _is_monotone(bins: Bins) -> bool:
+    """Return whether the frequencies of the bins that hold rows never fall."""
+    rate = bins.hit[bins.full] / bins.weight[bins.full]
+    return bool((np.diff(rate) >= 0).all())
 
 
 @metric("top-label", "MCE", "largest gap of any equal-width bin; noisy where a bin holds few samples",
         of_hits=True)  # fmt: skip
-def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+def mce(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bins: int = 15,
+) -> float:
     """Return the largest gap of the equal-width bins (lo, hi] that hold a sample.
 
     Examples
@@ -259,4 +406,5 @@ def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     >>> mce([[0.25, 0.75], [1.0, 0.0]], [1, 0])
     0.25
     """
-    return float(equal_width(as_sample(probs, y, sample_weight), bins).gap.max())
+    s = as_sample(probs, y, sample_weight, event, positive)
+    return float(equal_width(s, bins).gap.max())

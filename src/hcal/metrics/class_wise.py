@@ -59,14 +59,13 @@ def _listed_cells(s: Sample, threshold: float, edges: Float64, *, closed: bool =
 
 
 def equal_width_cells(s: Sample, bins: int) -> Cells:
-    """Return the equal-width cells (lo, hi]; entries p = 0 lie in no bin, and their labels are not counted."""
+    """Return the equal-width cells (lo, hi]; the first one is closed, [0, hi]."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
     cells = _listed_cells(s, float(edges[1]), edges[1:-1])
-    happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
-    sums, zeros = s.column_sums
-    rest = s.total - cells.weight.sum(axis=1) - zeros
+    happened = np.bincount(s.y, weights=s.w, minlength=s.k)
+    rest = s.total - cells.weight.sum(axis=1)
     rest *= rest > 1e-12 * s.total  # less is what rounding leaves of nothing
-    cells.gap[:, 0] += (sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
+    cells.gap[:, 0] += (s.column_sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
     cells.weight[:, 0] += rest
     return cells
 

@@ -53,7 +53,8 @@ class Metric:
         Which ``sample_weight`` it takes: any; whole repetition counts; or counts with a sum of at most
         ``MOST_COPIES``, because it looks at every repetition.
     of_hits : bool
-        Whether it depends on labels only through hit or miss; tests then draw hits instead of labels.
+        Whether it judges one event of every row, and depends on labels only through whether that happened (see
+        ``Event`` in :mod:`hcal.metrics.sample`); tests then draw hits instead of labels.
     large : bool
         Whether it looks at all pairs of rows, so that ``hcal.evaluate`` computes it on ``Sample.subset``.
     rows : callable, optional
@@ -101,8 +102,7 @@ class Metric:
         """Return whether the metric is defined for the weights of a sample, and affordable."""
         if s.weight is None or self.weights == "any":
             return True
-        whole = np.array_equal(s.weight, np.rint(s.weight))
-        return whole and (self.weights == "counts" or s.total <= MOST_COPIES)
+        return s.is_whole and (self.weights == "counts" or s.total <= MOST_COPIES)
 
 
 METRICS: dict[str, Metric] = {}
@@ -113,6 +113,12 @@ probs : array-like of shape (N, K)
 y : array-like of shape (N,)
 sample_weight : array-like of shape (N,), optional
 """
+_JUDGED = """event : {"auto", "top-label"}
+    What is judged: the probability of the class ``positive`` if there are two classes, else that of the predicted
+    class; or that of the predicted class for two classes too.
+positive : {0, 1}
+    The positive one of two classes.
+"""
 
 
 def metric(
@@ -122,25 +128,33 @@ def metric(
 
     def add(function: F) -> F:
         name = function.__name__
-        METRICS[name] = Metric(name, level, label or title, title, explain, function, **facts)
-        function.__doc__ = complete_docstring(function.__doc__, METRICS[name].weights != "any")
+        new = Metric(name, level, label or title, title, explain, function, **facts)
+        METRICS[name] = new
+        function.__doc__ = complete_docstring(
+            function.__doc__, counts=new.weights != "any", judged=level == "top-label"
+        )
         return function
 
     return add
 
 
-def complete_docstring(text: str | None, counts: bool) -> str:
+def complete_docstring(text: str | None, *, counts: bool = False, judged: bool = False) -> str:
     """Add the shared parameters, before a metric's own, and the return value to a docstring.
 
     >>> "Whole repetition counts." in complete_docstring("Return 1.", counts=True)
     True
     """
-    text, mark, example = inspect.cleandoc(text or "").partition("Examples\n--------\n")
-    words, _, own = text.partition("Parameters\n----------\n")
-    shared = ("" if words.endswith("\n\n") else "\n\n") + _SHARED
-    shared += "    Whole repetition counts.\n" if counts else ""
-    returns = "" if "Returns\n-------\n" in own else "Returns\n-------\nfloat\n\n"
-    return f"{words}{shared}{own or chr(10)}{returns}{mark}{example}"
+    text, examples_title, examples = inspect.cleandoc(text or "").partition("Examples\n--------\n")
+    summary, _, parameters = text.partition("Parameters\n----------\n")
+    parts = [summary.rstrip("\n"), "\n\n", _SHARED]
+    if counts:
+        parts.append("    Whole repetition counts.\n")
+    if judged:
+        parts.append(_JUDGED)
+    parts.append(parameters or "\n")
+    if "Returns\n-------\n" not in parameters:
+        parts.append("Returns\n-------\nfloat\n\n")
+    return "".join([*parts, examples_title, examples])
 
 
 def register_metric(
@@ -200,12 +214,19 @@ def register_metric(
     _check_level(level)
     if name in LEVELS or (name in METRICS and METRICS[name].is_ours):
         raise ValueError(f"{name!r} is a name of hcal: give your metric another")
-    words = (inspect.getdoc(function) or name).partition("\n")[0].strip().rstrip(".")
+    first_line = (inspect.getdoc(function) or name).partition("\n")[0].strip().rstrip(".")
     weighs = "sample_weight" in inspect.signature(function).parameters
     METRICS[name] = Metric(
-        name, level, title or name, title or name, explain or words, _on_sample(function, name, weighs),
-        lower_is_better, kind or ("score" if level == "score" else "plug-in"), "any" if weighs else "copies",
-    )  # fmt: skip
+        name=name,
+        level=level,
+        label=title or name,
+        title=title or name,
+        explain=explain or first_line,
+        function=_on_sample(function, name, weighs),
+        lower_is_better=lower_is_better,
+        kind=kind or ("score" if level == "score" else "plug-in"),
+        weights="any" if weighs else "copies",
+    )
     return function
 
 
@@ -216,13 +237,13 @@ def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callabl
     def call(probs: Any, y: Any = None, *, sample_weight: Any = None, **options: Any) -> float:
         s = as_sample(probs, y, sample_weight)
         if weighs:
-            found = function(s.data.probs, s.y, sample_weight=s.weight, **options)
+            value = function(s.data.probs, s.y, sample_weight=s.weight, **options)
         else:
             s = s.repeated(name)
-            found = function(s.data.probs, s.y, **options)
-        if np.ndim(found) != 0 or not np.isreal(found):
-            raise ValueError(f"metric {name!r} must return one number, got {type(found).__name__}")
-        return float(found)
+            value = function(s.data.probs, s.y, **options)
+        if np.ndim(value) != 0 or not np.isreal(value):
+            raise ValueError(f"metric {name!r} must return one number, got {type(value).__name__}")
+        return float(value)
 
     return call
 
@@ -274,9 +295,8 @@ def list_metrics(level: Level | None = None) -> list[str]:
     if level is not None:
         _check_level(level)
     _load_entry_points()
-    return [
-        m.name for lv in LEVELS for m in METRICS.values() if m.level == lv and level in (None, lv)
-    ]
+    chosen = [m for m in METRICS.values() if level in (None, m.level)]
+    return [m.name for m in sorted(chosen, key=lambda m: LEVELS.index(m.level))]
 
 
 def get_metric(name: str) -> Metric:

@@ -118,7 +118,7 @@ def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sampl
             other = s.reweighted(w)
             other.keep_clusters = True
             if sums is not None:
-                other.__dict__["column_sums"] = sums[0][b], sums[1][b]
+                other.__dict__["column_sums"] = sums[b]
             yield other
 
 

@@ -1,8 +1,10 @@
 """A checked sample of predictions, with the intermediate results that metrics share.
 
-Every metric computes from a :class:`Sample`, which checks the input once and caches what it computes: one sort for all
-top-label metrics, one pass for the entries that class-wise bins need. A bootstrap replicate is the same sample with
-other weights. The input check copies tensors on an accelerator to the host.
+What the top-label metrics judge is decided here, once: of two classes the probability of the positive one, else the
+probability of the predicted class (:data:`Event`). Every metric computes from a :class:`Sample`, which checks the input
+once and caches what it computes: one sort for all top-label metrics, one pass for the entries of class-wise bins.
+A bootstrap replicate is the same sample with other weights. The input check copies tensors on an accelerator to the
+host.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ from hcal import inputs
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
 
 Vector = Float64
+#: What top-label metrics judge. "auto": P(positive) if there are two classes, else the predicted class.
+Event = Literal["auto", "top-label"]
 
 #: N x K arrays are processed in blocks of about this many numbers, so that memory stays bounded.
 BLOCK = 1 << 22
@@ -40,10 +44,11 @@ class Entries(NamedTuple):
 class Data:
     """Probabilities and labels without weights; everything derived from them is computed at its first use."""
 
-    def __init__(self, probs: Any, y: Any) -> None:
+    def __init__(self, probs: Any, y: Any, event: Event = "auto", positive: int = 1) -> None:
         self.probs, _ = inputs.check_probs(probs)
         self.n, self.k = self.probs.shape
         self.y = inputs.check_labels(y, self.n, self.k)
+        self.event, self.positive = check_event(event, positive, self.k)
         self._entries: dict[float, Entries] = {}
         # Caches of costly results that do not depend on weights: cluster boundaries, kernel sums, h-errors.
         self.cluster_edges: dict[tuple[int, int], Float64] = {}
@@ -56,14 +61,31 @@ class Data:
         return np.asarray(self.probs.argmax(axis=1), dtype=np.int64)
 
     @cached_property
-    def conf(self) -> Vector:
-        """Confidence max_k p_ik, shape (N,)."""
+    def top_conf(self) -> Vector:
+        """Probability of the predicted class, max_k p_ik, shape (N,)."""
         return self.probs[np.arange(self.n), self.pred].astype(np.float64)
 
     @cached_property
-    def hit(self) -> Vector:
+    def top_hit(self) -> Vector:
         """[prediction = label] as 0.0 or 1.0, shape (N,)."""
         return np.asarray(self.pred == self.y, dtype=np.float64)
+
+    @property
+    def judges_positive(self) -> bool:
+        """Whether the judged event is "the label is ``positive``", and not "the prediction is right"."""
+        return self.k == 2 and self.event == "auto"
+
+    @cached_property
+    def conf(self) -> Vector:
+        """Probability of the judged event, shape (N,)."""
+        return self.column(self.positive) if self.judges_positive else self.top_conf
+
+    @cached_property
+    def hit(self) -> Vector:
+        """Whether the judged event happened, as 0.0 or 1.0, shape (N,)."""
+        if not self.judges_positive:
+            return self.top_hit
+        return np.asarray(self.y == self.positive, dtype=np.float64)
 
     @cached_property
     def chosen(self) -> Vector:
@@ -82,18 +104,23 @@ class Data:
 
     @cached_property
     def order(self) -> IntArray:
-        """Indices that sort the confidences in ascending order (stable); all top-label metrics share this sort."""
+        """Indices that sort ``conf`` in ascending order (stable); all top-label metrics share this sort."""
         return np.argsort(self.conf, kind="stable").astype(np.int64)
 
     @cached_property
     def conf_sorted(self) -> Vector:
-        """Confidences, ascending."""
+        """Probabilities of the judged event, ascending."""
         return self.conf[self.order]
 
     @cached_property
     def hit_sorted(self) -> Vector:
         """Hits in the order of the confidences."""
         return self.hit[self.order]
+
+    @cached_property
+    def run_ends(self) -> IntArray:
+        """Position after the last row of each run of equal values in ``conf_sorted``, shape (runs,)."""
+        return np.flatnonzero(np.diff(self.conf_sorted, append=np.inf) > 0) + 1
 
     def column(self, k: int) -> Vector:
         """Return the probabilities of one class, shape (N,)."""
@@ -108,35 +135,47 @@ class Data:
     def entries(self, threshold: float) -> Entries:
         """Return the entries p_ik > threshold."""
         if threshold not in self._entries:
-            parts, first = [], 0
+            rows, columns, values = [], [], []
+            first = 0
             for block in self.row_blocks():
                 flat = np.flatnonzero(block.astype(np.float64, copy=False) > threshold)
                 row, column = np.divmod(flat, self.k)
-                parts.append((row + first, column, block.ravel()[flat].astype(np.float64)))
+                rows.append(row + first)
+                columns.append(column)
+                values.append(block.ravel()[flat].astype(np.float64))
                 first += len(block)
-            row, column, value = (np.concatenate(found) for found in zip(*parts, strict=True))
-            self._entries[threshold] = Entries(row, column, value, self.y[row] == column)
+            row, column = np.concatenate(rows), np.concatenate(columns)
+            mark = self.y[row] == column
+            self._entries[threshold] = Entries(row, column, np.concatenate(values), mark)
         return self._entries[threshold]
 
-    def column_sums(self, weight: Float64) -> tuple[Float64, Float64]:
-        """Return Σ w·p and Σ w·[p = 0] of every class, each of shape (K,), or (B, K) for B weights."""
-        sums, zeros = np.zeros((2, *weight.shape[:-1], self.k))
+    def column_sums(self, weight: Float64, power: int = 1) -> Float64:
+        """Return Σ w·p of every class, or Σ w·p², of shape (K,), or (B, K) for B weights."""
+        sums = np.zeros((*weight.shape[:-1], self.k))
         for rows in row_blocks(self.probs.shape, BLOCK):
-            block, w = self.probs[rows], weight[..., rows]
-            sums += w @ block.astype(np.float64, copy=False)
-            if not block.all():
-                zeros += w @ (block == 0).astype(np.float64)
-        return sums, zeros
+            block = self.probs[rows].astype(np.float64, copy=False)
+            sums += weight[..., rows] @ (block if power == 1 else block**power)
+        return sums
 
     def relabelled(self, y: IntArray) -> Data:
         """Return the same predictions with other (checked) labels; results that do not depend on y are shared."""
         other = copy(self)
-        for name in ("hit", "chosen", "hit_sorted"):
+        for name in ("top_hit", "hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
-        other.y, other.pair_sums, other.h_errors = y, {}, {}
+        other.y = y
+        other.pair_sums, other.h_errors = {}, {}
         other._entries = {
-            t: e._replace(mark=y[e.row] == e.column) for t, e in self._entries.items()
+            threshold: entries._replace(mark=y[entries.row] == entries.column)
+            for threshold, entries in self._entries.items()
         }
+        return other
+
+    def judging(self, event: Event, positive: int) -> Data:
+        """Return the same rows for another event; results that do not depend on it are shared."""
+        other = copy(self)
+        other.event, other.positive = check_event(event, positive, self.k)
+        for name in ("conf", "hit", "order", "conf_sorted", "hit_sorted", "run_ends"):
+            other.__dict__.pop(name, None)
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
@@ -156,27 +195,62 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
     cumulated = np.cumsum(weights, axis=1, dtype=np.float64)
     cumulated /= cumulated[:, -1:]
     flat = (cumulated + rows[:, None]).ravel()
-    found = np.searchsorted(flat, rng.random((n_draws, len(rows))) + rows, side="right")
-    columns = np.clip(found - rows * weights.shape[1], 0, weights.shape[1] - 1)
+    places = np.searchsorted(flat, rng.random((n_draws, len(rows))) + rows, side="right")
+    columns = np.clip(places - rows * weights.shape[1], 0, weights.shape[1] - 1)
     return np.asarray(columns, dtype=np.int64)
+
+
+def check_event(event: Any, positive: Any, n_classes: int) -> tuple[Event, int]:
+    """Return what top-label metrics judge, or refuse it.
+
+    >>> check_event("auto", 2, 3)
+    Traceback (most recent call last):
+    ...
+    ValueError: positive chooses one of two classes, and probs has 3: leave it out, or pass two columns
+    """
+    if event not in get_args(Event):
+        raise ValueError(f"event must be 'auto' or 'top-label', got {event!r}")
+    whole = isinstance(positive, int | np.integer) and not isinstance(positive, bool)
+    if n_classes == 2 and (not whole or positive not in (0, 1)):
+        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
+    if n_classes != 2 and not (whole and positive == 1):
+        raise ValueError(
+            f"positive chooses one of two classes, and probs has {n_classes}: leave it out, "
+            "or pass two columns"
+        )
+    return event, int(positive)
 
 
 class Ranked:
     """Weighted events in ascending order of their probability, with prefix sums.
 
     ``conf`` are the ascending probabilities, ``hit`` is 1.0 if the event happened, else 0.0; all arrays are (N,).
+    ``run_ends`` (runs,) are the positions after the last row of each run of equal probabilities.
 
-    >>> float(Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2)).total)
+    >>> float(Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2), np.array([1, 2])).total)
     2.0
     """
 
-    def __init__(self, conf: Vector, hit: Vector, weight: Vector) -> None:
-        self.conf, self.hit, self.weight = conf, hit, weight
+    def __init__(self, conf: Vector, hit: Vector, weight: Vector, run_ends: IntArray) -> None:
+        self.conf = conf
+        self.hit = hit
+        self.weight = weight
+        self.run_ends = run_ends
 
     @cached_property
     def prefix(self) -> Float64:
         """Prefix sums, from 0, of weight, weight·conf and weight·hit, shape (3, N + 1)."""
         return np.stack([prefix_sums(self.weight * x) for x in (1.0, self.conf, self.hit)])
+
+    @cached_property
+    def cuts(self) -> IntArray:
+        """0 and the ends of the runs of equal probabilities, shape (runs + 1,)."""
+        return np.concatenate([[0], self.run_ends])
+
+    @cached_property
+    def cut_copies(self) -> Vector:
+        """Sum of the weights before each of ``cuts``, shape (runs + 1,)."""
+        return np.asarray(self.prefix[0, self.cuts])
 
     @property
     def total(self) -> float:
@@ -185,8 +259,9 @@ class Ranked:
 
     @property
     def gap(self) -> Vector:
-        """Cumulated weight·(conf − hit), shape (N,)."""
-        return np.cumsum(self.weight * (self.conf - self.hit))
+        """Cumulated weight·(conf − hit) at the end of each run of equal probabilities, shape (runs,)."""
+        cumulated = np.cumsum(self.weight * (self.conf - self.hit))
+        return np.asarray(cumulated[self.run_ends - 1])
 
 
 class Sample:
@@ -201,6 +276,11 @@ class Sample:
         numpy, torch (CPU or CUDA), pandas, polars.
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
+    event : {"auto", "top-label"}
+        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        else that of the predicted class. "top-label": that of the predicted class, for two classes too.
+    positive : {0, 1}
+        The positive one of two classes.
 
     Attributes
     ----------
@@ -214,8 +294,16 @@ class Sample:
     (2, 2, 2.0)
     """
 
-    def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
-        self.data = Data(probs, y)
+    def __init__(
+        self,
+        probs: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        event: Event = "auto",
+        positive: int = 1,
+    ) -> None:
+        self.data = Data(probs, y, event, positive)
         self.n, self.k = self.data.n, self.data.k
         # Bootstrap replicates use the k-means clusters of the sample that they are drawn from.
         self.keep_clusters = False
@@ -228,18 +316,28 @@ class Sample:
         other.weight, other.keep_clusters = weight, self.keep_clusters
         return other
 
+    def judging(self, event: Event, positive: int = 1) -> Sample:
+        """Return the same rows for another event."""
+        if (event, positive) == (self.data.event, self.data.positive):
+            return self
+        other = self.reweighted(self.weight)
+        other.data = self.data.judging(event, positive)
+        return other
+
     def relabelled(self, y: IntArray) -> Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
-        # None of these depends on labels.
-        other.__dict__.update(
-            (n, v) for n, v in self.__dict__.items() if n in ("w", "total", "column_sums")
-        )
+        for name in ("w", "total", "column_sums"):  # none of these depends on labels
+            if name in self.__dict__:
+                other.__dict__[name] = self.__dict__[name]
         return other
 
-    def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
-        """Return the same confidences with other hits, which are given in ascending order of the confidences."""
+    def with_hits(self, hit: NDArray[Any]) -> Sample:
+        """Return the same confidences with other hits, which are given in ascending order of the confidences.
+
+        A hit may be a share, if a row stands for several.
+        """
         other = self.reweighted(self.weight)
         other.data = copy(self.data)
         other.data.__dict__["hit_sorted"] = hit.astype(np.float64)
@@ -262,13 +360,13 @@ class Sample:
 
     @cached_property
     def ranked(self) -> Ranked:
-        """The top labels in the order of the confidences."""
-        d = self.data
-        return Ranked(d.conf_sorted, d.hit_sorted, self.w[d.order])
+        """The judged events in the order of their probabilities."""
+        data = self.data
+        return Ranked(data.conf_sorted, data.hit_sorted, self.w[data.order], data.run_ends)
 
     @cached_property
-    def column_sums(self) -> tuple[Vector, Vector]:
-        """Weighted sums of every class's probabilities, and the weight of its entries p = 0, shape (K,) each."""
+    def column_sums(self) -> Vector:
+        """Weighted sums of every class's probabilities, shape (K,)."""
         return self.data.column_sums(self.w)
 
     @cached_property
@@ -288,8 +386,13 @@ class Sample:
         rows = self.subset_rows
         if len(rows) == self.n:
             return self
+        return self.at(rows, None if self.weight is None else self.weight[rows])
+
+    def at(self, rows: IntArray, weight: Vector | None) -> Sample:
+        """Return the given rows, which may repeat, with other (checked) weights."""
+        data = self.data
         return Sample(
-            self.data.probs[rows], self.y[rows], None if self.weight is None else self.weight[rows]
+            data.probs[rows], data.y[rows], weight, event=data.event, positive=data.positive
         )
 
     def mean(self, values: Vector) -> float:
@@ -302,13 +405,18 @@ class Sample:
             return self
         self.need_repetitions(metric, copied=True)
         rows = np.repeat(np.arange(self.n), self.weight.astype(np.int64))
-        return Sample(self.data.probs[rows], self.y[rows])
+        return self.at(rows, None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every weight is a whole number, which stands for that many copies of the row."""
+        return self.weight is None or np.array_equal(self.weight, np.rint(self.weight))
 
     def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
         """Refuse weights that are not whole, or whose sum is too large if rows will be ``copied``."""
         if self.weight is None:
             return
-        if (self.weight != np.rint(self.weight)).any():
+        if not self.is_whole:
             raise ValueError(
                 f"{metric} counts samples, so sample_weight must hold whole repetition counts; "
                 f"row {int(np.argmax(self.weight != np.rint(self.weight)))} is not whole"
@@ -339,7 +447,9 @@ def check_bandwidth(bandwidth: float) -> None:
         raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
 
 
-def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:
+def as_sample(
+    probs: Any, y: Any, sample_weight: Any, event: Event = "auto", positive: int = 1
+) -> Sample:
     """Return the arguments of a metric as a checked sample; a ``Sample`` is returned as it is.
 
     >>> s = as_sample([[0.2, 0.8]], [1], None)
@@ -349,7 +459,11 @@ def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:
     if isinstance(probs, Sample):
         if y is not None or sample_weight is not None:
             raise ValueError("a Sample already holds y and sample_weight: do not pass them again")
+        if (event, positive) != ("auto", 1):
+            raise ValueError(
+                "a Sample already holds event and positive: pass them to Sample(...) instead"
+            )
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
-    return Sample(probs, y, sample_weight)
+    return Sample(probs, y, sample_weight, event=event, positive=positive)

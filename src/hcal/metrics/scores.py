@@ -64,7 +64,7 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 @metric("score", "accuracy", "share of rows whose most probable class is the label",
-        kind="score", lower_is_better=False, rows=lambda s: s.data.hit)  # fmt: skip
+        kind="score", lower_is_better=False, rows=lambda s: s.data.top_hit)  # fmt: skip
 def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
 
@@ -74,7 +74,7 @@ def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     1.0
     """
     s = as_sample(probs, y, sample_weight)
-    return s.mean(s.data.hit)
+    return s.mean(s.data.top_hit)
 
 
 def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
@@ -86,7 +86,7 @@ def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> 
     0.7
     """
     s = as_sample(probs, y, sample_weight)
-    return s.mean(s.data.conf)
+    return s.mean(s.data.top_conf)
 
 
 def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
@@ -105,7 +105,7 @@ def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 for _function in (mean_confidence, sharpness):
-    _function.__doc__ = complete_docstring(_function.__doc__, counts=False)
+    _function.__doc__ = complete_docstring(_function.__doc__)
 
 
 def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:

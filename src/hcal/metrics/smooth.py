@@ -1,7 +1,7 @@
 """Top-label errors without bins: cumulated gaps, kernels, densities, and Spiegelhalter's test.
 
-``conf`` is the largest probability of a row, and ``hit`` is 1 if its class is the label, else 0. Both arrays are in
-ascending order of the confidences.
+``conf`` is the probability of the judged event (:data:`hcal.metrics.sample.Event`) and ``hit`` is 1 if it happened,
+else 0. Both arrays are in ascending order of ``conf``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.fft import irfft, rfft
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Vector, as_sample, check_bandwidth
+from hcal.metrics.sample import Event, Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
 
 #: Grid of ``kde_ece``, with margins beyond [0, 1] for the mirror images of the widest kernel.
@@ -29,14 +29,21 @@ CELLS: Final = 4096
 _EPSILON: Final = float(np.finfo(np.float32).eps)
 
 
-@metric("top-label", "KDE-ECE", "ECE with smooth densities in place of bins", weights="counts")
+@metric("top-label", "KDE-ECE", "ECE with smooth densities in place of bins",
+        weights="counts", of_hits=True)  # fmt: skip
 def kde_ece(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float | None = None
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bandwidth: float | None = None,
 ) -> float:
     """Return the calibration error of order 1 with densities in place of bins (triweight kernel, mirrored).
 
-    Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020. For K = 2 it looks at P(class 1) and the label. With no
-    correct prediction the accuracy is 0 everywhere, and the answer is the mean confidence.
+    Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020. If the event never happens, its frequency is 0 everywhere, and
+    the answer is the mean probability.
 
     Parameters
     ----------
@@ -49,32 +56,31 @@ def kde_ece(
     >>> round(kde_ece(p, [1, 1, 1, 0]), 3)
     0.251
     """
-    s = as_sample(probs, y, sample_weight)
+    s = as_sample(probs, y, sample_weight, event, positive)
     s.need_repetitions("kde_ece")
-    if s.k == 2:
-        return _kde_error(s.data.column(1), (s.y == 1).astype(np.float64), s.w, bandwidth)
-    return _kde_error(s.ranked.conf, s.ranked.hit, s.ranked.weight, bandwidth)
-
-
-def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | None) -> float:
-    """Return ∫|x − P(event | score = x)| dP(score) with kernel densities."""
-    n, correct = weight.sum(), weight * event
-    if correct.sum() == 0:
-        return float(np.average(score, weights=weight))
+    ranked = s.ranked
+    happened = ranked.weight * ranked.hit
+    if happened.sum() == 0:
+        return float(np.average(ranked.conf, weights=ranked.weight))
     if bandwidth is None:
-        mean = np.average(score, weights=correct)
-        std = float(np.sqrt(np.average((score - mean) ** 2, weights=correct)))
-        bandwidth = min(
-            std * (2 * n) ** -0.2, _WIDEST
-        )  # the rule gives more for a few rows at 0 and 1
+        bandwidth = _rule_of_thumb(ranked.conf, happened, s.total)
     if bandwidth > _WIDEST:
         raise ValueError(
             f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}"
         )
-    # If all scores of the event are equal the bandwidth is 0; the kernel is then one grid step wide.
+    # If the event has the same probability in all its rows the bandwidth is 0; the kernel is then one grid step wide.
     half = max(3 * bandwidth, _STEP)
-    density_event, density = (_mirrored_density(score, mass, half) for mass in (correct, weight))
-    return _integrate(density_event, density, float(correct.sum() / n), half)
+    density_event = _mirrored_density(ranked.conf, happened, half)
+    density = _mirrored_density(ranked.conf, ranked.weight, half)
+    return _integrate(density_event, density, float(happened.sum() / s.total), half)
+
+
+def _rule_of_thumb(conf: Vector, happened: Vector, total: float) -> float:
+    """Return the published bandwidth, from the standard deviation of the probabilities where the event happened."""
+    mean = np.average(conf, weights=happened)
+    variance = float(np.average((conf - mean) ** 2, weights=happened))
+    bandwidth = float(np.sqrt(variance)) * (2 * total) ** -0.2
+    return float(min(bandwidth, _WIDEST))  # the rule gives more for a few rows at 0 and 1
 
 
 def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
@@ -83,14 +89,16 @@ def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
     A circular convolution suffices, because the kernel reaches no further than the margins of the grid (0.6).
     """
     both = np.concatenate([score, np.where(score < 0.5, -score, 2 - score)])
-    grid = share_out(
-        np.concatenate([mass, mass]) / (2 * mass.sum()), (both - GRID[0]) / _STEP, len(GRID)
-    )
-    reach = int(half / _STEP)
-    u = np.arange(-reach, reach + 1) * _STEP / half
+    share = np.concatenate([mass, mass]) / (2 * mass.sum())
+    grid = share_out(share, (both - GRID[0]) / _STEP, len(GRID))
+
+    steps = int(half / _STEP)
+    offset = np.arange(-steps, steps + 1)
+    u = offset * _STEP / half
     kernel = np.zeros(len(GRID))
-    kernel[np.arange(-reach, reach + 1)] = 35 / (32 * half) * (1 - u * u) ** 3
-    return np.asarray(np.maximum(irfft(rfft(grid) * rfft(kernel), n=len(GRID)), 0))
+    kernel[offset] = 35 / (32 * half) * (1 - u * u) ** 3
+    density = irfft(rfft(grid) * rfft(kernel), n=len(GRID))
+    return np.asarray(np.maximum(density, 0))
 
 
 def share_out(mass: Vector, place: Vector, size: int) -> Vector:
@@ -100,11 +108,14 @@ def share_out(mass: Vector, place: Vector, size: int) -> Vector:
     array([0.  , 0.75, 0.25, 2.  ])
     """
     left = np.clip(np.floor(place).astype(np.int64), 0, size - 2)
-    right = mass * (place - left)
-    return np.asarray(np.bincount(left, mass - right, size) + np.bincount(left + 1, right, size))
+    to_right = mass * (place - left)
+    on_left = np.bincount(left, mass - to_right, size)
+    on_right = np.bincount(left + 1, to_right, size)
+    return np.asarray(on_left + on_right)
 
 
 def _integrate(density_event: Vector, density: Vector, rate: float, half: float) -> float:
+    """Return ∫|x − P(event | probability x)| dP(x) over [0, 1], where the event's share of all rows is ``rate``."""
     inside = (GRID > 0) & (GRID < 1)
     x, pe, pa = GRID[inside], density_event[inside], density[inside]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -116,14 +127,26 @@ def _integrate(density_event: Vector, density: Vector, rate: float, half: float)
     if half < _RESOLVED * _STEP:
         last = np.where(valid, last, -1)
     integrand = np.where(last >= 0, np.nan_to_num(integrand, nan=0.0)[last], 0.0)
-    error, mass = (f.sum() - (f[0] + f[-1]) / 2 for f in (integrand, pa))  # by the trapezoid rule
-    return float(error / mass)
+    return _trapezoid(integrand) / _trapezoid(pa)
+
+
+def _trapezoid(values: Vector) -> float:
+    """Return the integral of values at points one step apart."""
+    return float(values.sum() - (values[0] + values[-1]) / 2)
 
 
 @metric(
     "top-label", "MMCE", "kernel distance between confidence and accuracy, no bins", of_hits=True
 )
-def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 0.4) -> float:
+def mmce(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+    bandwidth: float = 0.4,
+) -> float:
     """Return the maximum mean calibration error with kernel exp(−|c − c'|/bandwidth), diagonal included.
 
     Kumar, Sarawagi, Jain: Trainable Calibration Measures, ICML 2018. Exact in O(N log N): on sorted
@@ -135,11 +158,11 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     0.25
     """
     check_bandwidth(bandwidth)
-    r = as_sample(probs, y, sample_weight).ranked
-    return float(
-        np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0))
-        / r.total
-    )
+    s = as_sample(probs, y, sample_weight, event, positive)
+    ranked = s.ranked
+    residual = ranked.weight * (ranked.hit - ranked.conf)
+    squared = exponential_sum(ranked.conf, residual, 1 / bandwidth)
+    return float(np.sqrt(max(squared, 0.0)) / s.total)
 
 
 def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
@@ -151,40 +174,61 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
     >>> round(exponential_sum(np.array([0.0, 1.0]), np.array([1.0, 1.0]), np.log(2.0)), 12)
     3.0
     """
-    total, carry, start, last = 0.0, 0.0, 0, float(x[0])
+    total = 0.0
+    carry = 0.0
+    start = 0
+    last = float(x[0])
     while start < len(x):
         first = float(x[start])
         stop = int(np.searchsorted(x, first + 500 / rate, side="right"))
-        part, grow = a[start:stop], np.exp(rate * (x[start:stop] - first))
+        part = a[start:stop]
+        growth = np.exp(rate * (x[start:stop] - first))
         carry *= float(np.exp(-rate * (first - last)))
-        sums = carry + np.cumsum(part * grow)
+        sums = carry + np.cumsum(part * growth)
         before = np.concatenate([[carry], sums[:-1]])
-        total += float((part * part).sum() + 2 * (part * before / grow).sum())
-        carry, start, last = float(sums[-1] / grow[-1]), stop, float(x[stop - 1])
+        diagonal = float((part * part).sum())
+        total += diagonal + 2 * float((part * before / growth).sum())
+        carry = float(sums[-1] / growth[-1])
+        start = stop
+        last = float(x[stop - 1])
     return total
 
 
 @metric("top-label", "KS error", "largest cumulated gap between confidence and accuracy, no bins",
         label="KS", of_hits=True)  # fmt: skip
-def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def ks(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+) -> float:
     """Return the Kolmogorov–Smirnov error: max_i |cumulated confidence − cumulated hits|/N, no bins.
 
-    Gupta et al.: Calibration of Neural Networks using Splines, ICLR 2021.
+    Gupta et al.: Calibration of Neural Networks using Splines, ICLR 2021. Rows of equal confidence enter together.
 
     Examples
     --------
     >>> round(ks([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.25
     """
-    s = as_sample(probs, y, sample_weight)
+    s = as_sample(probs, y, sample_weight, event, positive)
     return float(np.abs(s.ranked.gap).max() / s.total)
 
 
 @metric("top-label", "smooth ECE",
         "ECE with a smooth kernel in place of bins, of a width that it finds itself",
         label="smECE", of_hits=True)  # fmt: skip
-def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
-    """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
+def smece(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+) -> float:
+    """Return the smooth calibration error: no bins, no bandwidth to choose.
 
     Błasiok, Nakkiran: Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing, ICLR 2024.
 
@@ -194,8 +238,8 @@ def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     >>> round(smece(p, [1] * 20 + [0] * 20), 3)
     0.4
     """
-    r = as_sample(probs, y, sample_weight).ranked
-    return smooth_error(r.conf, r.hit - r.conf, r.weight)
+    ranked = as_sample(probs, y, sample_weight, event, positive).ranked
+    return smooth_error(ranked.conf, ranked.hit - ranked.conf, ranked.weight)
 
 
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
@@ -223,17 +267,23 @@ def _crossing(excess: Callable[[float], float]) -> float:
     >>> round(_crossing(lambda x: 0.25 - x * x), 12)
     0.5
     """
-    ends, values, last = [0.0, 1.0], [excess(0.0), excess(1.0)], -1
-    sigma, before = 0.0, 1.0
+    ends = [0.0, 1.0]
+    values = [excess(0.0), excess(1.0)]
+    last = -1
+    sigma = 0.0
+    before = 1.0
     while abs(sigma - before) > 1e-13:
-        before, sigma = sigma, (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
+        before = sigma
+        sigma = (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
         value = excess(sigma)
         moved = int(value <= 0)
         if (
             moved == last
-        ):  # the other end was kept twice in a row: the Illinois variant halves its value
+        ):  # the other end stayed twice in a row: the Illinois variant halves its value
             values[1 - moved] /= 2
-        ends[moved], values[moved], last = sigma, value, moved
+        ends[moved] = sigma
+        values[moved] = value
+        last = moved
     return sigma
 
 
@@ -265,7 +315,14 @@ def smoothed(waves: Vector, sigma: float) -> Vector:
 
 @metric("top-label", "Kuiper error", "largest cumulated gap of any interval of confidences, no bins",
         label="Kuiper", of_hits=True)  # fmt: skip
-def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def kuiper(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+) -> float:
     """Return the range of the cumulated gap: max − min over all intervals of confidence, no bins.
 
     Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu: Metrics of calibration for probabilistic predictions, JMLR
@@ -277,18 +334,25 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     >>> round(kuiper([[0.25, 0.75], [0.4, 0.6]], [1, 1]), 6)
     0.325
     """
-    s = as_sample(probs, y, sample_weight)
-    gap = s.ranked.gap[
-        np.diff(s.ranked.conf, append=np.inf) > 0
-    ]  # at the last row of each run of equal confidences
-    return float((max(gap.max(), 0) - min(gap.min(), 0)) / s.total)
+    s = as_sample(probs, y, sample_weight, event, positive)
+    gap = s.ranked.gap
+    highest = max(float(gap.max()), 0.0)
+    lowest = min(float(gap.min()), 0.0)
+    return (highest - lowest) / s.total
 
 
 @metric("top-label", "Spiegelhalter |Z|",
         "squared error beyond what the confidences expect, in standard deviations; grows with N",
         label="Spiegelhalter", weights="counts", of_hits=True)  # fmt: skip
-def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
-    """Return |Z| of Spiegelhalter's test on the top label: about 0.8 by chance, above 1.96 in 5 % of cases.
+def spiegelhalter(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    event: Event = "auto",
+    positive: int = 1,
+) -> float:
+    """Return |Z| of Spiegelhalter's test: about 0.8 by chance, above 1.96 in 5 % of cases.
 
     Spiegelhalter: Probabilistic prediction in patient management and clinical trials, Statistics in Medicine
     1986. Z = Σ (hit − conf)(1 − 2·conf) / √Σ (1 − 2·conf)²·conf·(1 − conf) is the squared error less what
@@ -299,14 +363,16 @@ def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> fl
     >>> round(spiegelhalter([[0.1, 0.9]] * 40, [1] * 20 + [0] * 20), 3)
     8.433
     """
-    s = as_sample(probs, y, sample_weight)
+    s = as_sample(probs, y, sample_weight, event, positive)
     s.need_repetitions("spiegelhalter")
     return abs(spiegelhalter_z(s.ranked.conf, s.ranked.hit, s.ranked.weight))
 
 
 def spiegelhalter_z(p: Vector, event: Float64, weight: Vector) -> float:
     """Return Spiegelhalter's Z with its sign: positive where the squared error is larger than expected."""
-    slope, inner = 1 - 2 * p, np.clip(p, _EPSILON, 1 - _EPSILON)
+    slope = 1 - 2 * p
+    inner = np.clip(p, _EPSILON, 1 - _EPSILON)
     variance = float(weight @ (slope**2 * inner * (1 - inner)))
-    # If every probability is 1/2, the squared error is always 1/4 and Z is 0.
-    return float((weight * slope) @ (event - p) / np.sqrt(variance)) if variance > 0 else 0.0
+    if variance == 0:  # every probability is 1/2, so the squared error is always 1/4
+        return 0.0
+    return float((weight * slope) @ (event - p) / np.sqrt(variance))

@@ -1,9 +1,9 @@
 """Metrics of data that do not fit in memory: update block by block, merge across machines, read the result.
 
 Most metrics are functions of sums over rows, which need O(bins·K) memory: ``_SUMS`` computes the sums of a block and
-``_VALUES`` the metric from the total. ``ks`` and ``ece_em`` need the order of all confidences; here they are computed
-from a fine histogram (4096 equal bins, and finer ones towards 1), and :meth:`StreamingMetrics.bounds` returns how far
-each can be from its exact value.
+``_VALUES`` the metric from the total. ``ks`` and ``ece_em`` need the order of all probabilities; here they are computed
+from a fine histogram (4096 equal bins, and finer ones towards 0 and 1), and :meth:`StreamingMetrics.bounds` returns how
+far each can be from its exact value.
 """
 
 from __future__ import annotations
@@ -14,34 +14,37 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.binned import Bins, between_edges, clipped_equal_width, equal_width
+from hcal.metrics.binned import Bins, at_rows, clipped_equal_width, edge_positions, equal_width
 from hcal.metrics.class_wise import Cells, equal_width_cells, thresholded_cells
-from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
+from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_event, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
 
 _BINS, _SUM_BINS = 15, 14  # the published numbers of bins
 
-#: Edges (lo, hi] of the fine histogram, denser towards 1, where networks put most of their confidences.
-_EDGES: Final = np.unique(
-    np.concatenate(
-        [np.linspace(0, 1, 4097), 1 - 2.0 ** -(np.arange(96, 425) / 8), [np.nextafter(1, 0)]]
-    )
-)
+
+def _fine_edges() -> Float64:
+    """Return the edges (lo, hi] of the fine histogram, denser towards 0 and 1, where most probabilities are."""
+    to_the_end = 2.0 ** -(np.arange(96, 425) / 8)
+    ends = [to_the_end, 1 - to_the_end, [np.nextafter(1, 0)]]
+    return np.unique(np.concatenate([np.linspace(0, 1, 4097), *ends]))
+
+
+_EDGES: Final = _fine_edges()
 
 
 def _score_sums(s: Sample) -> Float64:
-    """Return the sums of weight, nll, brier, hit and confidence, shape (5,)."""
-    rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.hit, s.data.conf]
+    """Return the sums of weight, nll, brier, hit and confidence of the predicted class, shape (5,)."""
+    rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.top_hit, s.data.top_conf]
     return np.asarray(np.stack(rows) @ s.w)
 
 
 def _fine_sums(s: Sample) -> Float64:
-    """Return the sums of weight, confidence, hit and their product in the fine histogram, shape (4, bins)."""
-    r = s.ranked
-    cuts = np.searchsorted(r.conf, _EDGES, side="right")
-    both = np.diff(prefix_sums(r.weight * r.conf * r.hit)[cuts])
-    return np.stack([*between_edges(r, _EDGES), both])
+    """Return the sums of weight, probability, hit and their product in the fine histogram, shape (4, bins)."""
+    ranked = s.ranked
+    positions = edge_positions(ranked.conf, _EDGES)
+    products = prefix_sums(ranked.weight * ranked.conf * ranked.hit)
+    return np.stack([*at_rows(ranked, positions), np.diff(products[positions])])
 
 
 _SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
@@ -56,23 +59,33 @@ _SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
 
 
 def _ks(fine: Float64, total: float) -> float:
-    return float(np.abs(np.cumsum(fine[1] - fine[2])).max() / total)
+    cumulated = np.cumsum(fine[1] - fine[2])
+    return float(np.abs(cumulated).max() / total)
 
 
 def _ece_em(fine: Float64, total: float) -> float:
-    """Return the error over equal-mass bins, each boundary rounded to the nearer end of its fine bin."""
+    """Return the error over equal-mass bins, each boundary moved up to the end of its fine bin."""
     weight, conf, hit, _ = fine
-    ends = prefix_sums(weight)
-    cuts, place = _mass_cuts(weight, total)
-    nearer = place + (ends[place + 1] - cuts < cuts - ends[place])
-    bounds = np.concatenate([[0], nearer, [len(weight)]])
-    return float(np.abs(np.diff(prefix_sums(conf - hit)[bounds])).sum() / total)
+    place = _mass_places(weight, total)
+    bounds = np.concatenate([[0], place + 1, [len(weight)]])
+    gaps = np.diff(prefix_sums(conf - hit)[bounds])
+    return float(np.abs(gaps).sum() / total)
 
 
-def _mass_cuts(weight: Vector, total: float) -> tuple[Vector, NDArray[np.int64]]:
-    """Return the equal-mass boundaries in units of weight, and the fine bin in which each falls."""
-    cuts = total * np.arange(1, _BINS) / _BINS
-    return cuts, np.searchsorted(np.cumsum(weight), cuts, side="left").astype(np.int64)
+def _mass_places(weight: Vector, total: float) -> NDArray[np.int64]:
+    """Return the fine bin in which each equal-mass boundary falls."""
+    ranks = total * np.arange(1, _BINS) / _BINS
+    place = np.searchsorted(np.cumsum(weight), ranks, side="left")
+    return np.minimum(place, len(weight) - 1).astype(np.int64)
+
+
+def _moves(fine: Float64) -> tuple[Vector, Vector]:
+    """Return how far the cumulated gap can rise and fall inside each fine bin, (bins,) each.
+
+    Only misses raise it (by their probability), and only hits lower it (by 1 − their probability).
+    """
+    _, conf, hit, both = fine
+    return np.maximum(conf - both, 0), np.maximum(hit - both, 0)
 
 
 #: For each metric, the name of its sums and the function (sums, total weight) -> value.
@@ -102,6 +115,10 @@ class StreamingMetrics:
     n_classes : int
     metrics : list of str, optional
         Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
+    event : {"auto", "top-label"}
+        What top-label metrics judge: of two classes the probability of ``positive`` ("auto"), else that of the
+        predicted class.
+    positive : {0, 1}
 
     Examples
     --------
@@ -112,8 +129,17 @@ class StreamingMetrics:
     0.4
     """
 
-    def __init__(self, n_classes: int, metrics: Iterable[str] | None = None) -> None:
-        self.n_classes, self.n = check_integer("n_classes", n_classes, 2), 0
+    def __init__(
+        self,
+        n_classes: int,
+        metrics: Iterable[str] | None = None,
+        *,
+        event: Event = "auto",
+        positive: int = 1,
+    ) -> None:
+        self.n_classes = check_integer("n_classes", n_classes, 2)
+        self.event, self.positive = check_event(event, positive, self.n_classes)
+        self.n = 0
         self.metrics = tuple(NAMES if metrics is None else metrics)
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
@@ -121,9 +147,11 @@ class StreamingMetrics:
                 f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}"
             )
         one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
-        read = {"scores", *(_VALUES[name][0] for name in self.metrics)}
+        needed = {"scores", *(_VALUES[name][0] for name in self.metrics)}
         self._sums = {
-            name: np.zeros_like(of(one_row)) for name, of in _SUMS.items() if name in read
+            name: np.zeros_like(sums_of(one_row))
+            for name, sums_of in _SUMS.items()
+            if name in needed
         }
 
     def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -140,6 +168,7 @@ class StreamingMetrics:
             raise ValueError(
                 f"probs has {s.k} classes, these metrics were made for {self.n_classes}"
             )
+        s = s.judging(self.event, self.positive)
         for name in self._sums:
             self._sums[name] += _SUMS[name](s)
         self.n += s.n
@@ -147,8 +176,10 @@ class StreamingMetrics:
 
     def merge(self, other: StreamingMetrics) -> Self:
         """Add the sums of another accumulator."""
-        if (other.n_classes, other.metrics) != (self.n_classes, self.metrics):
-            raise ValueError("only accumulators of the same classes and metrics can be merged")
+        if other._kind != self._kind:
+            raise ValueError(
+                "only accumulators of the same classes, metrics, event and positive can be merged"
+            )
         for name, part in other._sums.items():
             self._sums[name] += part
         self.n += other.n
@@ -163,8 +194,17 @@ class StreamingMetrics:
         dict
             For :meth:`from_state`.
         """
-        sums = {"n": np.array(float(self.n)), **self._sums}
-        return {"n_classes": self.n_classes, "metrics": list(self.metrics), "sums": sums}
+        return {
+            "n_classes": self.n_classes,
+            "metrics": list(self.metrics),
+            "event": self.event,
+            "positive": self.positive,
+            "sums": {"n": np.array(float(self.n)), **self._sums},
+        }
+
+    def empty(self) -> Self:
+        """Return an accumulator of the same kind that has seen no rows."""
+        return type(self)(self.n_classes, self.metrics, event=self.event, positive=self.positive)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
@@ -181,16 +221,22 @@ class StreamingMetrics:
         >>> StreamingMetrics.from_state(seen.state).result() == seen.result()
         True
         """
-        found, sums = cls(state["n_classes"], state["metrics"]), state["sums"]
-        found.n = round(float(sums["n"]))
-        found._sums = {name: np.array(sums[name], dtype=np.float64) for name in found._sums}
-        return found
+        new = cls(
+            state["n_classes"], state["metrics"], event=state["event"], positive=state["positive"]
+        )
+        sums = state["sums"]
+        new.n = round(float(sums["n"]))
+        new._sums = {name: np.array(sums[name], dtype=np.float64) for name in new._sums}
+        return new
 
     def result(self) -> dict[str, float]:
         """Return the metrics of all rows added so far."""
         self._check_seen()
-        found = ((name, *_VALUES[name]) for name in self.metrics)
-        return {name: value(self._sums[sums], self._total) for name, sums, value in found}
+        values = {}
+        for name in self.metrics:
+            sums, value_of = _VALUES[name]
+            values[name] = value_of(self._sums[sums], self._total)
+        return values
 
     compute = result
 
@@ -205,24 +251,37 @@ class StreamingMetrics:
         exact = dict.fromkeys(self.metrics, 0.0)
         if "fine" not in self._sums:
             return exact
-        weight, conf, hit, both = self._sums["fine"]
-        # Inside a fine bin only misses raise the cumulated gap (by conf) and only hits lower it (by 1 − conf).
-        up, down = np.maximum(conf - both, 0), np.maximum(hit - both, 0)
+        fine = self._sums["fine"]
+        bounds = {"ks": self._ks_bound(fine), "ece_em": self._ece_em_bound(fine)}
+        return exact | {name: bound for name, bound in bounds.items() if name in exact}
+
+    def _ks_bound(self, fine: Float64) -> float:
+        """Return how far ``ks`` can be off: a path of gaps may leave the ends of the fine bins."""
+        _, conf, hit, _ = fine
+        up, down = _moves(fine)
         start = prefix_sums(conf - hit)[:-1]
-        reach = float(np.maximum(np.abs(start + up), np.abs(start - down)).max() / self._total)
-        # The exact edge of ece_em interpolates between two neighbouring confidences (and includes all ties), so it
-        # lies in the fine bin in which the boundary falls or in the next one. Moving a boundary within these bins
-        # changes two neighbouring gaps, each by at most the hits or the misses in them. The exact definition also
-        # leaves out the rows of the smallest confidence.
-        seen = np.flatnonzero(weight)
-        place = np.searchsorted(seen, _mass_cuts(weight, self._total)[1])
-        near = np.unique(seen[np.minimum(np.concatenate([place, place + 1]), len(seen) - 1)])
-        moved = (2 * np.maximum(up, down)[near].sum() + weight[seen[0]]) / self._total
-        bound = {
-            "ks": max(reach - _ks(self._sums["fine"], self._total), 0.0),
-            "ece_em": float(moved),
-        }
-        return exact | {name: b for name, b in bound.items() if name in exact}
+        furthest = np.maximum(np.abs(start + up), np.abs(start - down)).max()
+        return max(float(furthest / self._total) - _ks(fine, self._total), 0.0)
+
+    def _ece_em_bound(self, fine: Float64) -> float:
+        """Return how far ``ece_em`` can be off.
+
+        The exact edge interpolates between two neighbouring probabilities (and includes all ties), so it lies in the
+        fine bin in which the boundary falls or in the next one. Moving a boundary within these bins changes two
+        neighbouring gaps, each by at most the hits or the misses in them. The published definition also leaves out
+        one row.
+        """
+        weight = fine[0]
+        filled = np.flatnonzero(weight)
+        place = np.searchsorted(filled, _mass_places(weight, self._total))
+        next_to = np.minimum(np.concatenate([place, place + 1]), len(filled) - 1)
+        moves = np.maximum(*_moves(fine))[np.unique(filled[next_to])]
+        left_out = 0.0 if self.n_classes == 2 and self.event == "auto" else 1.0
+        return float((2 * moves.sum() + left_out) / self._total)
+
+    @property
+    def _kind(self) -> tuple[Any, ...]:
+        return self.n_classes, self.metrics, self.event, self.positive
 
     def _check_seen(self) -> None:
         if self.n == 0:

@@ -97,7 +97,9 @@ def h_error(
 def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums]:
     """Yield the sums of every sorted list of events of a family."""
     if events == "top-label":
-        yield sum_windows(s.data.conf_sorted - s.data.hit_sorted, s.data.order, s.n, window)
+        order = np.argsort(s.data.top_conf, kind="stable").astype(np.int64)
+        d = s.data.top_conf[order] - s.data.top_hit[order]
+        yield sum_windows(d, order, s.n, window)
     elif events == "pooled":
         yield _pooled_windows(s, window)
     else:

@@ -201,7 +201,8 @@ def measure_report(
     if raw.size > _ENTRIES:
         wanted = list(_ONE_PASS)
         told.append("only metrics that need one pass over the rows are shown at this size")
-    samples = [Sample(p, labels) for p in (raw, probs) if p is not None]
+    judged = positive if raw.shape[1] == 2 else 1
+    samples = [Sample(p, labels, positive=judged) for p in (raw, probs) if p is not None]
     if not measured:
         options: dict[str, Any] = {
             "confidence": confidence,
