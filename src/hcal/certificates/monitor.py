@@ -558,8 +558,8 @@ def automatic_tolerance(calibrator: Any) -> Float64:
             "or a number as tolerance, such as 0.05"
         )
     frequencies = np.asarray(facts.get("prior", facts["class_frequencies"]), dtype=np.float64)
-    scores = getattr(calibrator, "scores_", None) or {}
-    confidence = scores.get("after", {}).get("mean_confidence", 0.5)
+    # After a change of the class frequencies the mean confidence is not known: that of the widest tolerance.
+    confidence = 0.5 if "prior" in facts else calibrator.scores_["after"]["mean_confidence"]
     checked = frequencies[1:] if len(frequencies) == 2 else frequencies
     return class_tolerance(np.append(confidence, checked), TOLERANCE)
 

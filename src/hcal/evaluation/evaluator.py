@@ -126,7 +126,7 @@ def evaluate(
     proof: dict[str, Any] = {}
     if tested or groups is not None:
         proof["certificate"] = certify(
-            s, level=confidence or 0.95, groups=groups, positive=positive, classes=known
+            s, confidence=confidence or 0.95, by=groups, positive=positive, classes=known
         )
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
@@ -136,7 +136,7 @@ def evaluate(
         "nll": nll(s),
     }
     collapse = collapse_reasons(
-        **summary, n_classes=s.k, nll_before=None if other is None else nll(other)
+        **summary, n_classes=s.k, nll_before=None if other is None else nll(other), rows=s.n
     )
     differences = {} if other is None else _differences(s, other, values, confidence, **draws)
     summary |= {
@@ -161,7 +161,7 @@ def _tests(
         s, certificate, top, vector, "top label" if rate is None else f"P({rate.name})"
     )
     if rate is not None and 0 < rate.observed < 1:
-        found["clinical"] = clinical(s, None, confidence=certificate.level, positive=positive)
+        found["clinical"] = clinical(s, None, confidence=certificate.confidence, positive=positive)
     return found
 
 
