@@ -76,7 +76,7 @@ def monitor(world: str, number: int) -> dict[str, bool]:
     """Return whether a calibrated stream raises the alarm."""
     rng = np.random.default_rng([100 + list(WORLDS).index(world), number])
     f, q = WORLDS[world](2000, K, rng)
-    found = hcal.Monitor(FAILURE).update(f, draw_labels(q, rng))
+    found = hcal.Monitor(confidence=1 - FAILURE).update(f, draw_labels(q, rng))
     return {"monitor": found.alarm is not None or bool(found.alarms)}
 
 
@@ -106,7 +106,7 @@ def out_of_fold(world: str, number: int) -> dict[str, bool]:
     f, q = WORLDS[world](400, 2, rng)
     y, z = draw_labels(q, rng), np.log(np.maximum(f, 1e-12))
     method = hcal.make_calibrator("hb", bins=100)
-    found = hcal.certify(method, z, y, level=1 - FAILURE, out_of_fold=True)
+    found = hcal.certify(method, z, y, confidence=1 - FAILURE, out_of_fold=True)
     held = found.pooled.table
     order = np.random.default_rng(0).permutation(len(y))
     p = np.empty(len(y))

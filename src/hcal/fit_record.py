@@ -160,8 +160,8 @@ def fitted_names(calibrator: Any) -> ClassNames | None:
 
 
 def fitted_kind(calibrator: Any) -> InputKind:
-    """Return what the scores of a fitted calibrator are; one that consists of others takes what it was made for."""
-    if hasattr(calibrator, "members_"):
+    """Return what the scores of a calibrator are: those of its fit, else what it was made for."""
+    if hasattr(calibrator, "members_") or not hasattr(calibrator, "fit_"):
         return calibrator.input  # type: ignore[no-any-return]
     return calibrator.prediction_.kind  # type: ignore[no-any-return]
 

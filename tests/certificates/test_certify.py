@@ -160,7 +160,7 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     for k in classes:  # different windows, but equally valid
         which = np.searchsorted(np.unique(bin_of(f[:, k])), bin_of(f[:, k]))
         sums = np.concatenate([[0], np.cumsum(np.bincount(which, q[:, k]))])
-        w = find_windows(EventTable.of_bins(*list(cells._seen.classes)[k]), 0.025)
+        w = find_windows(EventTable.of_bins(*list(cells._counts.classes)[k]), 0.025)
         mean = (sums[w.last] - sums[w.first]) / w.rows
         assert ((mean >= w.low - 1e-9) & (mean <= w.high + 1e-9)).all()
 
@@ -213,11 +213,11 @@ def test_a_planted_group_is_found_and_comes_first() -> None:
     p = np.full((10_000, 3), 0.05)
     p[:, 0] = 0.9
     y = np.where(rng.random(10_000) < np.where(group == "planted", 0.8, 0.9), 0, 1)
-    certificate = hcal.certify(p, y, groups=group)
-    assert certificate.groups[0].name == "planted"
-    assert [g.proven for g in certificate.groups] == ["over"] + [""] * 9
-    with pytest.raises(ValueError, match="groups must have shape"):
-        hcal.certify(p, y, groups=group[1:])
+    certificate = hcal.certify(p, y, by=group)
+    assert certificate.subgroups[0].name == "planted"
+    assert [g.proven for g in certificate.subgroups] == ["over"] + [""] * 9
+    with pytest.raises(ValueError, match="by must have shape"):
+        hcal.certify(p, y, by=group[1:])
 
 
 # -- two classes, estimates, rows needed --------------------------------------------------------------
@@ -356,11 +356,11 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
             hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1]
             == told
         )
-    for extra in ({"groups": y}, {"assume": "monotone"}):
+    for extra in ({"groups": y}, {"by": y}, {"assume": "monotone"}):
         with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)
-    with pytest.raises(ValueError, match="n_folds must lie"):
-        hcal.certify("hb", logits, y, out_of_fold=True, n_folds=1)
+    with pytest.raises(ValueError, match="folds must lie"):
+        hcal.certify("hb", logits, y, out_of_fold=True, folds=1)
     with pytest.raises(TypeError, match="the first of three must be a calibrator"):
         hcal.certify(logits, logits, y)
     with pytest.raises(ValueError, match="after a calibrator come its scores"):
@@ -373,7 +373,7 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"level": 1.0}, "level must lie between"),
+        ({"confidence": 1.0}, "confidence must lie between"),
         ({"assume": "smooth"}, "assume must be 'monotone'"),
         ({"tolerance": 0}, "tolerance must lie"),
         ({"baseline": [[0.2, 0.3, 0.5]] * 50}, "baseline has 3 classes"),
@@ -394,7 +394,7 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
 @pytest.mark.parametrize("k", [2, 3])
 def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
     logits, y = synthetic(n, k)
-    certificate = hcal.certify(hcal.softmax(logits), y, assume="monotone", groups=y)
+    certificate = hcal.certify(hcal.softmax(logits), y, assume="monotone", by=y)
     text = str(certificate)
     assert f"{n:,} rows, {k} classes." in text
     assert "smooth error at most" in text

@@ -17,7 +17,7 @@ import hcal
 from hcal import certificates
 from hcal.certificates import CertificateStream, certify_event
 from hcal.certificates.bets import FAMILIES
-from hcal.certificates.drift import drift, stability_index
+from hcal.certificates.drift import stability_index
 from hcal.certificates.event import Refutation
 from hcal.certificates.windows import Band, EventTable, Tails, Windows, threshold_table
 from helpers import assert_as_before
@@ -50,7 +50,7 @@ def _lines() -> Iterator[str]:
     f, y = _rows("T=2", 3000, 4)
     names, groups = ["ant", "bee", "cat", "dog"], np.arange(3000) % 10 // 4
     cooler = f**0.5 / (f**0.5).sum(axis=1, keepdims=True)
-    yield str(hcal.certify(f, y, classes=names, groups=groups, baseline=cooler))
+    yield str(hcal.certify(f, y, classes=names, by=groups, baseline=cooler))
     for world, k, n in (
         ("T=1", 2, 500),
         ("ties", 2, 3000),
@@ -64,17 +64,18 @@ def _lines() -> Iterator[str]:
             yield f"  {name} {np.round(columns.get(name, []), 6).tolist()}"
     streamed = CertificateStream(4).update(f[:1700], y[:1700], groups[:1700])
     found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(
-        level=0.9
+        confidence=0.9
     )
     yield from (
         "blocks",
         str(found),
         *_numbers(found.headline),
-        *(str(g.group_row()) for g in found.groups),
+        *(str(g.group_row()) for g in found.subgroups),
     )
-    yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, n_folds=4))
+    yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, folds=4))
+    fitted = hcal.make_calibrator("uncal", input="probs").fit(f, y)
     for tolerance in (0.0, 0.02, "auto"):
-        monitor = hcal.Monitor(tolerance=tolerance, classes=names)
+        monitor = hcal.Monitor(tolerance=tolerance, classes=names, calibrator=fitted)
         for day, (world, n) in enumerate((("T=1", 1500), ("T=2", 1200), ("T=1", 3300)), 1):
             monitor.update(
                 *_rows(world, n, 4, day), name=world, digest=str(day), date=f"2026-01-0{day}"
@@ -90,20 +91,6 @@ def test_everything_is_as_it_was() -> None:
     assert_as_before(_lines(), EXPECTED)
 
 
-def test_drift_is_judged_by_either_number() -> None:
-    rng = np.random.default_rng(0)
-    few = rng.normal(size=(2, 60, 2)) * [4.0, 0.0]
-    moved = drift(few[0], few[1] + np.array([3.0, 0.0]))  # too few rows for the classifier
-    many = rng.normal(size=(2, 4000, 6))
-    wider = drift(many[0], 1.08 * many[1])  # the index sees confidences alone
-    assert (moved.changed, wider.changed) == (True, True)
-    assert (moved.psi, wider.psi) == pytest.approx(
-        (0.32707, 0.02597), abs=1e-4
-    )  # changed is above 0.25
-    assert moved.p_value > 0.01 > wider.p_value
-    assert (moved.rows, wider.rows) == ((60, 60), (4000, 4000))
-
-
 def test_results_cannot_be_changed() -> None:
     public = [getattr(certificates, name) for name in certificates.__all__]
     parts = [Refutation, Band, EventTable, Tails, Windows, certificates.certification.Gain]
@@ -114,8 +101,8 @@ def test_results_cannot_be_changed() -> None:
 
 def test_a_missing_group_is_named_by_its_row() -> None:
     for missing in (None, np.nan):
-        with pytest.raises(ValueError, match="missing value at row 1"):
-            hcal.certify([0.2, 0.8], [0, 1], groups=np.array(["a", missing], dtype=object))
+        with pytest.raises(ValueError, match="by has no value in 1 of 2 rows, first at row 1"):
+            hcal.certify([0.2, 0.8], [0, 1], by=np.array(["a", missing], dtype=object))
 
 
 def test_the_bound_of_an_event_alone() -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 import hcal
 from hcal.certificates.bets import FAMILIES, log_payoffs
 from hcal.certificates.drift import drift
 from hcal.certificates.monitor import BLOCK, RECENT
+from hcal.certificates.monitor_file import shared_state, update_state
 from studies.worlds import WORLDS, draw_labels
 
 
@@ -38,7 +46,8 @@ def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance:
 
 def test_false_alarms_are_rare() -> None:
     alarms = sum(
-        hcal.Monitor(0.2).update(*_stream(3000, 3, "T=1", s)).alarm is not None for s in range(40)
+        hcal.Monitor(confidence=0.8).update(*_stream(3000, 3, "T=1", s)).alarm is not None
+        for s in range(40)
     )
     assert alarms <= 14  # at most 8 expected; 14 has probability 0.02 in a binomial of 40 and 0.2
 
@@ -88,21 +97,107 @@ def test_a_tolerance_is_tolerated() -> None:
     assert tolerant.update(p, worse).alarm is not None
 
 
-def test_batches_of_any_size_and_a_saved_state_give_the_same_evidence(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    f, y = _stream(1000, 3, "T=1.2")
+@pytest.mark.parametrize(("k", "world"), [(2, "T=2"), (3, "T=1.2"), (3, "T=2")])
+def test_the_state_does_not_depend_on_how_rows_were_split(
+    k: int, world: str, tmp_path: Path
+) -> None:
+    f, y = _stream(3000, k, world)
     whole = hcal.Monitor().update(f, y)
+    rng = np.random.default_rng(0)
+    for cuts in (
+        np.arange(77, 3000, 77),
+        np.arange(BLOCK, 3000, BLOCK),
+        np.sort(rng.choice(2999, 40, replace=False)) + 1,
+        np.arange(1, 300),
+    ):
+        parts = hcal.Monitor()
+        for rows in np.split(np.arange(3000), cuts):
+            parts.update(f[rows], y[rows])
+        assert_same(parts.state, whole.state)
+    parts.save(tmp_path / "watch.json")
+    assert_same(hcal.Monitor.load(tmp_path / "watch.json").state, whole.state)
+    assert whole.alarm is not None
+
+
+def assert_same(state: Any, expected: Any) -> None:
+    """Compare two states: text and counts exactly, numbers to rounding."""
+    if isinstance(expected, dict):
+        assert state.keys() == expected.keys()
+        for name in expected:
+            assert_same(state[name], expected[name])
+    elif isinstance(expected, list):
+        assert len(state) == len(expected)
+        for entry, expected_entry in zip(state, expected, strict=True):
+            assert_same(entry, expected_entry)
+    elif isinstance(expected, float):
+        assert state == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    else:
+        assert state == expected
+
+
+def test_a_state_that_is_saved_after_every_update_continues(tmp_path: Path) -> None:
+    f, y = _stream(1000, 3, "T=1.2")
     parts = hcal.Monitor()
     for start in range(0, 1000, 77):
         parts.update(f[start : start + 77], y[start : start + 77])
         parts.save(tmp_path / "watch.json")
         parts = hcal.Monitor.load(tmp_path / "watch.json")
-    assert parts.log_evidence == pytest.approx(whole.log_evidence, abs=1e-9)
-    assert parts.alarm == whole.alarm or parts.alarm is not None
+    assert_same(parts.state, hcal.Monitor().update(f, y).state)
+
+
+def test_no_row_of_sixteen_threads_is_lost() -> None:
+    f, y = _stream(2400, 4, "T=1")
+    monitor = hcal.Monitor()
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda i: monitor.update(f[i : i + 10], y[i : i + 10]), range(0, 2400, 10)))
+    assert monitor.n == 2400
+    assert monitor._total[0].tolist() == [2400.0] * 5
+    assert monitor._total[1] == pytest.approx(np.append(f.max(axis=1).sum(), f.sum(axis=0)))
+    assert [block[0, 0] for block in monitor._recent] == [BLOCK] * 18 + [2400 - 18 * BLOCK]
+    copied = pickle.loads(pickle.dumps(monitor))
+    assert copied.update(f[:1], y[:1]).n == 2401
+
+
+def test_no_row_of_six_processes_is_lost(tmp_path: Path) -> None:
+    code = """
+import sys
+import numpy as np
+from hcal.certificates.monitor_file import update_state
+rng = np.random.default_rng(int(sys.argv[2]))
+for _ in range(5):
+    p = rng.uniform(0.1, 0.9, 100)
+    update_state(sys.argv[1], p, rng.random(100) < p)
+"""
+    path = tmp_path / "watch.json"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), str(number)])
+        for number in range(6)
+    ]
+    assert [process.wait(120) for process in processes] == [0] * 6
+    assert hcal.Monitor.load(path).n == 3000
+
+
+def test_a_state_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    with (
+        FileLock(f"{path}.lock"),
+        pytest.raises(TimeoutError, match=r"has held .*watch\.json\.lock"),
+        shared_state(path, hcal.Monitor, patience=0.05),
+    ):
+        raise AssertionError("the lock is held")
+    with pytest.raises(ValueError, match="y must lie in"):
+        update_state(path, [0.5], [3])
+    assert not path.exists()  # an error in the block writes nothing, and lets go of the lock
+    assert update_state(path, [0.5], [1]).n == 1
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="level must lie"):
-        hcal.Monitor(0)
+    with pytest.raises(ValueError, match="confidence must lie"):
+        hcal.Monitor(confidence=0)
+    with pytest.raises(TypeError, match=r"since 0\.4 it is called 'confidence'"):
+        hcal.Monitor(level=0.95)
+    with pytest.raises(TypeError, match="positional"):
+        hcal.Monitor(0.05)
     with pytest.raises(ValueError, match="tolerance must lie"):
         hcal.Monitor(tolerance="some")
     with pytest.raises(ValueError, match="2 classes, this monitor checks 3"):
@@ -118,7 +213,7 @@ def _binary(rng: np.random.Generator, n: int, off: float = 0.0) -> tuple[np.ndar
 
 def test_an_alarm_names_rows_and_size_and_ends() -> None:
     rng = np.random.default_rng(0)
-    monitor = hcal.Monitor(0.01, classes=["well", "sick"]).update(*_binary(rng, 3000))
+    monitor = hcal.Monitor(confidence=0.99, classes=["well", "sick"]).update(*_binary(rng, 3000))
     monitor.update(*_binary(rng, 2000, off=0.2))
     alarm = monitor.alarm
     assert alarm is not None
@@ -164,19 +259,40 @@ def test_files_are_remembered_and_refused_a_second_time() -> None:
     assert since["recent"]["gap"] > since["before"]["gap"]
 
 
-def test_the_automatic_tolerance_fits_the_frequency() -> None:
+def _rare(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    p = rng.beta(1, 24, n)  # 4 % positives
+    return p, (rng.random(n) < p).astype(int)
+
+
+def test_the_automatic_tolerance_is_that_of_the_calibrators_fit() -> None:
+    cal = hcal.make_calibrator("uncal", input="probs").fit(*_rare(20_000, seed=1))
     rng = np.random.default_rng(0)
-    p = rng.beta(1, 24, 20_000)  # 4 % positives
+    p = _rare(20_000)[0]
     for off, raised in ((1.3, False), (2.5, True)):
-        monitor = hcal.Monitor(tolerance="auto").update(
-            p, (rng.random(20_000) < off * p).astype(int)
-        )
+        monitor = hcal.Monitor(tolerance="auto", calibrator=cal)
+        monitor.update(p, (rng.random(20_000) < off * p).astype(int))
         assert monitor._allowed[1] == pytest.approx(0.0196, abs=0.001)
         assert (monitor.alarm is not None) == raised
-        assert hcal.Monitor.from_state(monitor.state).log_evidence == monitor.log_evidence
+        restored = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
+        assert restored.log_evidence == monitor.log_evidence
+        assert restored.reset().update(p[:1], [0])._allowed[1] == monitor._allowed[1]
 
 
-def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_automatic_tolerance_does_not_depend_on_the_first_rows() -> None:
+    cal = hcal.make_calibrator("uncal", input="probs").fit(*_rare(20_000, seed=1))
+    first_rows = [
+        hcal.Monitor(tolerance="auto", calibrator=cal).update(*_rare(n)) for n in (1, 500)
+    ]
+    assert first_rows[0]._allowed.tolist() == first_rows[1]._allowed.tolist()
+    for nothing in (None, hcal.make_calibrator("ts")):
+        with pytest.raises(ValueError, match="is decided by the fit of a calibrator"):
+            hcal.Monitor(tolerance="auto", calibrator=nothing)
+    with pytest.raises(ValueError, match="probs has 3 classes, and the calibrator that"):
+        hcal.Monitor(tolerance="auto", calibrator=cal).update([[0.2, 0.3, 0.5]], [0])
+
+
+def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path: Path) -> None:
     state = hcal.Monitor().update(*_stream(700, 3, "T=2")).state
     path = tmp_path / "state.json"
 
@@ -206,7 +322,7 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
         (("n",), -1),
         (("n",), 2.5),
         (("n_classes",), 10**9),
-        (("level",), 2),
+        (("confidence",), 2),
         (("tolerance",), "much"),
         (("past",), None),
         (("alarm",), {"row": 1}),
@@ -220,7 +336,7 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
     ):
         refused(changed(*keys, value=value))
     refused(json.dumps({k: v for k, v in state.items() if k != "recent"}))
-    refused(json.dumps(state).replace('"level": 0.05', '"level": NaN'))
+    refused(json.dumps(state).replace('"confidence": 0.95', '"confidence": NaN'))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with pytest.raises(ValueError, match="not a regular file"):
@@ -244,7 +360,7 @@ def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
         assert found.changed
         assert "The scores have changed" in str(found)
     assert drift(old[:50], new[:50]).rows == (50, 50)
-    with pytest.raises(ValueError, match="at least 50 rows"):
+    with pytest.raises(ValueError, match="too few rows: at least 50"):
         drift(old[:49], new)
     with pytest.raises(ValueError, match="reference has 50 classes"):
         drift(old, new[:, :3])

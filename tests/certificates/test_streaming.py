@@ -86,9 +86,9 @@ def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path) -> 
     np.savez(tmp_path / "own.npz", logits=x, y=y)
     np.savez(tmp_path / "new.npz", logits=fresh, y=labels)
     cal = hcal.make_calibrator("ts").fit(x, y)
-    found = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250), cal, level=0.9)
+    found = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250), cal, confidence=0.9)
     assert found.sentences[0].startswith("None of these rows was used to fit")
-    assert (found.n, found.level) == (600, 0.9)
+    assert (found.n, found.confidence) == (600, 0.9)
     assert found.headline.stated == pytest.approx(
         cal.predict_proba(fresh).max(axis=1).mean(), abs=1e-6
     )

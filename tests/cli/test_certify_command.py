@@ -43,8 +43,8 @@ def test_sentences_table_and_json(task: tuple[Path, Path]) -> None:
     assert "the Brier score improves by at least" in text
     assert "group north" in text
     assert "(an assumption)" not in text
-    found = json.loads(_run("certify", file, "--model", model, "--json", "--level", "0.9"))
-    assert found["level"] == 0.9
+    found = json.loads(_run("certify", file, "--model", model, "--json", "--confidence", "0.9"))
+    assert found["confidence"] == 0.9
     assert found["monotone"] is None
     for more in ((), ("--batch-rows", 500)):
         said = _run("certify", file, "--model", model, "--assume", "monotone", *more)
@@ -79,6 +79,24 @@ def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
     assert hcal.Monitor.load(state).n == 6000
     found = json.loads(_run("watch", tmp_path / "mon.npz", "--json"))
     assert found["alarm"] is None
+
+
+def test_the_settings_of_a_watch_are_those_of_its_state_and_its_model(tmp_path: Path) -> None:
+    logits, y = synthetic(600, 3, scale=1)  # calibrated
+    np.savez(tmp_path / "new.npz", logits=logits, y=y)
+    hcal.save(hcal.make_calibrator("ts").fit(logits, y), tmp_path / "m.hcal")
+    _run("watch", tmp_path / "new.npz", "--state", tmp_path / "plain.json", "--confidence", "0.99")
+    plain = hcal.Monitor.load(tmp_path / "plain.json")
+    assert (plain.confidence, plain.tolerance) == (0.99, 0.0)
+    model = ("--model", tmp_path / "m.hcal")
+    _run("watch", tmp_path / "new.npz", *model, "--state", tmp_path / "model.json")
+    assert hcal.Monitor.load(tmp_path / "model.json").tolerance == "auto"
+    for options, words in (
+        (("--tolerance", "auto"), "is decided by the fit of a model: add --model"),
+        (("--state", tmp_path / "plain.json", "--tolerance", "0.05"), "was begun with 0.0"),
+        (("--state", tmp_path / "plain.json", "--confidence", "0.9"), "was begun with 0.99"),
+    ):
+        assert words in " ".join(_run("watch", tmp_path / "new.npz", *options, code=1).split())
 
 
 def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
     assert on_dask.evaluate(p, fragile).result() == found.result()
     assert (tmp_path / "mark").exists()
     half = np.where(Y > 1, "high", "low")
-    proof = on_dask.certify(p, y, groups=da.from_array(half, chunks=1000)).to_dict()
+    proof = on_dask.certify(p, y, by=da.from_array(half, chunks=1000)).to_dict()
     here = CertificateStream(CLASSES).update(PROBS, Y, half).result().to_dict()
     assert proof["smooth_at_most"] == pytest.approx(here["smooth_at_most"], abs=1e-12)
     assert [g["group"] for g in proof["groups"]] == [g["group"] for g in here["groups"]]

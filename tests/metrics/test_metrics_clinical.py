@@ -76,7 +76,7 @@ def test_numbers_that_have_formulas() -> None:
         (y[g].sum() - p[g].sum()) ** 2 / (p[g].sum() * (1 - p[g].mean())) for g in groups if g.any()
     )
     assert found.hosmer_lemeshow == pytest.approx(chi)
-    assert found.hosmer_lemeshow_p == pytest.approx(float(np.exp(-chi / 2) * sum(  # 10 degrees of freedom
+    assert found.hosmer_lemeshow_p == pytest.approx(float(np.exp(-chi / 2) * sum(  # χ² of 10 degrees of freedom
         (chi / 2) ** k / np.prod(np.arange(1, k + 1)) for k in range(5))))  # fmt: skip
 
 

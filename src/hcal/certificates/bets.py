@@ -32,14 +32,16 @@ def _family(
     sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]
 ) -> list[Bet]:
     """Return bets that claims are too high or too low (everywhere, or from ``high`` on), or that odds are scaled."""
+    too_high, too_low = shifts
     bets = []
-    for threshold, where in ((0.0, ""), (high, f" at or above {high:g}")):
-        for words, sign in zip(shifts, (-1, 1), strict=True):
-            bets += [Bet(words + where, 1.0, sign * size, threshold) for size in sizes]
+    for threshold, place in ((0.0, ""), (high, f" at or above {high:g}")):
+        bets += [Bet(too_high + place, 1.0, -size, threshold) for size in sizes]
+        bets += [Bet(too_low + place, 1.0, size, threshold) for size in sizes]
     return [*bets, Bet(slopes[0], slope=0.75), Bet(slopes[1], slope=1.33)]
 
 
-_CONFIDENCE, _RATE = ("over-confident", "under-confident"), ("stated too high", "stated too low")
+_CONFIDENCE = ("over-confident", "under-confident")
+_RATE = ("stated too high", "stated too low")
 #: The bets on the top label, and those on every class's probability.
 FAMILIES = {
     "top-label": _family((0.15, 0.4, 1.0), 0.9, _CONFIDENCE, _CONFIDENCE),
@@ -57,16 +59,23 @@ def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.f
     >>> np.allclose(0.8 * pays[0] + 0.2 * pays[1], 1)  # a fair game
     True
     """
-    p = np.clip(np.asarray(p, dtype=np.float64), _TINY, 1 - _TINY)
-    odds = np.log(p) - np.log1p(-p)
-    slope, shift, threshold = np.array([bet[1:] for bet in bets]).T
-    q = 1 / (1 + np.exp(-(odds[..., None] * slope + shift)))
-    q = np.clip(np.where(p[..., None] >= threshold, q, p[..., None]), _TINY, 1 - _TINY)
-    # Bet against the allowed probability nearest to q: where q itself is allowed, the factor is 1.
-    claim, reach = p[..., None], np.asarray(tolerance)[..., None]
-    against = np.clip(q, np.maximum(claim - reach, _TINY), np.minimum(claim + reach, 1 - _TINY))
-    won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
-    return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
+    claim = np.clip(np.asarray(p, dtype=np.float64), _TINY, 1 - _TINY)[..., None]
+    log_odds = np.log(claim) - np.log1p(-claim)
+    slope = np.array([bet.slope for bet in bets])
+    shift = np.array([bet.shift for bet in bets])
+    threshold = np.array([bet.threshold for bet in bets])
+    alternative = 1 / (1 + np.exp(-(log_odds * slope + shift)))
+    alternative = np.clip(np.where(claim >= threshold, alternative, claim), _TINY, 1 - _TINY)
+
+    # Bet against the allowed probability nearest to the alternative: where that is allowed itself, the factor is 1.
+    margin = np.asarray(tolerance)[..., None]
+    lowest = np.maximum(claim - margin, _TINY)
+    highest = np.minimum(claim + margin, 1 - _TINY)
+    against = np.clip(alternative, lowest, highest)
+    won = np.log(alternative / against)
+    lost = np.log1p((against - alternative) / (1 - against))
+    happened = np.asarray(c, dtype=bool)[..., None]
+    return np.asarray(np.where(happened, won, lost))
 
 
 # -- capital ---------------------------------------------------------------------------------------
@@ -79,21 +88,26 @@ class Gamblers:
     """The capital of each of C events of a family, spread over E bets and cash (a mixture martingale)."""
 
     def __init__(self, bets: list[Bet], tolerance: Float64) -> None:
-        self.bets, self.tolerance = bets, tolerance
+        self.bets = bets
+        self.tolerance = tolerance
         self.prior = np.append(np.full(len(bets), (1 - _CASH) / len(bets)), _CASH)
         #: (C, E + 1): shares of the capital in each bet at the start of the block; the last column is cash.
         self.weights = np.tile(self.prior, (len(tolerance), 1))
         self.start = np.zeros(len(tolerance))  # (C,): log-capital at the start of the block
         self.gained = np.zeros_like(self.weights)  # (C, E + 1): log-payoff of each bet since then
 
-    def path(self, claims: Float64, marks: Float64) -> Float64:
-        """Bet on the claims and marks (rows, C) of one block; return the log-capital after every row, (rows, C)."""
-        logs = log_payoffs(claims, marks, self.bets, self.tolerance)
-        run = self.gained + np.cumsum(
-            np.pad(logs, ((0, 0), (0, 0), (0, 1))), axis=0
-        )  # cash gains nothing
-        self.gained = run[-1]
-        return self.start + log_mean(run, self.weights)
+    def gains(self, claims: Float64, marks: Float64) -> Float64:
+        """Return the log-payoff of each bet since the start of the block after each of N rows, (N, C, E + 1).
+
+        Claims and marks are (N, C). Rows are added one after the other, so that blocks of any size give the same.
+        """
+        payoffs = log_payoffs(claims, marks, self.bets, self.tolerance)
+        payoffs = np.pad(payoffs, ((0, 0), (0, 0), (0, 1)))  # cash gains nothing
+        return np.cumsum(np.concatenate([self.gained[None], payoffs]), axis=0)[1:]
+
+    def capital_after(self, gained: Float64) -> Float64:
+        """Return the log-capital of each event for log-payoffs (…, C, E + 1) since the start of the block."""
+        return self.start + log_mean(gained, self.weights)
 
     def deal(self, share: float) -> None:
         """End a block: each bet keeps what it won, but a share of the whole capital is spread as at the start."""
@@ -107,7 +121,7 @@ class Gamblers:
     @property
     def capital(self) -> Float64:
         """Log-capital of each event, shape (C,)."""
-        return self.start + log_mean(self.gained, self.weights)
+        return self.capital_after(self.gained)
 
     def leader(self) -> tuple[int, str]:
         """Return the index of the event with the most capital, and the words of its most successful bet."""

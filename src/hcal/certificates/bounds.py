@@ -103,13 +103,6 @@ def bennett(variance: ArrayLike, log_failure: float) -> Vector:
     return np.where(v <= 0, 0.0, x)
 
 
-def check_level(level: float) -> float:
-    """Return 1 − level, the failure probability of a certificate, or refuse a level outside (0, 1)."""
-    if not (isinstance(level, int | float | np.number) and 0 < level < 1):
-        raise ValueError(f"level must lie between 0 and 1, got {level!r}")
-    return 1 - float(level)
-
-
 @dataclass(frozen=True)
 class Gain:
     """A confidence interval of the gain over a baseline, in Brier score (mean over rows, summed over classes)."""

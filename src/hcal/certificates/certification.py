@@ -9,21 +9,24 @@ rows, and as tight up to the width of a bin.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from hcal import inputs, leakage
-from hcal.certificates.bounds import Gain, certify_gain, check_level
+from hcal.certificates.bounds import Gain, certify_gain
 from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, certify_event
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
-from hcal.class_names import ClassName, check_classes, class_title, encode
-from hcal.fit_record import fitted_names
-from hcal.metrics.sample import Data, Sample, as_sample, check_integer
+from hcal.class_names import ClassName, check_classes, class_title
+from hcal.fit_record import fitted_kind, fitted_names
+from hcal.metrics.sample import Data, Sample, check_integer
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import Float64
+from hcal.numerics import Float64, IntArray
+from hcal.renamed import renamed
+from hcal.rows import Rows
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 Names = Sequence[ClassName] | None
 
 #: First line of a certificate of bare probabilities: nothing is known about the rows they were fitted on.
-_ASSUMED = "Assumed: none of these rows was used to fit the predictor, and rows are independent of each other."
+_FRESH = "none of these rows was used to fit the predictor"
 _REFUSED = (
     "the ECE of a continuous predictor, the error at a single prediction and the error of the whole vector: "
     "each prediction is seen once, so no number of rows bounds them without assumptions (Gupta, Podkopaev "
@@ -45,23 +48,27 @@ _NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh a
 _GAIN = (
     "a gain over a baseline: its bound needs the rows one after the other, and these came in blocks"
 )
+#: A statement about groups needs at least so many of them: each counts as one observation in the worst case.
+FEWEST_GROUPS = 20
 
 
+@renamed(level="confidence", n_folds="folds")
 def certify(
     predictor: Any,
     scores: Any = None,
     y: Any = None,
     *,
-    level: float = 0.95,
+    confidence: float = 0.95,
     baseline: Any = None,
     groups: Any = None,
+    by: Any = None,
     classes: Any = None,
     assume: str | None = None,
-    input: inputs.InputKind = "probs",
+    input: inputs.InputKind | None = None,
     tolerance: float = TOLERANCE,
     positive: int | str = 1,
     out_of_fold: bool = False,
-    n_folds: int = 5,
+    folds: int = 5,
     random_state: int = 0,
 ) -> Any:
     """Certify how far a predictor can be from the truth, from fresh independent rows.
@@ -70,10 +77,10 @@ def certify(
     fitted on. The headline is the top label, or P(positive) with two classes; every class follows. To certify
     another event, pass it as a binary problem: ``certify(probs[:, [0, 3]].sum(axis=1), np.isin(y, [0, 3]))``.
 
-    With probability at least ``level`` over the labels, all statements of the result hold simultaneously. This is
+    With probability at least ``confidence`` over the labels, all statements of the result hold simultaneously. This is
     true for every number of rows (it is not asymptotic), every model and every distribution; the only assumptions
-    are that rows are independent and were not used in the fit. The bounds are Chernoff's inequality for windows of
-    neighbouring predictions, Bennett's with Ville's for the cumulative curve, and a union bound over them.
+    are that rows (or ``groups``) are independent and were not used in the fit. The bounds are Chernoff's inequality for
+    windows of neighbouring predictions, Bennett's with Ville's for the cumulative curve, and a union bound over them.
 
     Parameters
     ----------
@@ -84,26 +91,30 @@ def certify(
         The labels ``y`` of shape (N,) after probabilities; the calibrator's input after a calibrator.
     y : array-like of shape (N,)
         Labels after a calibrator: integers 0..K−1, or names among ``classes``.
-    level : float
+    confidence : float
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows: adds the certified gain in Brier score.
     groups : array-like of shape (N,), optional
-        The group of each row. Every group is certified, the worst first, for the same event as the headline.
+        Rows of one group depend on each other (a patient, a video), and groups are independent. At least 20 groups.
+        The bounds are then wider: in the worst case all rows of a group have the same outcome.
+    by : array-like of shape (N,), optional
+        The subgroup of each row. Every subgroup is certified, the worst first, for the same event as the headline.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns; a calibrator brings its own.
     assume : {"monotone"}, optional
         Adds a bound on the headline's ECE that holds if the true rate never falls as the probability rises.
-    input : {"probs", "logits", "log_probs"}
-        What probabilities and ``baseline`` hold.
+    input : {"probs", "logits", "log_probs"}, optional
+        What the first argument and ``baseline`` hold, by default probabilities. A calibrator knows what its scores
+        are, so ``input`` then is about the baseline. A method by name takes logits by default.
     tolerance : float
         The error that counts as close enough for a class with a frequency of one half; rarer classes get a
         smaller tolerance (:func:`hcal.certificates.event.class_tolerance`).
     positive : int or str
         With two classes, the number or name of the class whose probability is certified.
     out_of_fold : bool
-        Use this if you have no rows beside those of the fit: the method is fitted ``n_folds`` times, each time
+        Use this if you have no rows beside those of the fit: the method is fitted ``folds`` times, each time
         without one fold, and the predictions for that fold are certified.
-    n_folds : int
+    folds : int
     random_state : int
         Seed of the folds, and of the order of the rows in the bound on the gain.
 
@@ -124,55 +135,82 @@ def certify(
     >>> print(certify(p, y, classes=["well", "sick"]).sentences[2])
     P(sick): stated 50.3 % on average, observed 50.4 %; the true rate lies between 49.4 % and 51.4 %.
     """
+    confidence = inputs.check_confidence(confidence)
     if out_of_fold:
-        if any(extra is not None for extra in (groups, baseline, assume)):
-            raise ValueError("out_of_fold=True cannot be combined with groups, baseline or assume")
-        return _out_of_fold(
-            predictor, scores, y, check_level(level), n_folds, random_state, classes, positive
-        )
-    found = None
+        if any(option is not None for option in (groups, by, baseline, assume)):
+            raise ValueError(
+                "out_of_fold=True cannot be combined with groups, by, baseline or assume"
+            )
+        rows = _rows_to_fold(predictor, scores, y, input, classes, positive)
+        return _out_of_fold(rows, 1 - confidence, folds, random_state)
+
+    overlap = None
+    kind = input or "probs"
     if hasattr(predictor, "predict_proba"):
         if y is None:
             raise ValueError(
                 "after a calibrator come its scores and labels: certify(cal, scores, y)"
             )
-        found = leakage.fit_overlap(predictor, scores)
+        if baseline is None:
+            _check_input(predictor, input)
+        overlap = leakage.fit_overlap(predictor, scores)
         classes = fitted_names(predictor) if classes is None else classes
-        probs, input = predictor.predict_proba(scores), "probs"
+        rows = Rows.of_predictions(
+            predictor.predict_proba(scores), y, input="probs", classes=classes
+        )
+        sample = Sample(rows.probs(), rows.y)
     elif y is not None:
         raise TypeError(
             "certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator"
         )
+    elif isinstance(predictor, Sample):
+        sample = _unweighted(predictor)
+        rows = Rows.of(sample.data.probs, sample.y, input="probs", classes=classes)
     else:
-        probs, y = predictor, scores
-    names = None if classes is None else check_classes(classes, len(classes))
-    sample = _sample(probs, y, names, input)
-    names = None if names is None else check_classes(names, sample.k)
+        rows = Rows.of_predictions(predictor, _labels(scores), input=kind, classes=classes)
+        sample = Sample(rows.probs(), rows.y)
+    names = rows.names
+    members = _check_groups(groups, sample.n)
 
-    def gain(failure: float) -> Gain:
-        other = _sample(baseline, sample.y, None, input)
-        if other.k != sample.k:
-            raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
-        return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
-
-    events = _Events.of_rows(sample.data, _positive(positive, sample.k, names), groups).map(
-        EventTable.of_rows
-    )
-    return _certificate(
-        events, names, found, level, tolerance, assume, None if baseline is None else gain
-    )
-
-
-def _sample(probs: Any, y: Any, names: Names, input: inputs.InputKind) -> Sample:
-    if not isinstance(probs, Sample):
-        return as_sample(
-            inputs.to_probs(probs, input), None if y is None else encode(y, names), None
+    gain = None
+    if baseline is not None:
+        if members is not None:
+            raise ValueError(
+                "baseline needs independent rows: leave groups out of this call and keep one row of each group"
+            )
+        other = Sample(Rows.of_predictions(baseline, input=kind, like=rows).probs(), sample.y)
+        gain = partial(
+            certify_gain, brier_rows(other), brier_rows(sample), random_state=random_state
         )
-    if probs.weight is not None:
+
+    number = _positive(positive, sample.k, names)
+    events = _Events.of_rows(sample.data, number, by, members).map(EventTable.of_rows)
+    terms = _Terms(confidence, tolerance, assume, names, overlap)
+    return _certificate(events, terms, gain)
+
+
+def _labels(y: Any) -> Any:
+    if y is None:
+        raise ValueError("y is missing: pass one label a row")
+    return y
+
+
+def _unweighted(sample: Sample) -> Sample:
+    if sample.weight is not None:
         raise ValueError(
             "a certificate treats rows as independent observations: it takes no sample_weight"
         )
-    return probs
+    return sample
+
+
+def _check_input(calibrator: Any, input: inputs.InputKind | None) -> None:
+    """Refuse another kind of scores than that which the calibrator was made for."""
+    kind = fitted_kind(calibrator)
+    if input not in (None, kind):
+        raise ValueError(
+            f"input is {input!r}, but the calibrator takes {kind!r}: leave input out, or make "
+            "a calibrator for these scores"
+        )
 
 
 def _positive(positive: int | str, k: int, names: Names) -> int:
@@ -182,15 +220,55 @@ def _positive(positive: int | str, k: int, names: Names) -> int:
     return int(number)
 
 
-def _out_of_fold(
-    method: Any,
+def _check_groups(groups: Any, n: int) -> IntArray | None:
+    """Return the number of each row's group, or refuse groups that are too few for any statement."""
+    members = inputs.check_groups(groups, n)
+    if members is not None and (count := int(members.max()) + 1) < FEWEST_GROUPS:
+        raise ValueError(
+            f"groups has {count} groups, and a certificate needs at least {FEWEST_GROUPS} that are "
+            "independent of each other: subgroups to certify one by one are by="
+        )
+    return members
+
+
+# -- out of fold ------------------------------------------------------------------------------------
+
+
+class _FoldRows(NamedTuple):
+    """What an out-of-fold certificate is made from: a method, and the rows to fit and to certify it on."""
+
+    method: Any
+    rows: Rows
+    positive: int
+
+
+def _rows_to_fold(
+    predictor: Any,
     scores: Any,
     y: Any,
-    failure: float,
-    n_folds: int,
-    seed: int,
+    input: inputs.InputKind | None,
     classes: Any,
-    positive: Any,
+    positive: int | str,
+) -> _FoldRows:
+    """Check the method and the rows of an out-of-fold certificate."""
+    from hcal.methods.registry import make_calibrator
+
+    method = predictor
+    if isinstance(predictor, str):
+        method = make_calibrator(predictor, input=input or "logits")
+    if not hasattr(method, "predict_proba") or y is None:
+        raise ValueError(
+            "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"
+        )
+    kind = fitted_kind(method)
+    _check_input(method, input)
+    classes = fitted_names(method) if classes is None else classes
+    rows = Rows.of(scores, y, input=kind, classes=classes)
+    return _FoldRows(method, rows, _positive(positive, rows.n_classes, rows.names))
+
+
+def _out_of_fold(
+    setting: _FoldRows, failure: float, n_folds: int, random_state: int
 ) -> OutOfFoldCertificate:
     """Certify each fold's predictions on their own, and average the bounds.
 
@@ -198,102 +276,141 @@ def _out_of_fold(
     holds. Certificates of different folds depend on each other: a union bound gives each of them failure/n_folds,
     and no window spans two folds. The folds are drawn at random, without regard to the labels.
     """
-    from hcal.methods.registry import make_calibrator
-
-    method = make_calibrator(method) if isinstance(method, str) else method
-    if not hasattr(method, "predict_proba") or y is None:
-        raise ValueError(
-            "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"
-        )
-    x = inputs.check_logits(scores, input=method.input)[0]
-    n, k = x.shape
-    names = classes or fitted_names(method)
-    names = None if names is None else check_classes(names, k)
-    labels = inputs.check_labels(encode(y, names), n, k)
+    rows = setting.rows
+    n = len(rows)
     if not 2 <= n_folds <= n // 2:
-        raise ValueError(f"n_folds must lie between 2 and half the rows ({n // 2}), got {n_folds}")
-    given, number = inputs.to_numpy(scores, "scores")[0], _positive(positive, k, names)
+        raise ValueError(f"folds must lie between 2 and half the rows ({n // 2}), got {n_folds}")
     fold = np.empty(n, dtype=np.int64)
-    fold[np.random.default_rng(seed).permutation(n)] = np.arange(n) % n_folds
-    probs, name, sides = (
-        np.empty(x.shape),
-        _event_name(k, number, names),
-        [fold == j for j in range(n_folds)],
-    )
-    for held in sides:
-        probs[held] = method.clone().fit(given[~held], labels[~held]).predict_proba(given[held])
-    p, c = _main_event(Data(probs, labels), number)
-    folds = [certify_event(name, p[held], c[held], failure=failure / n_folds) for held in sides]
+    fold[np.random.default_rng(random_state).permutation(n)] = np.arange(n) % n_folds
+    probs = np.empty((n, rows.n_classes))
+    for j in range(n_folds):
+        left_out = fold == j
+        method = setting.method.clone().set_params(input=rows.kind)
+        fitted = method.fit(rows.scores[~left_out], rows.labels[~left_out])
+        probs[left_out] = fitted.predict_proba(rows.scores[left_out])
+
+    name = _event_name(rows.n_classes, setting.positive, rows.names)
+    p, c = _main_event(Data(probs, rows.labels), setting.positive)
+    certificates = [
+        certify_event(name, p[fold == j], c[fold == j], failure=failure / n_folds)
+        for j in range(n_folds)
+    ]
     pooled = certify_event(name, p, c, failure=failure)
-    *overall, bound = np.average(
-        [(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds]
-    )
+    ends = [(*certificate.overall, certificate.bound) for certificate in certificates]
+    sizes = [certificate.n for certificate in certificates]
+    low, high, bound = np.average(ends, axis=0, weights=sizes)
     return OutOfFoldCertificate(
-        1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
-        pooled.share_far, sum(f.exact_refuted for f in folds), tuple(folds), pooled,
-    )  # fmt: skip
+        confidence=1 - failure,
+        n=n,
+        k=rows.n_classes,
+        overall=(float(low), float(high)),
+        bound=float(bound),
+        estimate=pooled.estimate,
+        share_far=pooled.share_far,
+        refuted=sum(certificate.exact_refuted for certificate in certificates),
+        folds=tuple(certificates),
+        pooled=pooled,
+    )
 
 
 # -- one certificate of all events ------------------------------------------------------------------
 
 
 class _Events(NamedTuple):
-    """The data of each event (claims and marks, counts, or a table): the headline, every class and every group."""
+    """The data of each event (claims and marks, counts, or a table): the headline, every class and every subgroup."""
 
     k: int
     positive: int
     main: Any
     classes: Iterable[Any]  # may be made one by one, to save memory
-    groups: dict[str, Any]
+    subgroups: dict[str, Any]
 
     @classmethod
-    def of_rows(cls, data: Data, positive: int, groups: Any) -> _Events:
-        """Return the claims and marks of every event."""
+    def of_rows(
+        cls, data: Data, positive: int, by: Any, members: IntArray | None = None
+    ) -> _Events:
+        """Return claims, marks and the groups of dependent rows (or None) of every event."""
         p, c = _main_event(data, positive)
-        classes = ((data.column(k), data.y == k) for k in range(data.k))
-        return cls(
-            data.k,
-            positive,
-            (p, c),
-            classes,
-            {g: (p[i], c[i]) for g, i in _each_group(groups, data.n)},
-        )
+        classes = ((data.column(k), data.y == k, members) for k in range(data.k))
+        subgroups = {
+            name: (p[rows], c[rows], None if members is None else members[rows])
+            for name, rows in _subgroups(by, data.n)
+        }
+        return cls(data.k, positive, (p, c, members), classes, subgroups)
 
     def map(self, function: Callable[..., Any]) -> _Events:
         """Apply a function to the data of each event."""
-        groups = {name: function(*group) for name, group in self.groups.items()}
-        classes = (function(*held) for held in self.classes)
-        return self._replace(main=function(*self.main), classes=classes, groups=groups)
+        subgroups = {name: function(*event) for name, event in self.subgroups.items()}
+        classes = (function(*event) for event in self.classes)
+        return self._replace(main=function(*self.main), classes=classes, subgroups=subgroups)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a certificate is asked for."""
+
+    confidence: float
+    tolerance: float
+    assume: str | None
+    names: Names
+    overlap: leakage.Overlap | None
+    refused: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse terms that no certificate can have."""
+        inputs.check_confidence(self.confidence)
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must lie between 0 and 1, got {self.tolerance!r}")
+        if self.assume not in (None, "monotone"):
+            raise ValueError(f"assume must be 'monotone' or None, got {self.assume!r}")
 
 
 def _certificate(
-    events: _Events, names: Names, overlap: leakage.Overlap | None, level: float, tolerance: float,
-    assume: str | None, gain: Callable[[float], Gain] | None = None, refused: tuple[str, ...] = (),
-) -> Certificate:  # fmt: skip
-    """Certify the headline, the classes, the groups and the gain, or refuse rows of the fit.
+    events: _Events, terms: _Terms, gain: Callable[..., Gain] | None = None
+) -> Certificate:
+    """Certify the headline, the classes, the subgroups and the gain, or refuse rows of the fit.
 
     All statements hold together by a union bound: the headline always gets half of the failure probability, so
-    its numbers do not depend on what else is asked for; classes, groups and gain share the other half equally.
+    its numbers do not depend on what else is asked for; classes, subgroups and gain share the other half equally.
     """
-    failure, k = check_level(level), events.k
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
-    if assume not in (None, "monotone"):
-        raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
-    basis = _first_line(overlap)  # refuses rows of the fit
-    share = failure / 2 / max((k > 2) + bool(events.groups) + (gain is not None), 1)
-    groups = [
-        EventCertificate(name, table, share / len(events.groups))
-        for name, table in events.groups.items()
-    ]
-    # Worst first: by the proven gap of the mean, then of a window, then by the gap that is still possible.
-    groups.sort(key=lambda g: (g.proven_gap, g.at_least, max(map(abs, g.overall))), reverse=True)
-    headline = EventCertificate(_event_name(k, events.positive, names), events.main, failure / 2)
+    terms.check()
+    failure = 1 - terms.confidence
+    k = events.k
+    name = _event_name(k, events.positive, terms.names)
+    headline = EventCertificate(name, events.main, failure / 2)
+    basis = _first_line(terms.overlap, headline.table.n_groups)  # refuses rows of the fit
+    parts = (k > 2) + bool(events.subgroups) + (gain is not None)
+    share = failure / 2 / max(parts, 1)
     return Certificate(
-        float(level), headline.n, k, headline, _certify_classes(events, share, names) if k > 2 else None,
-        None if gain is None else gain(share), tuple(groups), tolerance, basis,
-        (_REFUSED, *refused, *([_NLL] if gain is not None else [])), assume,
-    )  # fmt: skip
+        confidence=float(terms.confidence),
+        n=headline.n,
+        k=k,
+        headline=headline,
+        classes=_certify_classes(events, share, terms.names) if k > 2 else None,
+        gain=None if gain is None else gain(failure=share),
+        subgroups=_certify_subgroups(events.subgroups, share),
+        tolerance=terms.tolerance,
+        basis=basis,
+        refused=(_REFUSED, *terms.refused, *([] if gain is None else [_NLL])),
+        assume=terms.assume,
+        n_groups=headline.table.n_groups,
+    )
+
+
+def _certify_subgroups(
+    tables: dict[str, EventTable], failure: float
+) -> tuple[EventCertificate, ...]:
+    """Certify every subgroup with an equal share of the failure probability, the worst first."""
+    subgroups = [
+        EventCertificate(name, table, failure / len(tables)) for name, table in tables.items()
+    ]
+    # By the proven gap of the mean, then of a window, then by the gap that is still possible.
+    return tuple(sorted(subgroups, key=_how_bad, reverse=True))
+
+
+def _how_bad(event: EventCertificate) -> tuple[float, float, float]:
+    low, high = event.overall
+    return event.proven_gap, event.at_least, max(abs(low), abs(high))
 
 
 def _event_name(k: int, positive: int, names: Names) -> str:
@@ -303,17 +420,20 @@ def _event_name(k: int, positive: int, names: Names) -> str:
     return f"P({printable(class_title(positive, None) if names is None else names[positive])})"
 
 
-def _first_line(overlap: leakage.Overlap | None) -> str:
+def _first_line(overlap: leakage.Overlap | None, n_groups: int | None) -> str:
     """Return the first sentence: which rows were used to fit, as far as known, and what is assumed."""
+    independent = "rows are independent of each other"
+    if n_groups is not None:
+        independent = f"the {n_groups:,} groups of rows are independent of each other"
     if overlap is None:
-        return _ASSUMED
+        return f"Assumed: {_FRESH}, and {independent}."
     if overlap.refused:
         raise leakage.RowsOfTheFitError(
             f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks better than it "
             "is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
         )
-    told = overlap.sentence or "None of these rows was used to fit the calibrator."
-    return f"{told} Assumed: rows are independent of each other."
+    fresh = overlap.sentence or "None of these rows was used to fit the calibrator."
+    return f"{fresh} Assumed: {independent}."
 
 
 def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCertificates:
@@ -321,43 +441,50 @@ def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCert
     rows: list[tuple[float, ...]] = []
     refutations: dict[int, Refutation] = {}
     for k, table in enumerate(events.classes):
-        e = EventCertificate("", table, failure / events.k)
-        rows.append((e.observed, e.stated, *e.overall, e.bound, e.at_least, e.exact_refuted))
-        if e.refutation is not None:
-            refutations[k] = e.refutation
-    rate, stated, low, high, bound, least, exact = np.array(rows, dtype=np.float64).T
-    return ClassCertificates(rate, stated, low, high, bound, least, exact, refutations, names)
+        event = EventCertificate("", table, failure / events.k)
+        rows.append(
+            (
+                event.observed,
+                event.stated,
+                *event.overall,
+                event.bound,
+                event.at_least,
+                event.exact_refuted,
+            )
+        )
+        if event.refutation is not None:
+            refutations[k] = event.refutation
+    columns = np.array(rows, dtype=np.float64).T
+    return ClassCertificates(*columns, refutations=refutations, names=names)
 
 
-def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:
-    """Return the name of every group, and a mask (N,) of its rows; groups may be text or numbers.
+def _subgroups(by: Any, n: int) -> list[tuple[str, Any]]:
+    """Return the name of every subgroup, and a mask (N,) of its rows; names may be text or numbers.
 
-    >>> [(name, rows.tolist()) for name, rows in _each_group(["b", "a", "b"], 3)]
+    >>> [(name, rows.tolist()) for name, rows in _subgroups(["b", "a", "b"], 3)]
     [('a', [False, True, False]), ('b', [True, False, True])]
     """
-    if groups is None:
+    if by is None:
         return []
-    values, _ = inputs.to_numpy(groups, "groups")
-    if values.shape != (n,):
-        raise ValueError(f"groups must have shape ({n},), one group a row; got {values.shape}")
-    missing = np.array([v is None or v != v for v in values.tolist()])
-    if missing.any():
-        raise ValueError(f"groups has a missing value at row {int(missing.argmax())}")
-    names, which = np.unique(values.astype(str), return_inverse=True)
-    return [(str(name), which == g) for g, name in enumerate(names)]
+    values = inputs.check_names(by, n, "by").astype(str)
+    names, which = np.unique(values, return_inverse=True)
+    return [(str(name), which == number) for number, name in enumerate(names)]
 
 
 def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:
     """Return claims and marks of the headline's event: P(positive) with two classes, else the top label."""
-    return (data.column(positive), data.y == positive) if data.k == 2 else (data.conf, data.hit)
+    if data.k == 2:
+        return data.column(positive), data.y == positive
+    return data.conf, data.hit
 
 
-def _cells(p: Any, c: Any) -> Float64:
+def _cells(p: Any, c: Any, _: None = None) -> Float64:
     """Return the number of rows, the sum of claims and the sum of marks in every fine bin, shape (3, BINS)."""
     which = bin_of(p)
-    return np.stack(
-        [np.bincount(which, weights=w, minlength=BINS) for w in (np.ones(len(p)), p, c)]
-    )
+    sums = [
+        np.bincount(which, weights=values, minlength=BINS) for values in (np.ones(len(p)), p, c)
+    ]
+    return np.stack(sums)
 
 
 # -- blocks of rows ---------------------------------------------------------------------------------
@@ -365,6 +492,8 @@ def _cells(p: Any, c: Any) -> Float64:
 
 class CertificateStream:
     """Accumulate the counts that a certificate needs, block by block; accumulators of several machines merge.
+
+    Rows must be independent of each other: counts do not tell which rows belong to one group.
 
     Parameters
     ----------
@@ -387,21 +516,25 @@ class CertificateStream:
     def __init__(
         self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None
     ) -> None:
-        self.n_classes, self.positive = check_integer("n_classes", n_classes, 2), int(positive)
-        self.n, self.fitted_on = 0, fitted_on
+        self.n_classes = check_integer("n_classes", n_classes, 2)
+        self.positive = int(positive)
+        self.n = 0
+        self.fitted_on = fitted_on
         # Of each event (3, BINS): rows, the sum of their claims, and how often the event happened.
         main, *classes = np.zeros((self.n_classes + 1, 3, BINS))
-        self._seen = _Events(self.n_classes, self.positive, main, classes, {})
+        self._counts = _Events(self.n_classes, self.positive, main, classes, {})
         self._rows: leakage.Fingerprint | None = None
 
-    def update(self, probs: Any, y: Any, groups: Any = None, *, logits: Any = None) -> Self:
+    @renamed(groups="by")
+    def update(self, probs: Any, y: Any, by: Any = None, *, logits: Any = None) -> Self:
         """Add a block of rows.
 
         Parameters
         ----------
         probs : array-like of shape (N, K)
         y : array-like of shape (N,)
-        groups : array-like of shape (N,), optional
+        by : array-like of shape (N,), optional
+            The subgroup of each row.
         logits : array of shape (N, K), optional
             The predictor's input, to be compared with ``fitted_on``.
         """
@@ -410,31 +543,33 @@ class CertificateStream:
             raise ValueError(
                 f"probs has {data.k} classes, this certificate was made for {self.n_classes}"
             )
-        self._add(_Events.of_rows(data, self.positive, groups).map(_cells))
+        self._add(_Events.of_rows(data, self.positive, by).map(_cells))
         if logits is not None and self.fitted_on is not None:
             self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
         self.n += data.n
         return self
 
-    def _add(self, more: _Events) -> None:
-        self._seen.main[:] += more.main
-        for seen, cells in zip(self._seen.classes, more.classes, strict=True):
-            seen += cells
-        for name, cells in more.groups.items():
-            self._seen.groups[name] = self._seen.groups.get(name, 0) + cells
+    def _add(self, events: _Events) -> None:
+        self._counts.main[:] += events.main
+        for total, cells in zip(self._counts.classes, events.classes, strict=True):
+            total += cells
+        subgroups = self._counts.subgroups
+        for name, cells in events.subgroups.items():
+            subgroups[name] = subgroups.get(name, 0) + cells
 
     def merge(self, other: CertificateStream) -> Self:
         """Add the counts of another accumulator; the order of merging does not matter."""
-        if self._seen[:2] != other._seen[:2]:
+        if (self.n_classes, self.positive) != (other.n_classes, other.positive):
             raise ValueError("only accumulators of the same classes can be merged")
-        self._add(other._seen)
+        self._add(other._counts)
         self._rows = leakage.merge_fingerprints(self._rows, other._rows)
         self.n += other.n
         return self
 
+    @renamed(level="confidence")
     def result(
         self,
-        level: float = 0.95,
+        confidence: float = 0.95,
         tolerance: float = TOLERANCE,
         classes: Any = None,
         assume: str | None = None,
@@ -443,26 +578,27 @@ class CertificateStream:
 
         Parameters
         ----------
-        level, tolerance : float
+        confidence, tolerance : float
         classes : sequence of K str or int, optional
             Names of the classes for sentences and tables.
         assume : {"monotone"}, optional
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
-        found = (
-            leakage.overlap(self.fitted_on, self._rows) if self.fitted_on and self._rows else None
-        )
+        overlap = None
+        if self.fitted_on and self._rows:
+            overlap = leakage.overlap(self.fitted_on, self._rows)
         names = None if classes is None else check_classes(classes, self.n_classes)
-        events = self._seen.map(EventTable.of_bins)
-        return _certificate(events, names, found, level, tolerance, assume, refused=(_GAIN,))
+        terms = _Terms(confidence, tolerance, assume, names, overlap, refused=(_GAIN,))
+        return _certificate(self._counts.map(EventTable.of_bins), terms)
 
 
+@renamed(level="confidence")
 def certify_batches(
     source: Batches,
     calibrator: Calibrator | None = None,
     *,
-    level: float = 0.95,
+    confidence: float = 0.95,
     assume: str | None = None,
     positive: int = 1,
     runner: Runner | None = None,
@@ -476,7 +612,7 @@ def certify_batches(
         Files with labels.
     calibrator : Calibrator, optional
         Rows that it was fitted on are refused.
-    level, assume, positive
+    confidence, assume, positive
         As for :func:`hcal.certify`.
     runner, advance
         Where the pieces are computed (this process by default), and a callback for the number of rows done.
@@ -495,9 +631,9 @@ def certify_batches(
     record = getattr(calibrator, "fit_", None)
     fitted_on = None if record is None else record.fingerprint
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
-    function = partial(_certify_piece, empty, calibrator)
-    whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance)
-    return whole.result(level, classes=source.classes, assume=assume)
+    certify_piece = partial(_certify_piece, empty, calibrator)
+    stream = add_up(certify_piece, source.pieces(), empty, runner=runner, advance=advance)
+    return stream.result(confidence, classes=source.classes, assume=assume)
 
 
 def _certify_piece(

@@ -1,55 +1,83 @@
-"""Drift without labels: do today's scores still look like the scores that the calibrator was fitted on?"""
+"""Drift without labels: do today's scores still look like the scores that the calibrator was fitted on?
+
+Two tests share the level, half of it each (Bonferroni), so that equal distributions count as changed in at most 1 % of
+the cases, for every number of rows. Both are exact: they use that under equal distributions it is pure chance which
+rows are old and which are new.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
-from scipy.special import bdtrc
 
 from hcal import inputs
-from hcal.numerics import Float64, log_softmax
+from hcal.numerics import Float64, IntArray, log_softmax
+from hcal.results import Result
 
-_BINS = 10
-_ROWS = 5000  # the classifier sees at most so many reference rows and as many new ones
-_FEATURES = 20
-#: The usual rule of thumb: an index below 0.1 means stable, above 0.25 changed.
-PSI_CHANGED = 0.25
+_BINS: Final = 10
+_ROWS: Final = 5000  # the classifier sees at most so many reference rows and as many new ones
+_FEATURES: Final = 20
+_DRAWS: Final = 9999
+#: Fewer rows than this on a side are refused: a large change could not be told from chance.
+FEWEST_ROWS: Final = 50
+#: Equal distributions count as changed with at most this probability.
+LEVEL: Final = 0.01
+#: The usual rule of thumb: an index below this means stable. A change that is certain but so small is no alarm.
+PSI_STABLE: Final = 0.1
 
 
-@dataclass(frozen=True)
-class Drift:
+@dataclass(frozen=True, repr=False)
+class Drift(Result):
     """How much scores have changed.
 
     Attributes
     ----------
     psi : float
-        Population stability index of P(class 1) with two classes, else of the confidence.
+        Population stability index of P(class 1) with two classes, else of the confidence. It grows by chance where
+        rows are few: about 18·(1/n + 1/m)/2 for n and m rows of the same distribution.
+    psi_p_value : float
+        Probability of so different shares of the bins, or more different ones, if nothing has changed: a permutation
+        test. The rows are shared out 9,999 times at random.
     accuracy : float
         Accuracy, on held-out rows, of a classifier that tells reference rows from new rows; 0.5 is chance.
-    p_value : float
+    accuracy_p_value : float
         Probability of this accuracy or a higher one if nothing has changed: the classifier two-sample test
-        (Lopez-Paz and Oquab, ICLR 2017) with an exact binomial tail. It assumes independent rows.
+        (Lopez-Paz and Oquab, ICLR 2017), with Fisher's exact tail.
+    p_value : float
+        Twice the smaller of the two p-values, at most 1. It assumes independent rows.
     changed : bool
-        Whether the p-value is below 0.01 or the index above 0.25.
+        Whether the classifier's p-value is below 0.005, or the index's is and the index is above 0.1. Equal
+        distributions count as changed in at most 1 % of the cases.
     rows : (int, int)
         Number of reference and of new rows.
     """
 
+    schema: ClassVar[str] = "hcal/drift/1"
+
     psi: float
+    psi_p_value: float
     accuracy: float
-    p_value: float
+    accuracy_p_value: float
     changed: bool
     rows: tuple[int, int]
 
-    def __str__(self) -> str:
-        told = "The scores have changed" if self.changed else "No change of the scores was found"
-        return (
-            f"{told}: population stability index {self.psi:.3f} (changed above {PSI_CHANGED:g}); a "
+    @property
+    def p_value(self) -> float:
+        """The p-value of both tests together."""
+        return min(2 * min(self.psi_p_value, self.accuracy_p_value), 1.0)
+
+    def _content(self) -> dict[str, Any]:
+        return {**super()._content(), "p_value": self.p_value}
+
+    def _headline(self) -> list[str]:
+        verdict = "The scores have changed" if self.changed else "No change of the scores was found"
+        return [
+            f"{verdict}: population stability index {self.psi:.3f} (p = {self.psi_p_value:.2g}); a "
             f"classifier tells old from new rows in {100 * self.accuracy:.1f} % of cases (50 % is chance, "
-            f"p = {self.p_value:.2g})."
-        )
+            f"p = {self.accuracy_p_value:.2g})."
+        ]
 
 
 def drift(
@@ -63,10 +91,10 @@ def drift(
     Parameters
     ----------
     reference, scores : array-like of shape (N, K), or (N,) for a binary score
-        At least 50 rows each.
+        At least 50 rows each, independent of each other.
     input : {"logits", "probs", "log_probs"}
     random_state : int
-        Seed for drawing the rows that the classifier sees.
+        Seed for drawing the rows that the classifier sees, and for the permutations.
 
     Examples
     --------
@@ -75,19 +103,32 @@ def drift(
     >>> drift(old, same).changed, drift(old, new).changed
     (False, True)
     """
-    old, new = (
-        log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64)
-        for s in (reference, scores)
-    )
+    old = log_softmax(inputs.check_logits(reference, input=input)[0]).astype(np.float64)
+    new = log_softmax(inputs.check_logits(scores, input=input)[0]).astype(np.float64)
     if old.shape[1] != new.shape[1]:
         raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")
-    if min(len(old), len(new)) < 50:
-        raise ValueError(f"at least 50 rows are needed on each side, got {len(old)} and {len(new)}")
-    psi = stability_index(
-        *(np.exp(s[:, 1] if s.shape[1] == 2 else s.max(axis=1)) for s in (old, new))
-    )
-    accuracy, p_value = _two_sample_test(old, new, np.random.default_rng(random_state))
-    return Drift(psi, accuracy, p_value, p_value < 0.01 or psi > PSI_CHANGED, (len(old), len(new)))
+    if min(len(old), len(new)) < FEWEST_ROWS:
+        raise ValueError(
+            f"too few rows: at least {FEWEST_ROWS} are needed on each side, "
+            f"got {len(old)} and {len(new)}"
+        )
+    rng = np.random.default_rng(random_state)
+    old_claims = _claims(old)
+    new_claims = _claims(new)
+    psi = stability_index(old_claims, new_claims)
+    psi_p_value = _bins_test(old_claims, new_claims, rng)
+    accuracy, accuracy_p_value = _classifier_test(old, new, rng)
+
+    changed = accuracy_p_value < LEVEL / 2 or (psi_p_value < LEVEL / 2 and psi > PSI_STABLE)
+    return Drift(psi, psi_p_value, accuracy, accuracy_p_value, changed, (len(old), len(new)))
+
+
+def _claims(log_probs: Float64) -> Float64:
+    """Return P(class 1) of two classes, else the confidence."""
+    return np.exp(log_probs[:, 1] if log_probs.shape[1] == 2 else log_probs.max(axis=1))
+
+
+# -- the index --------------------------------------------------------------------------------------
 
 
 def stability_index(reference: Float64, new: Float64) -> float:
@@ -97,25 +138,66 @@ def stability_index(reference: Float64, new: Float64) -> float:
     >>> round(stability_index(x, x), 4), stability_index(x, x**2) > 0.25
     (0.0, True)
     """
-    edges = np.unique(np.quantile(reference, np.linspace(0, 1, _BINS + 1)[1:-1]))
-    counts = (
-        np.bincount(np.searchsorted(edges, v), minlength=len(edges) + 1) for v in (reference, new)
-    )
-    a, b = ((c + 0.5) / (c + 0.5).sum() for c in counts)
-    return float(((a - b) * np.log(a / b)).sum())
+    edges = _edges(reference)
+    return float(_index_of_counts(_counts(reference, edges), _counts(new, edges)))
 
 
-def _two_sample_test(old: Float64, new: Float64, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the held-out accuracy of a classifier of old against new rows, and its exact binomial p-value."""
+def _edges(values: Float64) -> Float64:
+    """Return the different deciles of the values."""
+    return np.unique(np.quantile(values, np.linspace(0, 1, _BINS + 1)[1:-1]))
+
+
+def _counts(values: Float64, edges: Float64) -> IntArray:
+    return np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1)
+
+
+def _index_of_counts(old: IntArray, new: IntArray) -> Float64:
+    """Return the index for counts (…, B); half a row is added to every bin."""
+    old_share = (old + 0.5) / (old + 0.5).sum(axis=-1, keepdims=True)
+    new_share = (new + 0.5) / (new + 0.5).sum(axis=-1, keepdims=True)
+    return np.asarray(((old_share - new_share) * np.log(old_share / new_share)).sum(axis=-1))
+
+
+def _bins_test(old: Float64, new: Float64, rng: np.random.Generator) -> float:
+    """Return the p-value of the index over bins at the deciles of all rows, by permutation.
+
+    These bins do not depend on which rows are old. So, given all rows, the counts of the old ones are hypergeometric,
+    and drawing them takes the same time for any number of rows.
+    """
+    edges = _edges(np.concatenate([old, new]))
+    old_counts = _counts(old, edges)
+    all_counts = old_counts + _counts(new, edges)
+    drawn = rng.multivariate_hypergeometric(all_counts, len(old), size=_DRAWS, method="marginals")
+    null = _index_of_counts(drawn, all_counts - drawn)
+    value = float(_index_of_counts(old_counts, all_counts - old_counts))
+    return (1 + int((null >= value * (1 - 1e-12)).sum())) / (1 + _DRAWS)
+
+
+# -- the classifier ---------------------------------------------------------------------------------
+
+
+def _classifier_test(old: Float64, new: Float64, rng: np.random.Generator) -> tuple[float, float]:
+    """Return the held-out accuracy of a classifier of old against new rows, and its exact p-value.
+
+    Given its predictions, it is chance which held-out rows are new: the number of new ones among those that it calls
+    new is hypergeometric.
+    """
+    from scipy.stats import hypergeom
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    n = min(len(old), len(new), _ROWS) // 2 * 2
-    x = np.concatenate([s[rng.permutation(len(s))[:n]] for s in (old, new)])
-    if (
-        x.shape[1] > _FEATURES
-    ):  # with many classes, the largest scores of each row in descending order
+    size = min(len(old), len(new), _ROWS) // 2 * 2
+    chosen_old = old[rng.permutation(len(old))[:size]]
+    chosen_new = new[rng.permutation(len(new))[:size]]
+    x = np.concatenate([chosen_old, chosen_new])
+    if x.shape[1] > _FEATURES:
+        # With many classes, the largest scores of each row in descending order.
         x = -np.sort(-x, axis=1)[:, :_FEATURES]
-    y, half = np.repeat([0, 1], n), np.tile(np.arange(n) % 2 == 0, 2)
+    y = np.repeat([0, 1], size)
+    learns = np.tile(np.arange(size) % 2 == 0, 2)
     model = HistGradientBoostingClassifier(max_iter=40, max_leaf_nodes=8, random_state=0)
-    hits = int((model.fit(x[half], y[half]).predict(x[~half]) == y[~half]).sum())
-    return hits / n, float(bdtrc(hits - 1, n, 0.5))
+    predicted = model.fit(x[learns], y[learns]).predict(x[~learns])
+    is_new = y[~learns] == 1
+    right_new = int(((predicted == 1) & is_new).sum())
+    called_new = int((predicted == 1).sum())
+    p_value = float(hypergeom.sf(right_new - 1, size, called_new, size // 2))
+    return float((predicted == y[~learns]).mean()), p_value

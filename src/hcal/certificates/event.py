@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
@@ -175,17 +176,30 @@ class EventCertificate:
     @cached_property
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
         """Share of rows of each window, and the posterior mean and standard deviation of its gap."""
-        w = self.windows
-        level = -1 if self.table.discrete else min(int(w.level.max()), 4)
-        here = (w.level == level) & (w.aligned > 0)
-        rows, gap = w.rows[here], (w.stated - w.observed)[here]
-        rate = (w.observed[here] * rows + 0.5) / (rows + 1)
-        noise = rate * (1 - rate) / rows
+        windows = self.windows
+        level = -1 if self.table.discrete else min(int(windows.level.max()), 4)
+        chosen = (windows.level == level) & (windows.aligned > 0)
+        rows = windows.rows[chosen]
+        gap = (windows.stated - windows.observed)[chosen]
+        noise = self._noise(chosen)
         share = rows / rows.sum()
         middle = float(share @ gap)
         signal = max(float(share @ ((gap - middle) ** 2 - noise)), 1e-12)
         shrunk = signal / (signal + noise)
         return share, middle + (gap - middle) * shrunk, np.sqrt(noise * shrunk)
+
+    def _noise(self, chosen: NDArray[np.bool_]) -> Float64:
+        """Return the variance of the frequency of chosen windows, if their true mean were what they state."""
+        windows = self.windows
+        rows = windows.rows[chosen]
+        rate = (windows.observed[chosen] * rows + 0.5) / (rows + 1)
+        noise = np.asarray(rate * (1 - rate) / rows)
+        if self.table.members is None:
+            return noise
+        ends = self.table.ends.astype(np.int64)
+        spans = zip(ends[windows.first[chosen]], ends[windows.last[chosen]], strict=True)
+        between_groups = [self.table.members.noise(first, last) for first, last in spans]
+        return np.maximum(noise, between_groups)
 
     @property
     def overall(self) -> tuple[float, float]:
@@ -201,30 +215,38 @@ class EventCertificate:
     @property
     def proven(self) -> str:
         """Direction of :attr:`proven_gap`: "over" (claims too high), "under", or "" if nothing is proven."""
-        return "" if not self.proven_gap else ("over" if self.overall[0] > 0 else "under")
+        if not self.proven_gap:
+            return ""
+        return "over" if self.overall[0] > 0 else "under"
 
     @cached_property
     def at_most(self) -> dict[int, float]:
         """For each level, a bound on the absolute gap of every window of that level."""
-        w = self.windows
-        return {
-            level: float(w.at_most[w.level == level].max())
-            for level in range(int(w.level.max()) + 1)
-        }
+        windows = self.windows
+        levels = range(int(windows.level.max()) + 1)
+        return {level: float(windows.at_most[windows.level == level].max()) for level in levels}
 
     @cached_property
     def refutation(self) -> Refutation | None:
         """The window with the largest proven gap, or None if no window's interval excludes its mean claim."""
-        w, t = self.windows, self.table
-        i = int(w.at_least.argmax())
-        if w.at_least[i] <= 0:
+        windows = self.windows
+        worst = int(windows.at_least.argmax())
+        if windows.at_least[worst] <= 0:
             return None
-        claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        stated, observed, low, high, least = (
-            float(x[i]) for x in (w.stated, w.observed, w.low, w.high, w.at_least)
+        lowest = float(self.table.low[windows.first[worst]])
+        highest = float(self.table.high[windows.last[worst] - 1])
+        stated = float(windows.stated[worst])
+        high = float(windows.high[worst])
+        return Refutation(
+            rows=int(windows.rows[worst]),
+            claims=(lowest, highest),
+            stated=stated,
+            observed=float(windows.observed[worst]),
+            low=float(windows.low[worst]),
+            high=high,
+            at_least=float(windows.at_least[worst]),
+            direction="over" if stated > high else "under",
         )
-        direction = "over" if stated > high else "under"
-        return Refutation(int(w.rows[i]), claims, stated, observed, low, high, least, direction)
 
     @property
     def at_least(self) -> float:
@@ -272,32 +294,36 @@ class EventCertificate:
 
     def _typical(self, n: float) -> float:
         """Return the smooth bound that a calibrated predictor with these claims typically gets from n rows."""
-        t = self.table
-        share = t.ends[1:] / t.n
-        mean = t.claimed / t.count
-        variance = max(float((t.count / t.n) @ (mean * (1 - mean))), 1e-9)
+        table = self.table
+        share = table.ends[1:] / table.n
+        mean = table.claimed / table.count
+        variance = max(float((table.count / table.n) @ (mean * (1 - mean))), 1e-9)
+        # Rows of one group count as one observation, as in the bound itself.
+        n = n if table.members is None else n / table.members.largest
         # The bound on the variance is itself too large by about half at 200 rows, and by less with more rows.
         inflation = 1 + 0.5 * np.sqrt(400 / max(n, 400)) * (1 + 0.1 * deepest_level(n))
         reach = float(bennett(n * variance * inflation, np.log(4 / self.failure))) / n
         chance = np.sqrt(2 * variance / (np.pi * n))
-        middle = (t.low + t.high) / 2
-        grown = np.sqrt(
-            share[:-1]
-        )  # a random walk's distance grows with the square root of its steps
-        capped = np.minimum(
-            reach + chance * grown, np.minimum(t.prefix[0][1:-1], 1.0 * t.ends[1:-1]) / t.n
-        )
-        return float(reach + chance + np.diff(middle) @ capped)
+        # A random walk's distance grows with the square root of its steps.
+        distance = reach + chance * np.sqrt(share[:-1])
+        possible = np.minimum(table.prefix[0][1:-1], table.ends[1:-1]) / table.n
+        middle = (table.low + table.high) / 2
+        return float(reach + chance + np.diff(middle) @ np.minimum(distance, possible))
 
     def group_row(self) -> dict[str, Any]:
-        """Return the numbers of a group as one flat dictionary, for a table of groups."""
-        told = {
+        """Return the numbers of a subgroup as one flat dictionary, for a table of subgroups."""
+        gap_low, gap_high = self.overall
+        return {
             "group": self.name,
             "rows": self.n,
-            **dict(zip(("gap_low", "gap_high"), self.overall, strict=True)),
+            "gap_low": gap_low,
+            "gap_high": gap_high,
+            "stated": self.stated,
+            "observed": self.observed,
+            "proven": self.proven,
+            "at_least": self.at_least,
+            "smooth_at_most": self.bound,
         }
-        told |= {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
-        return told | {"smooth_at_most": self.bound}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""

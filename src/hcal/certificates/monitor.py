@@ -10,22 +10,21 @@ at 1.
 
 from __future__ import annotations
 
-import json
 import os
+import threading
 from collections import deque
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from hcal import inputs
+from hcal.certificates import monitor_file
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
-from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.class_names import check_classes, class_title, encode
-from hcal.io.files import atomic_path, open_regular
 from hcal.numerics import Float64, IntArray
+from hcal.renamed import renamed
 from hcal.text import printable
 
 #: Rows in a block, after which the capital is redistributed. Fixed, so that the size of batches has no influence.
@@ -35,9 +34,9 @@ RECENT = 20
 #: Columns of the top label and of every checked class in arrays of shape (…, 1 + C).
 _EVENTS = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
 _KEPT = 1000  # the last so many files and alarms are kept
-_LARGEST_FILE = 1 << 28
 _MOST_CLASSES = 1 << 20
-_SCHEMA = 4
+#: The version of the saved state.
+SCHEMA = 5
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,27 @@ class Alarm:
 
 
 class Monitor:
-    """Test a stream of predictions and labels; the probability of ever raising a false alarm is at most ``level``.
+    """Test a stream of predictions and labels, with a limit on the probability of ever raising a false alarm.
 
     The monitor checks the top label and the probability of every class (with two classes, that of class 1). The null
     hypothesis is that, given the past, each event happens with its stated probability, to within the tolerance; an
     alarm rejects it by Ville's inequality. After an alarm the evidence restarts, with the same guarantee. The alarm is
     over when it has not been raised again for 2,560 rows.
 
+    The sizes of the updates have no influence, and several threads may update one monitor. Processes share the state
+    file of a monitor with :func:`hcal.certificates.monitor_file.update_state`.
+
     Parameters
     ----------
-    level : float
-        Probability of a false alarm over all time, however often one looks.
+    confidence : float
+        The probability of a false alarm over all time is at most 1 − ``confidence``, however often one looks.
     tolerance : float or "auto"
         Errors of at most this raise no alarm; 0 tests exact calibration. ``"auto"`` allows 5 points for an event of
-        frequency one half and less for rarer ones; the frequencies are the means of the first probabilities.
+        frequency one half and less for rarer ones; the frequencies are those of the fit of ``calibrator``.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns: alarms use them, and labels may be given by them.
+    calibrator : Calibrator, optional
+        The fitted calibrator whose probabilities are watched; ``tolerance="auto"`` needs it.
 
     Attributes
     ----------
@@ -127,35 +131,49 @@ class Monitor:
     'stated too high'
     """
 
+    @renamed(level="confidence")
     def __init__(
-        self, level: float = 0.05, tolerance: float | str = 0.0, *, classes: Any = None
+        self,
+        *,
+        confidence: float = 0.95,
+        tolerance: float | str = 0.0,
+        classes: Any = None,
+        calibrator: Any = None,
     ) -> None:
-        check_level(level)
-        if tolerance != "auto" and not (
-            isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
-        ):
-            raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
-        self.level, self.tolerance = (
-            float(level),
-            "auto" if tolerance == "auto" else float(tolerance),
-        )
+        self.confidence = inputs.check_confidence(confidence)
+        self.tolerance = _check_tolerance(tolerance)
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
+        #: Tolerance of the top label and of every checked class, (1 + C,), where the calibrator's fit decides it.
+        self._automatic: Float64 | None = None
+        if self.tolerance == "auto":
+            self._automatic = automatic_tolerance(calibrator)
+        self._lock = threading.RLock()
         self.reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
 
     def reset(self) -> Self:
         """Forget all rows, alarms and files; the settings stay."""
-        self.n, self.n_classes = 0, 0
-        self.alarm: Alarm | None = None
-        self.alarms: list[Alarm] = []
-        self.files: list[dict[str, Any]] = []
-        self._gamblers: dict[str, Gamblers] = {}
-        self._past = 0.0  # log-evidence of all rows before the last restart
-        self._raised = False  # whether an alarm was raised in the current block
-        #: Tolerance of the top label and of every checked class, (1 + C,).
-        self._allowed = np.zeros(2)
-        #: Sums of rows, claims, marks and variances over the whole stream, and over each recent block, (4, 1 + C).
-        self._total = np.zeros((4, 2))
-        self._recent: deque[Float64] = deque(maxlen=RECENT)
+        with self._lock:
+            self.n = 0
+            self.n_classes = 0
+            self.alarm: Alarm | None = None
+            self.alarms: list[Alarm] = []
+            self.files: list[dict[str, Any]] = []
+            self._gamblers: dict[str, Gamblers] = {}
+            self._past = 0.0  # log-evidence of all rows before the last restart
+            self._raised = False  # whether an alarm was raised in the current block
+            #: Tolerance of the top label and of every checked class, (1 + C,).
+            self._allowed = np.zeros(2)
+            #: Sums of rows, claims, marks and variances over the whole stream, and over each recent block, (4, 1 + C).
+            self._total = np.zeros((4, 2))
+            self._recent: deque[Float64] = deque(maxlen=RECENT)
         return self
 
     # -- rows -------------------------------------------------------------------------------------
@@ -172,40 +190,52 @@ class Monitor:
         name, digest, date : str, optional
             The file that the rows come from. It is kept in ``files``, and the same digest is refused a second time.
         """
-        if digest and (seen := next((f for f in self.files if f["digest"] == digest), None)):
-            raise ValueError(
-                f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})"
-            )
-        p = inputs.check_probs(probs)[0].astype(np.float64)
-        labels = inputs.check_labels(encode(y, self.classes), *p.shape)
-        if self.classes is not None:
-            check_classes(self.classes, p.shape[1])
-        if not self.n_classes:
-            self._begin(p.shape[1], p)
-        if p.shape[1] != self.n_classes:
-            raise ValueError(
-                f"probs has {p.shape[1]} classes, this monitor checks {self.n_classes}"
-            )
-        before, ends = self._total[:, self._column], range(BLOCK - self.n % BLOCK, len(p), BLOCK)
-        for part, marks in zip(np.split(p, ends), np.split(labels, ends), strict=True):
-            self._block(part, marks)
-        if name is not None:
-            sums = (self._total[:, self._column] - before).tolist()
-            self.files = [
-                *self.files,
-                {"name": name, "digest": digest, "date": date, "sums": sums},
-            ][-_KEPT:]
+        checked = inputs.check_probs(probs)[0].astype(np.float64)
+        labels = inputs.check_labels(encode(y, self.classes), *checked.shape)
+        with self._lock:
+            self._refuse_twice(name, digest)
+            if self.classes is not None:
+                check_classes(self.classes, checked.shape[1])
+            self._expect_classes(checked.shape[1])
+            before = self._total[:, self._column]
+            ends = range(BLOCK - self.n % BLOCK, len(checked), BLOCK)
+            for part, part_labels in zip(
+                np.split(checked, ends), np.split(labels, ends), strict=True
+            ):
+                if len(part):
+                    self._add(*self._claims(part, part_labels))
+            if name is not None:
+                sums = (self._total[:, self._column] - before).tolist()
+                file = {"name": name, "digest": digest, "date": date, "sums": sums}
+                self.files = [*self.files, file][-_KEPT:]
         return self
 
-    def _begin(self, k: int, p: Float64 | None = None) -> None:
-        self.n_classes = k
-        self._total = np.zeros((4, 1 + (k if k > 2 else 1)))
-        self._allowed = np.full(
-            self._total.shape[1], 0.0 if self.tolerance == "auto" else self.tolerance
-        )
-        if p is not None and self.tolerance == "auto":
-            stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
-            self._allowed = class_tolerance(stated, TOLERANCE)
+    def _refuse_twice(self, name: str | None, digest: str) -> None:
+        for file in self.files if digest else ():
+            if file["digest"] == digest:
+                raise ValueError(
+                    f"{printable(name)} was added before, as {printable(file['name'])} ({file['date']})"
+                )
+
+    def _expect_classes(self, n_classes: int) -> None:
+        """Begin with this number of classes, or refuse another one than that of the rows before."""
+        if not self.n_classes:
+            self._begin(n_classes)
+        if n_classes != self.n_classes:
+            raise ValueError(f"probs has {n_classes} classes, this monitor checks {self.n_classes}")
+
+    def _begin(self, n_classes: int) -> None:
+        columns = 1 + (n_classes if n_classes > 2 else 1)
+        automatic = self._automatic
+        allowed = np.full(columns, self.tolerance) if automatic is None else automatic.copy()
+        if len(allowed) != columns:
+            raise ValueError(
+                f"probs has {n_classes} classes, and the calibrator that decides the tolerance "
+                f"{max(len(allowed) - 1, 2)}: pass the probabilities of that calibrator"
+            )
+        self.n_classes = n_classes
+        self._allowed = allowed
+        self._total = np.zeros((4, columns))
         self._restart()
 
     @property
@@ -216,45 +246,67 @@ class Monitor:
     def _restart(self) -> None:
         """Start every event with a capital of 1."""
         self._gamblers = {
-            f: Gamblers(bets, self._allowed[_EVENTS[f]]) for f, bets in FAMILIES.items()
+            family: Gamblers(bets, self._allowed[_EVENTS[family]])
+            for family, bets in FAMILIES.items()
         }
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
         top = p.argmax(axis=1)
-        chosen = [1] if self.n_classes == 2 else list(range(self.n_classes))
-        claims = np.concatenate([p[np.arange(len(p)), top][:, None], p[:, chosen]], axis=1)
-        return claims, np.concatenate([(top == y)[:, None], y[:, None] == chosen], axis=1).astype(
-            np.float64
-        )
+        classes = [1] if self.n_classes == 2 else list(range(self.n_classes))
+        top_claim = p[np.arange(len(p)), top][:, None]
+        top_mark = (top == y)[:, None]
+        claims = np.concatenate([top_claim, p[:, classes]], axis=1)
+        marks = np.concatenate([top_mark, y[:, None] == classes], axis=1)
+        return claims, marks.astype(np.float64)
 
-    def _block(self, p: Float64, y: IntArray) -> None:
-        claims, marks = self._claims(p, y)
-        each = [
-            g.path(claims[:, _EVENTS[f]], marks[:, _EVENTS[f]]) for f, g in self._gamblers.items()
-        ]
-        paths = np.stack([log_mean(capitals) for capitals in each], axis=1)
-        total = log_mean(paths)
-        rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
+    def _add(self, claims: Float64, marks: Float64) -> None:
+        """Add rows (N, 1 + C) of one block, row by row: the state does not depend on how a block was split."""
         if self.n % BLOCK == 0:
             self._recent.append(np.zeros_like(self._total))
-        if not self._raised and total.max() >= -np.log(self.level):
-            first = int((total >= -np.log(self.level)).argmax())
-            sums = sum(self._recent) + rows[:, : first + 1].sum(axis=1)
-            raised = self._describe(self.n + first + 1, paths[first], float(total[first]), sums)
-            # While an alarm lasts it keeps its first row, but its numbers are those of the latest rows.
-            self.alarm = raised if self.alarm is None else replace(raised, row=self.alarm.row)
-            self._raised = True
-        self.n += len(p)
-        self._recent[-1] = self._recent[-1] + rows.sum(axis=1)
-        self._total = self._total + rows.sum(axis=1)
+        gains = {
+            family: gamblers.gains(claims[:, _EVENTS[family]], marks[:, _EVENTS[family]])
+            for family, gamblers in self._gamblers.items()
+        }
+        rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
+        recent = _running(self._recent[-1], rows)
+        crossing = None if self._raised else self._first_crossing(gains)
+        if crossing is not None:
+            self._hold(gains, crossing)
+            earlier = np.sum(list(self._recent)[:-1], axis=0) if len(self._recent) > 1 else 0.0
+            self._raise_alarm(self.n + crossing + 1, earlier + recent[:, crossing])
+        self._hold(gains, -1)
+        self.n += len(claims)
+        self._recent[-1] = recent[:, -1]
+        self._total = _running(self._total, rows)[:, -1]
         if self.n % BLOCK == 0:
             self._end_block()
+
+    def _first_crossing(self, gains: dict[str, Float64]) -> int | None:
+        """Return the first row after which the evidence is large enough for an alarm; None if there is none."""
+        capitals = [
+            log_mean(gamblers.capital_after(gains[family]))
+            for family, gamblers in self._gamblers.items()
+        ]
+        enough = log_mean(np.stack(capitals, axis=1)) >= self.threshold
+        return int(enough.argmax()) if enough.any() else None
+
+    def _hold(self, gains: dict[str, Float64], row: int) -> None:
+        """Give every bet what it has gained after a row."""
+        for family, gamblers in self._gamblers.items():
+            gamblers.gained = gains[family][row]
+
+    def _raise_alarm(self, row: int, sums: Float64) -> None:
+        alarm = self._describe(row, sums)
+        # While an alarm lasts it keeps its first row, but its numbers are those of the latest rows.
+        self.alarm = alarm if self.alarm is None else replace(alarm, row=self.alarm.row)
+        self._raised = True
 
     def _end_block(self) -> None:
         if self._raised:
             # The capital is spread as at the start, so a later drift of another kind is found as fast.
-            self._past, self._raised = self.log_evidence, False
+            self._past = self.log_evidence
+            self._raised = False
             self._restart()
             return
         for gamblers in self._gamblers.values():
@@ -263,37 +315,52 @@ class Monitor:
             self.alarms = [*self.alarms, replace(self.alarm, until=self.n)][-_KEPT:]
             self.alarm = None
 
-    def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
-        family = list(self._gamblers)[int(families.argmax())]
-        event, words = self._gamblers[family].leader()
+    def _describe(self, row: int, sums: Float64) -> Alarm:
+        """Return an alarm on the event and the bet with the most capital; ``sums`` (4, 1 + C) are of recent rows."""
+        capitals = self._capitals()
+        family = list(self._gamblers)[int(capitals.argmax())]
+        event, direction = self._gamblers[family].leader()
         number = 1 if self.n_classes == 2 else event
-        name = "top label" if family == "top-label" else class_title(number, self.classes)
-        evidence = float(np.exp(min(log_evidence, 700.0)))
-        many, claimed, happened = (float(v) for v in sums[:3, _EVENTS[family].start + event])
+        column = _EVENTS[family].start + event
+        rows = float(sums[0, column])
         return Alarm(
-            row, family, name, words, evidence, int(many), claimed / many, happened / many, row
+            row=row,
+            family=family,
+            event="top label" if family == "top-label" else class_title(number, self.classes),
+            direction=direction,
+            evidence=float(np.exp(min(float(log_mean(capitals)), 700.0))),
+            rows=int(rows),
+            stated=float(sums[1, column]) / rows,
+            observed=float(sums[2, column]) / rows,
+            last=row,
         )
 
     # -- results ----------------------------------------------------------------------------------
 
     @property
+    def threshold(self) -> float:
+        """The log-evidence that raises the alarm, log(1/(1 − confidence))."""
+        return float(-np.log1p(-self.confidence))
+
+    @property
     def log_evidence(self) -> float:
         """Logarithm of the capital since the first row, over all families and restarts."""
-        return self._past + float(log_mean(self._capitals())) if self._gamblers else 0.0
+        with self._lock:
+            return self._past + float(log_mean(self._capitals())) if self._gamblers else 0.0
 
     @property
     def evidence(self) -> float:
         """The capital since its last restart. Calibration is refuted at level α once it reaches 1/α."""
-        return float(np.exp(min(self.log_evidence - self._past, 700.0)))
+        with self._lock:
+            return float(np.exp(min(self.log_evidence - self._past, 700.0)))
 
     def strongest(self) -> Alarm:
         """Return the present alarm, or one that describes the event with the most evidence; needs at least one row."""
-        return self.alarm or self._describe(
-            self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0)
-        )
+        with self._lock:
+            return self.alarm or self._describe(self.n, np.sum(self._recent, axis=0))
 
     def _capitals(self) -> Float64:
-        return np.array([log_mean(g.capital) for g in self._gamblers.values()])
+        return np.array([log_mean(gamblers.capital) for gamblers in self._gamblers.values()])
 
     def windows(self, since: str | None = None) -> dict[str, dict[str, float]]:
         """Compare what was stated and observed in the recent rows with the rows before them.
@@ -310,17 +377,23 @@ class Monitor:
             ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
             gap's standard error if calibrated; of P(class 1) with two classes, else of the top label.
         """
-        files = [f["sums"] for f in self.files if since is not None and f["date"] >= since]
-        blocks = [block[:, self._column] for block in self._recent if since is None]
-        recent = np.sum([np.zeros(4), *files, *blocks], axis=0)
-        return {"before": _window(self._total[:, self._column] - recent), "recent": _window(recent)}
+        with self._lock:
+            if since is None:
+                sums = [block[:, self._column] for block in self._recent]
+            else:
+                sums = [np.array(file["sums"]) for file in self.files if file["date"] >= since]
+            recent = np.sum([np.zeros(4), *sums], axis=0)
+            before = self._total[:, self._column] - recent
+        return {"before": _window(before), "recent": _window(recent)}
 
     def __str__(self) -> str:
-        seen = f"{self.n:,} rows, evidence {self.evidence:.3g} (alarm at {1 / self.level:g})"
-        if self.alarm is None:
+        with self._lock:
+            limit = 1 / (1 - self.confidence)
+            evidence = f"{self.n:,} rows, evidence {self.evidence:.3g} (alarm at {limit:g})"
+            if self.alarm is not None:
+                return f"ALARM at row {self.alarm.row:,}: {self.alarm}; {evidence}"
             past = f"; {len(self.alarms)} earlier, the last over" if self.alarms else ""
-            return f"no alarm: {seen}{past}"
-        return f"ALARM at row {self.alarm.row:,}: {self.alarm}; {seen}"
+            return f"no alarm: {evidence}{past}"
 
     def __repr__(self) -> str:
         return f"<Monitor: {self}>"
@@ -333,41 +406,54 @@ class Monitor:
         >>> print(Monitor().update([0.8] * 5, [1] * 5).prometheus().splitlines()[1])
         hcal_monitor_rows_total 5
         """
-        recent = self.windows()["recent"]
-        values = {
-            "rows_total": ("counter", self.n), "alarm": ("gauge", int(self.alarm is not None)),
-            "alarms_total": ("counter", len(self.alarms) + (self.alarm is not None)),
-            "evidence_log10": ("gauge", self.log_evidence / np.log(10)),
-            "recent_stated": ("gauge", recent["stated"]), "recent_observed": ("gauge", recent["observed"]),
-        }  # fmt: skip
-        return "".join(
-            f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n"
-            for k, (t, v) in values.items()
-        )
+        with self._lock:
+            recent = self.windows()["recent"]
+            values = {
+                "rows_total": ("counter", self.n),
+                "alarm": ("gauge", int(self.alarm is not None)),
+                "alarms_total": ("counter", len(self.alarms) + (self.alarm is not None)),
+                "evidence_log10": ("gauge", self.log_evidence / np.log(10)),
+                "recent_stated": ("gauge", recent["stated"]),
+                "recent_observed": ("gauge", recent["observed"]),
+            }
+        lines = [
+            f"# TYPE hcal_monitor_{name} {kind}\nhcal_monitor_{name} {value:.10g}\n"
+            for name, (kind, value) in values.items()
+        ]
+        return "".join(lines)
 
     # -- saving -----------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, Float64]:
         """Return every array that the evidence depends on, by name."""
-        found = {"total": self._total, "allowed": self._allowed}
-        for family, g in self._gamblers.items():
-            found |= {
-                f"{family} {name}": getattr(g, name) for name in ("weights", "start", "gained")
-            }
-        return found
+        arrays = {"total": self._total, "allowed": self._allowed}
+        for family, gamblers in self._gamblers.items():
+            arrays[f"{family} weights"] = gamblers.weights
+            arrays[f"{family} start"] = gamblers.start
+            arrays[f"{family} gained"] = gamblers.gained
+        return arrays
 
     @property
     def state(self) -> dict[str, Any]:
         """Everything that is needed to continue later, as plain values."""
-        return {
-            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance,
-            "classes": None if self.classes is None else list(self.classes), "n": self.n,
-            "n_classes": self.n_classes, "raised": self._raised, "past": self._past,
-            "alarm": None if self.alarm is None else asdict(self.alarm),
-            "alarms": [asdict(a) for a in self.alarms], "files": self.files,
-            "arrays": {name: array.tolist() for name, array in self._arrays().items()},
-            "recent": [r.tolist() for r in self._recent],
-        }  # fmt: skip
+        with self._lock:
+            automatic = None if self._automatic is None else self._automatic.tolist()
+            return {
+                "schema": SCHEMA,
+                "confidence": self.confidence,
+                "tolerance": self.tolerance,
+                "automatic": automatic,
+                "classes": None if self.classes is None else list(self.classes),
+                "n": self.n,
+                "n_classes": self.n_classes,
+                "raised": self._raised,
+                "past": self._past,
+                "alarm": None if self.alarm is None else asdict(self.alarm),
+                "alarms": [asdict(alarm) for alarm in self.alarms],
+                "files": self.files,
+                "arrays": {name: array.tolist() for name, array in self._arrays().items()},
+                "recent": [block.tolist() for block in self._recent],
+            }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Monitor:
@@ -380,92 +466,124 @@ class Monitor:
         True
         """
         schema = state.get("schema") if isinstance(state, dict) else None
-        if schema != _SCHEMA:
+        if schema != SCHEMA:
             raise ValueError(
-                f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one"
+                f"the state has schema {schema!r:.40}; this hcal reads {SCHEMA}: start a new one"
             )
-        made = cls(state["level"], state["tolerance"], classes=state["classes"])
-        if _checked(state["n_classes"], 0, "n_classes") > _MOST_CLASSES:
-            raise ValueError(f"n_classes must be at most {_MOST_CLASSES:,}")
-        if state["n_classes"]:
-            made._begin(state["n_classes"])
-            made.classes = (
-                None if made.classes is None else check_classes(made.classes, made.n_classes)
-            )
-        # A template of a valid state with these settings: its types and shapes, and the least values of its arrays.
-        least = {name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
-                 for name, array in made._arrays().items()}  # fmt: skip
-        alarm = asdict(Alarm(0, "", "", "", 0.0, 0, 0.0, 0.0, 0))
-        form = made.state | {"alarms": [alarm], "arrays": least, "recent": [least["total"]]}
-        form |= {"alarm": None if state["alarm"] is None else alarm, "classes": state["classes"]}
-        form["files"] = [{"name": "", "digest": "", "date": "", "sums": np.zeros(4)}]
-        found = _checked(state, form, "the state")
-        for name, array in made._arrays().items():
-            array[...] = found["arrays"][name]
+        monitor = cls._of_settings(state)
+        values = monitor_file.checked(state, monitor._form(state), "the state")
+        for name, array in monitor._arrays().items():
+            array[...] = values["arrays"][name]
             if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
                 raise ValueError(f"{name} must sum to 1")
-        made.n, made._raised, made._past = (found[name] for name in ("n", "raised", "past"))
-        made.alarms, made.files = [Alarm(**a) for a in found["alarms"]], state["files"]
-        made.alarm = None if found["alarm"] is None else Alarm(**found["alarm"])
-        made._recent.extend(found["recent"])
-        if made.n % BLOCK and not made._recent:
+        monitor.n = values["n"]
+        monitor._raised = values["raised"]
+        monitor._past = values["past"]
+        monitor.files = state["files"]
+        monitor.alarms = [Alarm(**alarm) for alarm in values["alarms"]]
+        monitor.alarm = None if values["alarm"] is None else Alarm(**values["alarm"])
+        monitor._recent.extend(values["recent"])
+        if monitor.n % BLOCK and not monitor._recent:
             raise ValueError("recent must hold the current block")
-        return made
+        return monitor
+
+    @classmethod
+    def _of_settings(cls, state: dict[str, Any]) -> Monitor:
+        """Return a monitor without rows that has the settings of a state."""
+        is_automatic = state["tolerance"] == "auto"
+        tolerance = 0.0 if is_automatic else state["tolerance"]
+        monitor = cls(confidence=state["confidence"], tolerance=tolerance, classes=state["classes"])
+        if is_automatic:
+            allowed = np.array(state["automatic"], dtype=np.float64)
+            if allowed.ndim != 1 or not ((allowed >= 0) & (allowed < 1)).all():
+                raise ValueError("automatic has the wrong type, shape or value")
+            monitor.tolerance = "auto"
+            monitor._automatic = allowed
+        n_classes = monitor_file.checked(state["n_classes"], 0, "n_classes")
+        if n_classes > _MOST_CLASSES:
+            raise ValueError(f"n_classes must be at most {_MOST_CLASSES:,}")
+        if n_classes:
+            monitor._begin(n_classes)
+            if monitor.classes is not None:
+                monitor.classes = check_classes(monitor.classes, n_classes)
+        return monitor
+
+    def _form(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a template of a valid state with these settings: types, shapes and least values of the arrays."""
+        least = {
+            name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
+            for name, array in self._arrays().items()
+        }
+        alarm = asdict(Alarm(0, "", "", "", 0.0, 0, 0.0, 0.0, 0))
+        return self.state | {
+            "alarm": None if state["alarm"] is None else alarm,
+            "alarms": [alarm],
+            "arrays": least,
+            "automatic": state["automatic"],
+            "classes": state["classes"],
+            "files": [{"name": "", "digest": "", "date": "", "sums": np.zeros(4)}],
+            "recent": [least["total"]],
+        }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a JSON file, atomically."""
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(self.state, allow_nan=False), encoding="utf-8")
+        """Write the state to a JSON file, atomically.
+
+        Processes that share the file use :func:`hcal.certificates.monitor_file.update_state` instead.
+        """
+        monitor_file.write_state(path, self.state)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Monitor:
         """Return the monitor that :meth:`save` wrote; any other file raises ValueError."""
-        with open_regular(Path(path)) as file:
-            text = file.read(_LARGEST_FILE)  # a longer file is cut off, so it is no valid JSON
-        try:
-            return cls.from_state(json.loads(text))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            reason = printable(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise ValueError(f"{printable(path)} is not the state of a monitor: {reason}") from None
+        return monitor_file.read_state(path, cls.from_state)
 
 
-def _checked(value: Any, form: Any, name: str) -> Any:
-    """Return ``value`` if it has the keys, types and shapes of ``form`` and finite numbers that are not below it."""
-    kind = type(form)
-    if kind is dict and isinstance(value, dict) and set(value) == set(form):
-        return {key: _checked(value[key], form[key], key) for key in form}
-    if kind is list and isinstance(
-        value, list
-    ):  # any number of values, each of the form of the first
-        return [_checked(each, form[0], name) for each in value]
-    if kind is np.ndarray:
-        value = np.asarray(value, dtype=np.float64)
-        right = value.shape == form.shape and bool((np.isfinite(value) & (value >= form)).all())
-    elif form is None:
-        right = value is None or type(value) is int
-    else:
-        low, high = (0, 2**53) if kind is int else (-1e308, 1e308)
-        right = (
-            kind in (str, bool, int, float)
-            and type(value) is kind
-            and (kind is str or low <= value < high)
+def automatic_tolerance(calibrator: Any) -> Float64:
+    """Return the tolerance of the top label and of every checked class, (1 + C,), from a calibrator's fit.
+
+    It is :func:`hcal.certificates.event.class_tolerance` of each class's frequency in the fit, and of the top label's
+    mean probability there.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 100, [1] * 90 + [0] * 10)
+    >>> automatic_tolerance(cal).round(3)
+    array([0.03, 0.03])
+    """
+    record = getattr(calibrator, "fit_", None)
+    if record is None:
+        raise ValueError(
+            "tolerance='auto' is decided by the fit of a calibrator: pass calibrator=, a fitted one, "
+            "or a number as tolerance, such as 0.05"
         )
-    if not right:
-        raise ValueError(f"{name} has the wrong type, shape or value")
-    return value
+    frequencies = record.frequencies if record.prior is None else record.prior
+    # After a change of the class frequencies the mean confidence is not known: that of the widest tolerance.
+    confidence = 0.5 if record.after is None else record.after["mean_confidence"]
+    checked = frequencies[1:] if len(frequencies) == 2 else frequencies
+    return class_tolerance(np.append(confidence, checked), TOLERANCE)
+
+
+def _check_tolerance(tolerance: Any) -> float | str:
+    if isinstance(tolerance, str) and tolerance == "auto":
+        return tolerance
+    if not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1):
+        raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
+    return float(tolerance)
+
+
+def _running(start: Float64, rows: Float64) -> Float64:
+    """Return the sums (4, N, 1 + C) after each row, added one after the other to the sums at the start."""
+    return np.cumsum(np.concatenate([start[:, None], rows], axis=1), axis=1)[:, 1:]
 
 
 def _window(sums: Float64) -> dict[str, float]:
-    rows, claimed, happened, variance = (float(v) for v in sums)
-    many = max(rows, 1.0)
+    rows, claimed, happened, variance = sums.tolist()
+    divisor = max(rows, 1.0)
     return {
-        "rows": rows, "stated": claimed / many, "observed": happened / many,
-        "gap": (claimed - happened) / many, "standard_error": float(np.sqrt(max(variance, 0.0))) / many,
-    }  # fmt: skip
+        "rows": rows,
+        "stated": claimed / divisor,
+        "observed": happened / divisor,
+        "gap": (claimed - happened) / divisor,
+        "standard_error": float(np.sqrt(max(variance, 0.0))) / divisor,
+    }

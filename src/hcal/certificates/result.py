@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hcal.certificates.bounds import Gain
 from hcal.certificates.event import EventCertificate, Refutation, class_tolerance
 from hcal.class_names import class_title
 from hcal.numerics import Float64 as Vector
+from hcal.results import Result
 from hcal.text import printable
 
 
@@ -56,27 +57,43 @@ class ClassCertificates:
         """The class with the largest bound on its smooth calibration error."""
         return int(self.bound.argmax())
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the numbers of every class as one flat dictionary."""
+        return [
+            {
+                "group": self.title(k),
+                "gap_low": float(self.low[k]),
+                "gap_high": float(self.high[k]),
+                "stated": float(self.stated[k]),
+                "observed": float(self.frequency[k]),
+                "at_least": float(self.at_least[k]),
+                "smooth_at_most": float(self.bound[k]),
+            }
+            for k in range(len(self.bound))
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of plain lists, one entry for each class."""
         columns = ("frequency", "stated", "low", "high", "bound", "at_least")
+        lists = {name: getattr(self, name).tolist() for name in columns}
         return {
-            **{name: getattr(self, name).tolist() for name in columns},
+            **lists,
             "names": None if self.names is None else list(self.names),
             "exactly_calibrated_refuted": self.exact_refuted.astype(bool).tolist(),
-            "refuted": {str(k): vars(r) for k, r in self.refutations.items()},
+            "refuted": {str(k): vars(refutation) for k, refutation in self.refutations.items()},
             "worst_class": self.worst,
             "smooth_at_most": float(self.bound.max()),
             "mean_smooth_at_most": float(self.bound.mean()),
         }
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Result):
     """What n fresh independent rows prove about a fixed predictor. ``print`` it, or take ``to_dict()``.
 
     Attributes
     ----------
-    level : float
+    confidence : float
         All statements hold simultaneously with at least this probability over the labels.
     n, k : int
         Rows and classes.
@@ -86,8 +103,8 @@ class Certificate:
         The probability of every class; None with two classes.
     gain : Gain or None
         The gain over the baseline, if one was given.
-    groups : tuple of EventCertificate
-        The groups, the worst first.
+    subgroups : tuple of EventCertificate
+        The subgroups that ``by`` names, the worst first.
     tolerance : float
         The error that counts as close enough; see :attr:`limit`.
     basis : str
@@ -96,6 +113,8 @@ class Certificate:
         What cannot be certified, and why.
     assume : {"monotone"} or None
         "monotone" adds a bound on the headline's ECE that holds if the true rate never falls as the probability rises.
+    n_groups : int or None
+        Number of groups of rows that depend on each other; None if all rows are independent.
 
     Examples
     --------
@@ -108,17 +127,20 @@ class Certificate:
     (False, True)
     """
 
-    level: float
+    schema: ClassVar[str] = "hcal/certificate/1"
+
+    confidence: float
     n: int
     k: int
     headline: EventCertificate
     classes: ClassCertificates | None
     gain: Gain | None
-    groups: tuple[EventCertificate, ...]
+    subgroups: tuple[EventCertificate, ...]
     tolerance: float
     basis: str
     refused: tuple[str, ...]
     assume: str | None = None
+    n_groups: int | None = None
 
     @property
     def limit(self) -> float:
@@ -151,29 +173,43 @@ class Certificate:
         """What is proven, in plain words."""
         return sentences.all_sentences(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers."""
+    def _content(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in ("level", "n", "k", "sentences", "at_least")},
+            "confidence": self.confidence,
+            "n": self.n,
+            "k": self.k,
+            "n_groups": self.n_groups,
+            "sentences": self.sentences,
+            "at_least": self.at_least,
             "tolerance": self.limit,
             "smooth_at_most": self.smooth,
             "exactly_calibrated_refuted": self.refuted,
             "headline": self.headline.to_dict(),
             "classes": None if self.classes is None else self.classes.to_dict(),
             "gain": None if self.gain is None else vars(self.gain),
-            "groups": [g.group_row() for g in self.groups],
+            "subgroups": [subgroup.group_row() for subgroup in self.subgroups],
             "refused": list(self.refused),
             "monotone": self.headline.monotone.to_dict() if self.assume else None,
         }
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the numbers of the headline, of every class and of every subgroup, one dictionary each."""
+        records = [{"kind": "headline", **self.headline.group_row()}]
+        if self.classes is not None:
+            records += [{"kind": "class", **row} for row in self.classes.rows()]
+        return records + [
+            {"kind": "subgroup", **subgroup.group_row()} for subgroup in self.subgroups
+        ]
+
+    def _headline(self) -> list[str]:
+        return self.sentences[1:4]
+
     def __str__(self) -> str:
         return "\n".join([*self.sentences, "", *sentences.table_lines(self)])
 
-    __repr__ = __str__
 
-
-@dataclass(frozen=True)
-class OutOfFoldCertificate:
+@dataclass(frozen=True, repr=False)
+class OutOfFoldCertificate(Result):
     """What is proven about the out-of-fold predictions of a method.
 
     The probability of every row comes from a fit without the row's fold. Each fold's fit is certified on its own and
@@ -181,7 +217,7 @@ class OutOfFoldCertificate:
 
     Attributes
     ----------
-    level : float
+    confidence : float
     n, k : int
         Rows and classes.
     overall : (float, float)
@@ -200,7 +236,9 @@ class OutOfFoldCertificate:
         proof, because predictions of one fold depend on the labels of the others; it serves the estimates.
     """
 
-    level: float
+    schema: ClassVar[str] = "hcal/out_of_fold/1"
+
+    confidence: float
     n: int
     k: int
     overall: tuple[float, float]
@@ -216,16 +254,20 @@ class OutOfFoldCertificate:
         """What is proven, in plain words."""
         return sentences.out_of_fold_sentences(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers."""
-        folds = [f.to_dict() for f in self.folds]
-        return vars(self) | {
-            "folds": folds,
+    def _content(self) -> dict[str, Any]:
+        return {
+            **super()._content(),
+            "folds": [fold.to_dict() for fold in self.folds],
             "pooled": self.pooled.to_dict(),
             "sentences": self.sentences,
         }
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the numbers of every fold, one dictionary each."""
+        return [{"fold": number, **fold.group_row()} for number, fold in enumerate(self.folds)]
+
+    def _headline(self) -> list[str]:
+        return self.sentences[1:4]
+
     def __str__(self) -> str:
         return "\n".join(self.sentences)
-
-    __repr__ = __str__

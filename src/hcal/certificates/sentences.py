@@ -54,13 +54,16 @@ def estimate_words(value: float) -> str:
     return points(value) if value >= 0.001 else "less than 0.1 points"
 
 
-def error_words(found: Any, limit: float | None = None) -> str:
+def error_words(certificate: Any, limit: float | None = None) -> str:
     """Write the estimated and the proven error of an event or an out-of-fold certificate, with its tolerance."""
-    far = share(found.share_far) if found.share_far >= 0.001 else "less than 0.1 %"
+    far = "less than 0.1 %"
+    if certificate.share_far >= 0.001:
+        far = share(certificate.share_far)
     tolerance = "" if limit is None else f" (tolerance {points(limit)})"
     return (
-        f"estimated {estimate_words(found.estimate)} off on average, at most {points(found.bound)} proven"
-        f"{tolerance}; {far} of rows are estimated to be off by more than 5 points."
+        f"estimated {estimate_words(certificate.estimate)} off on average, "
+        f"at most {points(certificate.bound)} proven{tolerance}; "
+        f"{far} of rows are estimated to be off by more than 5 points."
     )
 
 
@@ -71,75 +74,94 @@ def rows_words(event: EventCertificate, limit: float) -> str:
     --------
     >>> import numpy as np
     >>> from hcal.certificates import certify_event
-    >>> found = certify_event("top label", np.full(1000, 0.9), np.arange(1000) % 10 > 0)
-    >>> rows_words(found, 0.01)
+    >>> event = certify_event("top label", np.full(1000, 0.9), np.arange(1000) % 10 > 0)
+    >>> rows_words(event, 0.01)
     'About 15,000 rows would tell, if it is calibrated.'
     """
     needed = event.rows_needed(limit)
-    many = "More rows than is practical" if needed is None else f"About {needed:,} rows"
-    if (
-        needed is not None and needed <= event.n
-    ):  # a typical sample of this size would have been enough
-        many = "A few more rows"
-    return f"{many} would tell, if it is calibrated."
+    if needed is None:
+        count = "More rows than is practical"
+    elif needed <= event.n:  # a typical sample of this size would have been enough
+        count = "A few more rows"
+    else:
+        count = f"About {needed:,} rows"
+    return f"{count} would tell, if it is calibrated."
 
 
-def window_words(found: Refutation) -> str:
+def window_words(window: Refutation) -> str:
     """Write the mean stated probability of a refuted window, and the bound on its true rate."""
-    side, end = ("at most", found.high) if found.direction == "over" else ("at least", found.low)
-    return f"state {share(found.stated)} on average, and the true rate is {side} {share(end)}"
+    rate = f"at least {share(window.low)}"
+    if window.direction == "over":
+        rate = f"at most {share(window.high)}"
+    return f"state {share(window.stated)} on average, and the true rate is {rate}"
 
 
-def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
-    """Return a sentence for each group that is proven to be off, or one that says that none is."""
-    wrong = [g for g in groups if g.proven]
+def group_sentences(subgroups: tuple[EventCertificate, ...]) -> list[str]:
+    """Return a sentence for each subgroup that is proven to be off, or one that says that none is."""
+    wrong = [subgroup for subgroup in subgroups if subgroup.proven]
     if not wrong:
-        return [f"Groups: none of the {len(groups)} is proven to be off as a whole."]
-    lines = [
-        f"Group {printable(g.name)} ({g.n:,} rows): its probabilities are too {_HIGH_OR_LOW[g.proven]} on average by "
-        f"at least {points(g.proven_gap)}; it states {share(g.stated)} and {share(g.observed)} happened."
-        for g in wrong[:_SHOWN]
-    ]
-    more = [f"{len(wrong) - _SHOWN} more groups are proven to be off."] if wrong[_SHOWN:] else []
-    return [*lines, *more]
+        return [f"Groups: none of the {len(subgroups)} is proven to be off as a whole."]
+    lines = [_group_sentence(subgroup) for subgroup in wrong[:_SHOWN]]
+    if len(wrong) > _SHOWN:
+        lines.append(f"{len(wrong) - _SHOWN} more groups are proven to be off.")
+    return lines
+
+
+def _group_sentence(subgroup: EventCertificate) -> str:
+    return (
+        f"Group {printable(subgroup.name)} ({subgroup.n:,} rows): its probabilities are too "
+        f"{_HIGH_OR_LOW[subgroup.proven]} on average by at least {points(subgroup.proven_gap)}; "
+        f"it states {share(subgroup.stated)} and {share(subgroup.observed)} happened."
+    )
 
 
 # -- certificates -----------------------------------------------------------------------------------
 
 
-def all_sentences(c: Certificate) -> list[str]:
+def all_sentences(certificate: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
-    return [
-        c.basis,
-        _size(c.n, c.k, c.level),
-        *event_sentences(c.headline, c.limit),
-        *([] if c.assume is None else [_assumed_sentence(c.headline)]),
-        *([] if c.classes is None else class_sentences(c.classes, c.tolerance)),
-        *([] if c.gain is None else [gain_sentence(c.gain)]),
-        *(group_sentences(c.groups) if c.groups else []),
-        *(f"Not certified: {r}." for r in c.refused),
+    lines = [
+        certificate.basis,
+        _size(certificate.n, certificate.k, certificate.confidence),
+        *event_sentences(certificate.headline, certificate.limit),
     ]
+    if certificate.n_groups is not None:
+        lines.append(
+            "Rows of one group may depend on each other in any way, so the bounds count groups instead of rows."
+        )
+    if certificate.assume is not None:
+        lines.append(_assumed_sentence(certificate.headline))
+    if certificate.classes is not None:
+        lines += class_sentences(certificate.classes, certificate.tolerance)
+    if certificate.gain is not None:
+        lines.append(gain_sentence(certificate.gain))
+    if certificate.subgroups:
+        lines += group_sentences(certificate.subgroups)
+    return [*lines, *(f"Not certified: {reason}." for reason in certificate.refused)]
 
 
-def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
+def out_of_fold_sentences(certificate: OutOfFoldCertificate) -> list[str]:
     """Return the sentences of an out-of-fold certificate."""
-    folds, wrong = len(found.folds), found.refuted
+    folds = len(certificate.folds)
+    wrong = certificate.refuted
+    verdict = "No fit is proven to be off."
+    if wrong:
+        verdict = f"{wrong} of {folds} fits are proven to be off."
     return [
         f"Out-of-fold: every row's probability comes from a fit without its fold ({folds} folds). The "
         f"statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about one calibrator "
         "fitted on all of them. Assumed: rows are independent of each other.",
-        _size(found.n, found.k, found.level),
-        _rate_sentence(found.pooled, found.overall),
-        f"{capital(found.pooled.name)}: {error_words(found)}",
-        f"{wrong} of {folds} fits are proven to be off."
-        if wrong
-        else "No fit is proven to be off.",
+        _size(certificate.n, certificate.k, certificate.confidence),
+        _rate_sentence(certificate.pooled, certificate.overall),
+        f"{capital(certificate.pooled.name)}: {error_words(certificate)}",
+        verdict,
     ]
 
 
-def _size(n: int, k: int, level: float) -> str:
+def _size(n: int, k: int, confidence: float) -> str:
     return (
-        f"{n:,} rows, {k} classes. All statements hold together with probability {100 * level:g} %."
+        f"{n:,} rows, {k} classes. All statements hold together with probability "
+        f"{100 * confidence:g} %."
     )
 
 
@@ -165,7 +187,8 @@ def event_sentences(event: EventCertificate, limit: float) -> list[str]:
 
 
 def _rate_sentence(event: EventCertificate, overall: tuple[float, float]) -> str:
-    low, high = max(event.stated - overall[1], 0.0), min(event.stated - overall[0], 1.0)
+    low = max(event.stated - overall[1], 0.0)
+    high = min(event.stated - overall[0], 1.0)
     return (
         f"{capital(event.name)}: stated {share(event.stated)} on average, observed {share(event.observed)}; "
         f"the true rate lies between {share(low)} and {share(high)}."
@@ -193,7 +216,8 @@ def _refutation_sentence(event: EventCertificate) -> str:
 
 def _assumed_sentence(event: EventCertificate) -> str:
     """Write the bound on the ECE under the monotone assumption, and name the assumption."""
-    title, rises = capital(event.name), "the true rate never falls as the probability rises"
+    title = capital(event.name)
+    rises = "the true rate never falls as the probability rises"
     if event.monotone.contradicted:
         return f"{title}: the assumption that {rises} is refuted by these rows."
     return (
@@ -201,71 +225,90 @@ def _assumed_sentence(event: EventCertificate) -> str:
     )
 
 
-def _window(found: Refutation, top: bool = False) -> str:
-    low, high = found.claims
+def _window(window: Refutation, top: bool = False) -> str:
+    low, high = window.claims
     return (
-        f"the {found.rows:,} rows with probabilities from {low:.3g} to {high:.3g} {window_words(found)} "
-        f"({_direction(found, top)})"
+        f"the {window.rows:,} rows with probabilities from {low:.3g} to {high:.3g} "
+        f"{window_words(window)} ({_direction(window, top)})"
     )
 
 
-def _direction(found: Refutation, top: bool = False) -> str:
-    words = f"stated too {_HIGH_OR_LOW[found.direction]}"
-    return (
-        f"{f'{found.direction}-confident' if top else words} by at least {points(found.at_least)}"
-    )
+def _direction(window: Refutation, top: bool = False) -> str:
+    words = f"stated too {_HIGH_OR_LOW[window.direction]}"
+    if top:
+        words = f"{window.direction}-confident"
+    return f"{words} by at least {points(window.at_least)}"
 
 
 def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
     """Write how many classes are within their tolerance, the largest bound, and the classes proven wrong."""
-    within = int((classes.bound <= class_tolerance(classes.frequency, tolerance)).sum())
-    many = len(classes.bound)
-    if within:
-        some = f"All {many}" if within == many else f"{within} of {many}"
-        told = f"{some} classes are proven to be within their tolerance."
-    else:
-        why = "" if len(classes.refutations) == many else ": too few rows"
-        told = f"None of the {many} classes could be certified{why}."
+    limits = class_tolerance(classes.frequency, tolerance)
+    largest = points(float(classes.bound.max()))
+    mean = points(float(classes.bound.mean()))
+    within = int((classes.bound <= limits).sum())
     lines = [
-        f"{told} No smooth calibration error exceeds {points(float(classes.bound.max()))} "
-        f"({classes.title(classes.worst)}); the mean bound is {points(float(classes.bound.mean()))}."
+        f"{_within_words(within, classes)} No smooth calibration error exceeds {largest} "
+        f"({classes.title(classes.worst)}); the mean bound is {mean}."
     ]
     wrong = sorted(classes.refutations, key=lambda k: -classes.refutations[k].at_least)
     if not wrong:
         return [*lines, "No class is proven wrong."]
-    named = ", ".join(
-        f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN]
-    )
-    more = f" and {len(wrong) - _SHOWN} more" if wrong[_SHOWN:] else ""
+    named = [f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN]]
+    rest = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     first = f"{capital(classes.title(wrong[0]))}: {_window(classes.refutations[wrong[0]])}."
-    return [*lines, f"Proven wrong: {named}{more}.", first]
+    return [*lines, f"Proven wrong: {', '.join(named)}{rest}.", first]
+
+
+def _within_words(within: int, classes: ClassCertificates) -> str:
+    count = len(classes.bound)
+    if within == count:
+        return f"All {count} classes are proven to be within their tolerance."
+    if within:
+        return f"{within} of {count} classes are proven to be within their tolerance."
+    reason = "" if len(classes.refutations) == count else ": too few rows"
+    return f"None of the {count} classes could be certified{reason}."
 
 
 def gain_sentence(gain: Gain) -> str:
     """Write the certified gain over the baseline, which is about the population and not only these rows."""
-    here = f"in the population (here {gain.before:.4f} → {gain.after:.4f})"
+    population = f"in the population (here {gain.before:.4f} → {gain.after:.4f})"
     if gain.at_least > 0:
-        return f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} {here}."
+        return f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} {population}."
     if gain.at_most < 0:
-        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f} {here}."
+        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f} {population}."
     ends = f"between {-gain.at_most:+.4f} and {-gain.at_least:+.4f}"
-    return f"No gain over the baseline is proven: the change of the Brier score lies {ends} {here}."
+    return f"No gain over the baseline is proven: the change of the Brier score lies {ends} {population}."
+
+
+# -- the table --------------------------------------------------------------------------------------
 
 
 def table_lines(certificate: Certificate) -> list[str]:
-    """Return a table as aligned lines: a header, every level of the headline's windows, and every group."""
-    event, w = certificate.headline, certificate.headline.windows
+    """Return a table as aligned lines: a header, every level of the headline's windows, and every subgroup."""
     rows = [["event", "rows", "off by at least", "off by at most", "smooth error at most"]]
-    for level, most in event.at_most.items():
-        here = w.level == level
-        name = f"  each {part_name(level)}" if level else capital(event.name)
-        cells = [f"{w.rows[here].mean():,.0f}", f"{w.at_least[here].max():.4f}", f"{most:.4f}"]
-        rows.append([name, *cells, "" if level else f"{event.bound:.4f}"])
-    for g in certificate.groups:
-        numbers = (g.proven_gap, max(map(abs, g.overall)), g.bound)
-        rows.append([f"group {printable(g.name)}", f"{g.n:,}", *(f"{x:.4f}" for x in numbers)])
+    rows += [_level_cells(certificate.headline, level) for level in certificate.headline.at_most]
+    rows += [_subgroup_cells(subgroup) for subgroup in certificate.subgroups]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for name, *numbers in rows:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
+    return lines
+
+
+def _level_cells(event: EventCertificate, level: int) -> list[str]:
+    windows = event.windows
+    of_level = windows.level == level
+    rows = f"{windows.rows[of_level].mean():,.0f}"
+    least = f"{windows.at_least[of_level].max():.4f}"
+    most = f"{event.at_most[level]:.4f}"
+    if level:
+        return [f"  each {part_name(level)}", rows, least, most, ""]
+    return [capital(event.name), rows, least, most, f"{event.bound:.4f}"]
+
+
+def _subgroup_cells(subgroup: EventCertificate) -> list[str]:
+    low, high = subgroup.overall
+    numbers = (subgroup.proven_gap, max(abs(low), abs(high)), subgroup.bound)
+    cells = [f"{number:.4f}" for number in numbers]
+    return [f"group {printable(subgroup.name)}", f"{subgroup.n:,}", *cells]

@@ -7,7 +7,8 @@ from bins are as valid as from the rows.
 
 *Windows* hold neighbouring claims at every resolution, each with Chernoff's interval of its mean q; all intervals hold
 simultaneously by a union bound. *The curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) has a band that holds for all t
-simultaneously, by Bennett's and Ville's inequalities. *The monotone band* of q(p) needs an assumption: if q never falls
+simultaneously, by Bennett's and Ville's inequalities. *Groups* of dependent rows have bounds of their own: see
+:mod:`hcal.certificates.dependent`. *The monotone band* of q(p) needs an assumption: if q never falls
 as p rises, then q at a window's first claim is at most the window's mean, and q at its last claim at least that, so
 the windows' intervals give a band at no further cost (after Dimitriadis et al., Biometrika 2023).
 """
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcal.certificates.bounds import bennett, kl_interval, largest_variance
+from hcal.certificates.dependent import DependentRows
 from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, prefix_sums, run_starts
 
@@ -47,21 +49,26 @@ class EventTable:
     happened: Vector  # (G,): how often the event happened
     low: Vector  # (G,): smallest and largest claim of the group; equal if the group is a single value
     high: Vector
+    members: DependentRows | None = None  # which rows depend on each other; None if none do
 
     @classmethod
-    def of_rows(cls, p: Vector, c: Vector) -> EventTable:
+    def of_rows(cls, p: Vector, c: Vector, members: IntArray | None = None) -> EventTable:
         """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
+
+        ``members`` (N,) are the numbers of groups of dependent rows.
 
         >>> EventTable.of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
         array([0., 1.])
         """
         order = np.argsort(p)
-        value = p[order].astype(np.float64)
-        first = run_starts(value)
-        count = np.diff(np.append(first, len(value))).astype(np.float64)
-        happened = np.add.reduceat(c[order].astype(np.float64), first)
-        value = value[first]
-        return cls(count, value * count, happened, value, value)
+        claims = p[order].astype(np.float64)
+        marks = c[order].astype(np.float64)
+        first = run_starts(claims)
+        count = np.diff(np.append(first, len(claims))).astype(np.float64)
+        happened = np.add.reduceat(marks, first)
+        value = claims[first]
+        dependent = None if members is None else DependentRows(members[order], claims - marks)
+        return cls(count, value * count, happened, value, value, dependent)
 
     @classmethod
     def of_bins(cls, count: Vector, claimed: Vector, happened: Vector) -> EventTable:
@@ -74,6 +81,11 @@ class EventTable:
     def n(self) -> float:
         """Number of rows."""
         return float(self.ends[-1])
+
+    @property
+    def n_groups(self) -> int | None:
+        """Number of groups of dependent rows; None if all rows are independent."""
+        return None if self.members is None else self.members.n_groups
 
     @cached_property
     def ends(self) -> Vector:
@@ -171,22 +183,28 @@ def find_windows(table: EventTable, failure: float) -> Windows:
     >>> found.level.tolist(), found.rows.tolist()
     ([0, 1, 1, 1], [400.0, 200.0, 200.0, 200.0])
     """
-    names = list(range(deepest_level(table.n) + 1))
-    parts = [_level(table, level) for level in names]
+    levels = list(range(deepest_level(table.n) + 1))
+    parts = [_level(table, level) for level in levels]
     if table.discrete:
-        each = np.arange(len(table.count))
-        names, parts = [*names, -1], [*parts, (each, each + 1, np.ones(len(each)))]
-    sizes = np.array([len(part[0]) for part in parts])
+        values = np.arange(len(table.count))
+        levels.append(-1)
+        parts.append((values, values + 1, np.ones(len(values))))
+    sizes = np.array([len(first) for first, _, _ in parts])
     first, last, aligned = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows, claimed, happened = (x[last] - x[first] for x in (table.ends, *table.prefix))
+    claimed, happened = table.prefix
+    rows = table.ends[last] - table.ends[first]
+    stated = (claimed[last] - claimed[first]) / rows
     # Rounding of the prefix sums must not move a frequency outside [0, 1].
-    observed = np.clip(happened / rows, 0.0, 1.0)
+    observed = np.clip((happened[last] - happened[first]) / rows, 0.0, 1.0)
     # Union bound: levels share the failure equally, and so do the windows of a level and their two sides.
     logs = np.repeat(np.log(2 * sizes * len(sizes) / failure), sizes)
-    low, high = kl_interval(observed, logs / rows)
-    return Windows(
-        np.repeat(names, sizes), aligned, first, last, rows, claimed / rows, observed, low, high
-    )
+    if table.members is None:
+        low, high = kl_interval(observed, logs / rows)
+    else:
+        spans = np.stack([table.ends[first], table.ends[last]]).astype(np.int64)
+        low, high = table.members.intervals(spans, stated, observed, logs)
+    level = np.repeat(levels, sizes)
+    return Windows(level, aligned, first, last, rows, stated, observed, low, high)
 
 
 def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
@@ -244,12 +262,18 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     0.02
     """
     n = table.n
-    reach = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
-    estimate = (table.prefix[0] - table.prefix[1])[1:] / n
+    claimed, happened = table.prefix
+    estimate = (claimed - happened)[1:] / n
+    if table.members is None:
+        reach = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
+        low = estimate - reach
+        high = estimate + reach
+    else:
+        low, high = table.members.band(table.ends, claimed, happened, failure)
+        reach = float((high - low).max() / 2)
     # 0 ≤ q ≤ 1 also bounds the curve: it lies between −Σ(1 − p)/n and Σ p/n, summed over p ≤ t.
-    claimed = table.prefix[0][1:]
-    low = np.maximum(estimate - reach, (claimed - table.ends[1:]) / n)
-    high = np.minimum(estimate + reach, claimed / n)
+    low = np.maximum(low, (claimed - table.ends)[1:] / n)
+    high = np.minimum(high, claimed[1:] / n)
     low[-1] = max(low[-1], windows.stated[0] - windows.high[0])  # the first window holds all rows
     high[-1] = min(high[-1], windows.stated[0] - windows.low[0])
     return Band(table.high, estimate, low, high, reach, _smooth(table, low, high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ from hcal.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from hcal.certificates import Monitor
     from hcal.evaluation import Evaluation
     from hcal.io import DataFile
 
@@ -292,7 +294,9 @@ def certify(
     *,
     files: Annotated[Files, "weight"],
     model: Model = None,
-    level: Annotated[float, Option(help="confidence level at which all statements hold")] = 0.95,
+    confidence: Annotated[
+        float, Option(help="probability with which all statements hold together")
+    ] = 0.95,
     assume: Annotated[
         str | None, Option(help="monotone: add bounds for a true rate that never falls")
     ] = None,
@@ -311,7 +315,7 @@ def certify(
     from hcal.certificates.certification import certify_batches
 
     calibrator = options.load_model(model)
-    wanted: dict[str, Any] = {"level": level, "assume": assume}
+    wanted: dict[str, Any] = {"confidence": confidence, "assume": assume}
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         wanted["positive"] = options.class_number(positive, source.classes)
@@ -337,7 +341,7 @@ def certify(
             wanted["baseline"] = rows[0]
             rows = [calibrator, data.values, y]
         with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
-            found = hcal.certify(*rows, groups=data.groups, **wanted)
+            found = hcal.certify(*rows, by=data.groups, **wanted)
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))
 
 
@@ -410,10 +414,13 @@ def watch(
     *,
     files: Annotated[Files, "group", "weight", "labels"],
     model: Model = None,
-    level: Annotated[float, Option(help="probability of a false alarm, over all time")] = 0.05,
+    confidence: Annotated[
+        float | None, Option(help="probability of no false alarm over all time; 0.95 by default")
+    ] = None,
     tolerance: Annotated[
-        str, Option(help="deviation that raises no alarm; auto: by the data")
-    ] = "auto",
+        str | None,
+        Option(help="error that raises no alarm; default: auto (by the fit) with --model, else 0"),
+    ] = None,
     state: Annotated[
         Path | None, Option(help="continue from this file if it exists, and update it")
     ] = None,
@@ -430,30 +437,32 @@ def watch(
 ) -> None:
     """Check batches of predictions and labels as they come: is the model still calibrated?"""
     import hcal
-    from hcal.certificates import Monitor
+    from hcal.certificates.monitor_file import shared_state
     from hcal.io import atomic_path
 
     for path in (state, prometheus):
         options.check_output(path, *files.file, model, reference)
-    allowed = tolerance if tolerance == "auto" else float(tolerance)
-    monitor = (
-        Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
-    )
-    if reset:
-        monitor.reset()
     calibrator = options.load_model(model)
+    settings = {"confidence": confidence, "tolerance": tolerance}
+
+    def begin() -> Monitor:
+        return _new_monitor(settings, calibrator)
+
     drifts: dict[str, Any] = {}
-    for file in files.file:
-        data = _watch_file(monitor, files.of(file), calibrator, date)
-        lines = [f"{console.name(file.name)}: {console.name(monitor)}"]
-        if reference is not None:
-            old = replace(files.of(reference), unlabelled="error").read(calibrator)
-            drifts[file.name] = hcal.drift(old.values, data.values, input=data.kind)
-            lines.append(f"  {console.name(drifts[file.name])}")
-        if not shown.silent:
-            console.out().print("\n".join(lines))
-    if state is not None:
-        monitor.save(state)
+    # Other processes wait until this one has added its files, so that no row is lost.
+    with nullcontext(begin()) if state is None else shared_state(state, begin) as monitor:
+        _check_settings(monitor, settings, state)
+        if reset:
+            monitor.reset()
+        for file in files.file:
+            data = _watch_file(monitor, files.of(file), calibrator, date)
+            lines = [f"{console.name(file.name)}: {console.name(monitor)}"]
+            if reference is not None:
+                old = replace(files.of(reference), unlabelled="error").read(calibrator)
+                drifts[file.name] = hcal.drift(old.values, data.values, input=data.kind)
+                lines.append(f"  {console.name(drifts[file.name])}")
+            if not shown.silent:
+                console.out().print("\n".join(lines))
     if prometheus is not None:
         with atomic_path(prometheus) as temporary:
             temporary.write_text(monitor.prometheus(), encoding="utf-8")
@@ -466,11 +475,39 @@ def watch(
     }
     found |= {
         "windows": monitor.windows(since),
-        "drift": {name: vars(each) for name, each in drifts.items()},
+        "drift": {name: drift.to_dict() for name, drift in drifts.items()},
     }
     shown.show(found, lambda: None)
     if alarm is not None:
         raise Exit(3)  # 1 is an error, 2 a wrong command
+
+
+def _new_monitor(settings: dict[str, Any], calibrator: Any) -> Monitor:
+    """Return a monitor without rows; without a model nothing but a number can be the tolerance."""
+    from hcal.certificates import Monitor
+
+    tolerance = settings["tolerance"]
+    if tolerance is None:
+        tolerance = "0" if calibrator is None else "auto"
+    if tolerance == "auto" and calibrator is None:
+        raise ValueError(
+            "--tolerance auto is decided by the fit of a model: add --model, or a number"
+        )
+    confidence = 0.95 if settings["confidence"] is None else settings["confidence"]
+    allowed = "auto" if tolerance == "auto" else float(tolerance)
+    return Monitor(confidence=confidence, tolerance=allowed, calibrator=calibrator)
+
+
+def _check_settings(monitor: Monitor, settings: dict[str, Any], state: Path | None) -> None:
+    """Refuse options that differ from those with which the state was begun."""
+    for name, value in settings.items():
+        begun = getattr(monitor, name)
+        if value is None or str(begun) == str(value):
+            continue
+        if value == "auto" or begun == "auto" or float(begun) != float(value):
+            raise ValueError(
+                f"--{name} is {value}, and {state} was begun with {begun}: leave it out, or choose another --state"
+            )
 
 
 def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:

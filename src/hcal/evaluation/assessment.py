@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal.certificates import Certificate, EventCertificate
+from hcal.certificates.bounds import kl
 from hcal.certificates.event import class_tolerance
 from hcal.certificates.sentences import (
     capital,
@@ -23,9 +24,11 @@ from hcal.certificates.sentences import (
     share,
     window_words,
 )
+from hcal.metrics.resampling import resample_blocks
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import nll_rows
-from hcal.metrics.testing import CalibrationTest, calibration_test
+from hcal.metrics.scores import SMALLEST, nll_rows
+from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
+from hcal.numerics import Float64, IntArray
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
@@ -33,7 +36,10 @@ Grade = Literal["good", "care", "few", "bad"]
 VECTOR_ROWS: Final = 2000
 #: The share of rows that are proven to be off by more than the tolerance: up to the first number the grade can be
 #: "good", above the second the predictor should not be relied on.
-FEW_ROWS, MANY_ROWS = 0.01, 0.05
+FEW_ROWS = 0.01
+MANY_ROWS = 0.05
+#: About this many labels are drawn to see how a calibrated predictor compares with base rates.
+_MOST_DRAWS: Final = 20_000_000
 
 RULE: Final = (
     "The tolerance is 5 points for the predicted class, and 10·√(π(1−π)) points for a class of frequency π. "
@@ -114,70 +120,87 @@ def assess(
     title: str,
 ) -> Assessment:
     """Return the assessment that follows from a sample's certificate and tests; the title names the event."""
-    event, limit = certificate.headline, certificate.limit
-    far = max([_share_far(event, limit), *_class_shares(certificate)])
-    within = _within(title, event, limit, far, certificate.level)
-    skill = knows_more(s, certificate.level)
-    needed = event.rows_needed(limit) if within.status == "open" else None
-    if needed is not None and needed <= s.n:  # a typical calibrated predictor has them
-        needed = None
-    proven = event.bound <= limit
-    if skill.status == "refuted" or (within.status == "refuted" and not proven):
-        grade: Grade = "bad"
-    elif not proven:
-        grade = "few"
-    else:
-        grade = "good" if far <= FEW_ROWS and skill.status == "proven" else "care"
-    exact = _exactly(certificate, top, vector)
+    event = certificate.headline
+    limit = certificate.limit
+    share_proven = max([_share_far(event, limit), *_class_shares(certificate)])
+    within = _within(title, event, limit, share_proven, certificate.confidence)
+    skill = knows_more(s, certificate.confidence)
     return Assessment(
-        title,
-        event.estimate,
-        event.bound,
-        limit,
-        event.share_far,
-        far,
-        needed,
-        within,
-        exact,
-        skill,
-        grade,
+        event=title,
+        estimate=event.estimate,
+        bound=event.bound,
+        tolerance=limit,
+        share_far=event.share_far,
+        share_proven=share_proven,
+        rows_needed=_rows_needed(event, limit, within),
+        within=within,
+        exact=_exactly(certificate, top, vector),
+        skill=skill,
+        grade=_grade(event.bound <= limit, share_proven, within, skill),
     )
+
+
+def _grade(proven: bool, share_proven: float, within: Statement, skill: Statement) -> Grade:
+    """Return the grade; :data:`RULE` says it in words."""
+    if skill.status == "refuted":
+        return "bad"
+    if not proven:
+        return "bad" if within.status == "refuted" else "few"
+    return "good" if share_proven <= FEW_ROWS and skill.status == "proven" else "care"
+
+
+def _rows_needed(event: EventCertificate, limit: float, within: Statement) -> int | None:
+    """Return how many rows would prove the tolerance; None if that is not open, or no number would."""
+    if within.status != "open":
+        return None
+    needed = event.rows_needed(limit)
+    # A typical calibrated predictor would be proven with this many rows already.
+    return None if needed is None or needed <= event.n else needed
 
 
 def _share_far(event: EventCertificate, limit: float) -> float:
     """Return the share of rows that lie in a window proven to be off by more than the limit."""
-    w, t = event.windows, event.table
-    far = w.at_least > limit
-    inside = np.zeros(len(t.count) + 1)
-    np.add.at(inside, w.first[far], 1)
-    np.add.at(inside, w.last[far], -1)
-    return float(t.count[np.cumsum(inside[:-1]) > 0].sum() / t.n)
+    windows = event.windows
+    table = event.table
+    far = windows.at_least > limit
+    opened = np.zeros(len(table.count) + 1)
+    np.add.at(opened, windows.first[far], 1)
+    np.add.at(opened, windows.last[far], -1)
+    covered = np.cumsum(opened[:-1]) > 0
+    return float(table.count[covered].sum() / table.n)
 
 
 def _class_shares(certificate: Certificate) -> list[float]:
     """Return the share of rows in each class's worst window, for classes proven to be off by more than tolerated."""
-    c = certificate.classes
-    if c is None:
+    classes = certificate.classes
+    if classes is None:
         return []
-    limit = class_tolerance(c.frequency, certificate.tolerance)
-    return [r.rows / certificate.n for k, r in c.refutations.items() if r.at_least > limit[k]]
+    limits = class_tolerance(classes.frequency, certificate.tolerance)
+    return [
+        refutation.rows / certificate.n
+        for k, refutation in classes.refutations.items()
+        if refutation.at_least > limits[k]
+    ]
 
 
 def _within(
-    title: str, event: EventCertificate, limit: float, far: float, level: float
+    title: str, event: EventCertificate, limit: float, share_proven: float, confidence: float
 ) -> Statement:
-    told = f"{title} within {points(limit)}"
-    if far > MANY_ROWS:
-        r = event.refutation
+    claim = f"{title} within {points(limit)}"
+    if share_proven > MANY_ROWS:
         worst = ""
-        if r is not None and r.at_least > limit:
-            worst = f" {r.rows:,} rows {window_words(r)}."
-        return Statement("refuted", f"{told}: refuted for {share(far)} of the rows.{worst}")
+        refutation = event.refutation
+        if refutation is not None and refutation.at_least > limit:
+            worst = f" {refutation.rows:,} rows {window_words(refutation)}."
+        words = f"{claim}: refuted for {share(share_proven)} of the rows.{worst}"
+        return Statement("refuted", words)
     if event.bound <= limit:
-        return Statement("proven", f"{told}, on average: proven at {share(level)}.")
-    return Statement(
-        "open", f"{told}: cannot be told from {event.n:,} rows. {rows_words(event, limit)}"
-    )
+        return Statement("proven", f"{claim}, on average: proven at {share(confidence)}.")
+    words = f"{claim}: cannot be told from {event.n:,} rows. {rows_words(event, limit)}"
+    return Statement("open", words)
+
+
+# -- exact calibration ------------------------------------------------------------------------------
 
 
 def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
@@ -185,8 +208,8 @@ def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
     if s.n < 10:
         return None
     if s.n > VECTOR_ROWS:
-        some = np.random.default_rng(random_state).permutation(s.n)[:VECTOR_ROWS]
-        s = Sample(s.data.probs[some], s.y[some])
+        rows = np.random.default_rng(random_state).permutation(s.n)[:VECTOR_ROWS]
+        s = Sample(s.data.probs[rows], s.y[rows])
     return calibration_test(s, method="skce", resamples=499, random_state=random_state)
 
 
@@ -196,40 +219,103 @@ def p_words(test: CalibrationTest) -> str:
     >>> p_words(CalibrationTest(0.001, "ks", 0.1, "resampling", 999))
     'p ≤ 0.001'
     """
-    floor = test.p_value <= 1 / (test.resamples + 1)
-    return f"p {'≤' if floor else '='} {test.p_value:.2g}"
+    if test.reason:
+        return f"not tested: {test.reason}"
+    smallest = test.p_value <= 1 / (test.resamples + 1)
+    return f"p {'≤' if smallest else '='} {test.p_value:.2g}"
 
 
 def _exactly(
     certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None
 ) -> Statement:
     """Refute exact calibration, by the certificate or by a test, or leave it open."""
-    limit = (1 - certificate.level) / 2  # two tests share the level
-    told = f"{p_words(top)} for the top label"
+    limit = (1 - certificate.confidence) / 2  # two tests share the failure probability
+    tests = f"{p_words(top)} for the top label"
     if vector is not None:
-        told += f", {p_words(vector)} for the whole vector"
+        tests += f", {p_words(vector)} for the whole vector"
     by_test = top.p_value < limit or (vector is not None and vector.p_value < limit)
     if certificate.refuted or by_test:
-        how = told if by_test else f"by the certificate; {told}"
-        return Statement("refuted", f"Exactly calibrated: refuted ({how}).")
-    return Statement("open", f"Exactly calibrated: not refuted ({told}). It can never be proven.")
+        reason = tests if by_test else f"by the certificate; {tests}"
+        return Statement("refuted", f"Exactly calibrated: refuted ({reason}).")
+    return Statement("open", f"Exactly calibrated: not refuted ({tests}). It can never be proven.")
 
 
-def knows_more(s: Sample, level: float) -> Statement:
-    """Compare NLL with that of the classes' frequencies, by the spread of the paired differences."""
-    frequency = np.bincount(s.y, minlength=s.k) / s.n
-    base = -np.log(frequency[s.y])
-    difference = nll_rows(s) - base
-    mean, total = float(difference.mean()), float(base.mean())
-    reach = (
-        float(ndtri((1 + level) / 2) * difference.std(ddof=1) / np.sqrt(s.n)) if s.n > 1 else np.inf
-    )
-    told = f"NLL {mean + total:.4g} against {total:.4g} of a predictor that states the base rates"
-    if mean + reach < 0:
-        return Statement("proven", f"It knows more than the base rates: {told}.")
-    if mean - reach > 0:
-        return Statement("refuted", f"It is worse than the base rates: {told}.")
-    return Statement("open", f"It is not shown to know more than the base rates: {told}.")
+# -- base rates -------------------------------------------------------------------------------------
+
+
+def knows_more(s: Sample, confidence: float) -> Statement:
+    """Compare NLL with that of a predictor that states the classes' frequencies, row by row.
+
+    Each claim has to hold against the harder opponent. "Better" compares with the frequencies of these very rows, which
+    no stated base rate can beat here. "Worse" compares every row with the frequencies of the other rows. It also has to
+    be improbable for a calibrated predictor, because differences are far from normal where events are rare.
+
+    Examples
+    --------
+    >>> s = Sample([[0.995, 0.005]] * 300, [0] * 300)
+    >>> knows_more(s, 0.95).status
+    'open'
+    """
+    losses = nll_rows(s)
+    own_rates = _base_rate_losses(s.y[None], s.k, left_out=False)[0]
+    _, high = _mean_interval(losses - own_rates, confidence)
+    if high < 0:
+        words = _against(losses, own_rates, "states the base rates")
+        return Statement("proven", f"It knows more than the base rates: {words}.")
+
+    other_rates = _base_rate_losses(s.y[None], s.k, left_out=True)[0]
+    low, _ = _mean_interval(losses - other_rates, confidence)
+    if low > 0 and _improbable_if_calibrated(s, losses - other_rates, confidence):
+        words = _against(losses, other_rates, "states the base rates of the other rows")
+        return Statement("refuted", f"It is worse than the base rates: {words}.")
+    words = _against(losses, own_rates, "states the base rates")
+    return Statement("open", f"It is not shown to know more than the base rates: {words}.")
+
+
+def _against(losses: Float64, base: Float64, predictor: str) -> str:
+    return f"NLL {losses.mean():.4g} against {base.mean():.4g} of a predictor that {predictor}"
+
+
+def _mean_interval(values: Float64, confidence: float) -> tuple[float, float]:
+    """Return the normal interval of a mean; without limits for a single row."""
+    if len(values) < 2:
+        return -np.inf, np.inf
+    margin = float(ndtri((1 + confidence) / 2) * values.std(ddof=1) / np.sqrt(len(values)))
+    mean = float(values.mean())
+    return mean - margin, mean + margin
+
+
+def _base_rate_losses(y: IntArray, n_classes: int, *, left_out: bool) -> Float64:
+    """Return −log of the frequency of each row's class, for D sets of labels (D, N).
+
+    ``left_out`` takes the frequency among the other rows, with half a row added to every class.
+    """
+    n_draws, n_rows = y.shape
+    class_of_draw = y + n_classes * np.arange(n_draws)[:, None]
+    counts = np.bincount(class_of_draw.ravel(), minlength=n_draws * n_classes)
+    count = counts[class_of_draw]
+    if not left_out:
+        return np.asarray(np.log(n_rows) - np.log(count))
+    return np.asarray(np.log(n_rows - 1 + n_classes / 2) - np.log(count - 0.5))
+
+
+def _improbable_if_calibrated(s: Sample, differences: Float64, confidence: float) -> bool:
+    """Say whether a mean difference as large as this one would be improbable for labels drawn from the predictions."""
+    failure = (1 - confidence) / 2
+    fewest = int(np.ceil(1 / failure - 1e-9)) - 1
+    draws = max(fewest, min(199, _MOST_DRAWS // s.n))
+    rng = np.random.default_rng(0)
+    probs = s.data.probs
+    rows = np.arange(s.n)
+    null = []
+    for size in resample_blocks(draws, s.n):
+        drawn = s.data.drawn(size, rng)
+        losses = -np.log(np.maximum(probs[rows, drawn].astype(np.float64), SMALLEST))
+        null.append((losses - _base_rate_losses(drawn, s.k, left_out=True)).mean(axis=1))
+    return rank_p_value(float(differences.mean()), np.concatenate(null)) <= failure + 1e-12
+
+
+# -- collapse ---------------------------------------------------------------------------------------
 
 
 def collapse_reasons(
@@ -239,6 +325,7 @@ def collapse_reasons(
     nll: float,
     n_classes: int,
     nll_before: float | None = None,
+    rows: int | None = None,
 ) -> list[str]:
     """Return why a predictor counts as collapsed, in plain words; an empty list if it does not.
 
@@ -251,6 +338,9 @@ def collapse_reasons(
     n_classes : int
     nll_before : float, optional
         NLL of the uncalibrated predictions on the same rows.
+    rows : int, optional
+        How many rows were measured. An accuracy that a calibrated predictor reaches by chance on so few rows is then
+        no reason.
 
     Examples
     --------
@@ -258,15 +348,20 @@ def collapse_reasons(
     ['mean confidence is 0.0160 (a uniform guess: 0.01) while 76.0 % of the predictions are right']
     >>> collapse_reasons(accuracy=0.424, mean_confidence=0.2686, nll=1.34, n_classes=4)
     ['mean confidence is 0.2686 (a uniform guess: 0.25) while 42.4 % of the predictions are right']
+    >>> collapse_reasons(accuracy=0.6, mean_confidence=0.53, nll=0.69, n_classes=2, rows=30)
+    []
     """
     reasons = []
     uniform = 1 / n_classes
     # Confidence and accuracy on a scale from 0 (a uniform guess) to 1 (certainty).
-    stated, known = ((x - uniform) / (1 - uniform) for x in (mean_confidence, accuracy))
+    stated_scale = (mean_confidence - uniform) / (1 - uniform)
+    accuracy_scale = (accuracy - uniform) / (1 - uniform)
     # With few classes no accuracy can be above 10/K, so the second rule does not depend on K.
-    if (mean_confidence < 3 * uniform and accuracy > 10 * uniform) or (
-        known > 0.1 and stated < known / 5
-    ):
+    too_timid = (mean_confidence < 3 * uniform and accuracy > 10 * uniform) or (
+        accuracy_scale > 0.1 and stated_scale < accuracy_scale / 5
+    )
+    by_chance = rows is not None and _right_by_chance(accuracy, mean_confidence, rows)
+    if too_timid and not by_chance:
         reasons.append(
             f"mean confidence is {mean_confidence:.4f} (a uniform guess: {uniform:.4g}) "
             f"while {accuracy:.1%} of the predictions are right".replace("%", " %")
@@ -276,9 +371,17 @@ def collapse_reasons(
             f"mean confidence is {mean_confidence:.4f}, that of a uniform guess {uniform:.4g}: "
             "the predictions say nothing"
         )
-    if nll_before is not None and nll > 1.1 * nll_before and mean_confidence < accuracy - 0.2:
+    rose = nll_before is not None and nll > 1.1 * nll_before
+    if rose and mean_confidence < accuracy - 0.2 and not by_chance:
         reasons.append(
             f"NLL rose from {nll_before:.4g} to {nll:.4g} and mean confidence {mean_confidence:.3f} "
             f"lies far below the accuracy {accuracy:.3f}"
         )
     return reasons
+
+
+def _right_by_chance(accuracy: float, mean_confidence: float, rows: int) -> bool:
+    """Say whether a calibrated predictor may be right so often: Chernoff's bound on that is above 1 %."""
+    if accuracy <= mean_confidence:
+        return True
+    return rows * float(kl(accuracy, mean_confidence)) < -np.log(0.01)

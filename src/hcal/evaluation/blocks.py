@@ -256,7 +256,10 @@ def _over_all(
             known = paired.get(n, Difference(nan, nan))
             differences[n] = replace(known, before=before[n], change=r.value - before[n])
     reasons = collapse_reasons(
-        **told, n_classes=drawn.k, nll_before=None if before is None else before.nll
+        **told,
+        n_classes=drawn.k,
+        nll_before=None if before is None else before.nll,
+        rows=streamed.n,
     )
     told |= {
         "n": streamed.n,

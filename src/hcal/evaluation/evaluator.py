@@ -263,6 +263,7 @@ class _Measurement:
             nll=nll(sample),
             n_classes=sample.k,
             nll_before=None if self.other is None else nll(self.other),
+            rows=sample.n,
         )
 
     def _with_proofs(self, evaluation: Evaluation, notes: list[str]) -> Evaluation:
@@ -276,18 +277,20 @@ class _Measurement:
                 "by= is certified from independent rows, which weighted ones are not: leave the weights out, "
                 "or evaluate the rows of each segment by themselves"
             )
-        if self.rows.groups is not None and (tested or by is not None):
+        groups = self.rows.groups
+        if groups is not None and tested:
+            tested = False
             notes.append(
-                "no test and no certificate: they need independent rows, and groups= says that rows depend on each other"
+                "no test: it needs independent rows, and groups= says that rows depend on each other"
             )
-            return evaluation
         tested = tested and sample.weight is None and sample.n > 1
         if not tested and by is None:
             return evaluation
         certificate = certify(
             sample,
-            level=settings.level,
-            groups=None if by is None else np.array(by.names, dtype=object)[by.codes],
+            confidence=settings.level,
+            groups=groups,
+            by=None if by is None else np.array(by.names, dtype=object)[by.codes],
             positive=self.positive,
             classes=self.rows.names,
         )

@@ -150,7 +150,7 @@ class Evaluation(Result):
     @property
     def groups(self) -> tuple[EventCertificate, ...]:
         """The certificate of every group, the worst first; empty without groups."""
-        return () if self.certificate is None else self.certificate.groups
+        return () if self.certificate is None else self.certificate.subgroups
 
     def __getitem__(self, name: str) -> float:
         return self.results[name].value

@@ -150,7 +150,7 @@ def certify(
     probs: Any,
     y: Any,
     *,
-    groups: Any = None,
+    by: Any = None,
     positive: int = 1,
     input: InputKind = "probs",
     **options: Any,
@@ -162,11 +162,11 @@ def certify(
     probs : dask Array of shape (N, K), or (N,) for P(class 1); or dask DataFrame of K columns
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
-    groups : dask Array or Series of shape (N,), optional
+    by : dask Array or Series of shape (N,), optional
     positive, input
         As in :func:`hcal.certify`.
     **options
-        Its ``level``, ``tolerance``, ``classes`` and ``assume``.
+        Its ``confidence``, ``tolerance``, ``classes`` and ``assume``.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def certify(
     >>> certify(p, dask.array.ones(600, dtype=int)).refuted
     True
     """
-    whole, columns = _aligned(probs, y=y, groups=groups)
+    whole, columns = _aligned(probs, y=y, by=by)
     empty = partial(CertificateStream, _classes_of(whole), positive=positive)
     return _reduced(empty, input, whole, columns).result(**options)
 

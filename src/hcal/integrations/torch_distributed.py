@@ -110,7 +110,7 @@ class DistributedMonitor(_Accumulator):
     Parameters
     ----------
     monitor : Monitor, optional
-        The monitor of each rank: level, tolerance and events must be the same on all ranks.
+        The monitor of each rank: confidence, tolerance and events must be the same on all ranks.
     input : {"probs", "logits", "log_probs"}
     group : process group, optional
 
@@ -146,7 +146,7 @@ class DistributedMonitor(_Accumulator):
         ranks = _gathered(own, self.group)
         # Over time only the product of all ranks is a martingale, so only that may raise the alarm.
         self.log_evidence = sum(rank["log_evidence"] for rank in ranks)
-        if self.alarm is None and self.log_evidence >= -np.log(self.part.level):
+        if self.alarm is None and self.log_evidence >= self.part.threshold:
             loudest = max(
                 (rank for rank in ranks if rank["rows"]), key=lambda rank: rank["log_evidence"]
             )

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from scipy.special import chdtrc, expit, logit, ndtr, ndtri
+from scipy.special import expit, logit, ndtri
 
 from hcal.inputs import check_confidence
 from hcal.metrics.sample import Vector, as_sample
 from hcal.metrics.smooth import spiegelhalter_z
+from hcal.metrics.testing import hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
 from hcal.solvers import nll
@@ -236,7 +237,7 @@ def clinical(
     slope, intercept, notes = _cox(x, event, z)
     curve, distances = _calibration_curve(p, x, event, z)
     test = spiegelhalter_z(p, event, np.ones(s.n))
-    statistic, p_value = _hosmer_lemeshow(p, event)
+    groups_test = hosmer_lemeshow_test(p, event)
     return Clinical(
         n=s.n,
         events=events,
@@ -250,9 +251,9 @@ def clinical(
         **_brier(p, event, z),
         auc=_auc(p, event, z),
         spiegelhalter_z=test,
-        spiegelhalter_p=float(2 * ndtr(-abs(test))),
-        hosmer_lemeshow=statistic,
-        hosmer_lemeshow_p=p_value,
+        spiegelhalter_p=spiegelhalter_test(p, event).p_value,
+        hosmer_lemeshow=groups_test.value,
+        hosmer_lemeshow_p=groups_test.p_value,
         curve=curve,
         net_benefit=_net_benefit(p, event, thresholds),
         notes=notes,
@@ -412,16 +413,6 @@ def _auc(p: Vector, event: Vector, z: float) -> Estimate:
     variances = (v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in (above, below))
     found = _wald(above.mean(), sum(variances), z)
     return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
-
-
-def _hosmer_lemeshow(p: Vector, event: Vector) -> tuple[float, float]:
-    """Return the statistic over tenths of the predicted risk (ties together) and its p-value."""
-    tenth = np.searchsorted(np.quantile(p, np.arange(1, 10) / 10), p, side="left")
-    _, group, size = np.unique(tenth, return_inverse=True, return_counts=True)
-    expected, observed = (np.bincount(group, w) for w in (p, event))
-    variance = np.maximum(expected * (1 - expected / size), 1e-300)
-    statistic = float(((observed - expected) ** 2 / variance).sum())
-    return statistic, float(chdtrc(len(size), statistic))
 
 
 def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -> DecisionCurve:
