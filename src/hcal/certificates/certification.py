@@ -141,8 +141,8 @@ def certify(
             raise ValueError(
                 "out_of_fold=True cannot be combined with groups, by, baseline or assume"
             )
-        rows = _rows_to_fold(predictor, scores, y, input, classes, positive)
-        return _out_of_fold(rows, 1 - confidence, folds, random_state)
+        setting = _rows_to_fold(predictor, scores, y, input, classes, positive)
+        return _out_of_fold(setting, 1 - confidence, folds, random_state)
 
     overlap = None
     kind = input or "probs"
@@ -438,11 +438,11 @@ def _first_line(overlap: leakage.Overlap | None, n_groups: int | None) -> str:
 
 def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCertificates:
     """Certify every class with failure/K each (union bound), so that all hold together but for ``failure``."""
-    rows: list[tuple[float, ...]] = []
+    values_by_class: list[tuple[float, ...]] = []
     refutations: dict[int, Refutation] = {}
     for k, table in enumerate(events.classes):
         event = EventCertificate("", table, failure / events.k)
-        rows.append(
+        values_by_class.append(
             (
                 event.observed,
                 event.stated,
@@ -454,8 +454,10 @@ def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCert
         )
         if event.refutation is not None:
             refutations[k] = event.refutation
-    columns = np.array(rows, dtype=np.float64).T
-    return ClassCertificates(*columns, refutations=refutations, names=names)
+    observed, stated, low, high, bound, at_least, exact_refuted = np.array(values_by_class).T
+    return ClassCertificates(
+        observed, stated, low, high, bound, at_least, exact_refuted, refutations, names
+    )
 
 
 def _subgroups(by: Any, n: int) -> list[tuple[str, Any]]:

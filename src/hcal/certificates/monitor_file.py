@@ -174,4 +174,4 @@ def _is_like(value: Any, form: Any) -> bool:
     if isinstance(form, str | bool):
         return True
     low, high = (0, 2**53) if isinstance(form, int) else (-1e308, 1e308)
-    return low <= value < high
+    return bool(low <= value < high)

@@ -384,4 +384,4 @@ def _right_by_chance(accuracy: float, mean_confidence: float, rows: int) -> bool
     """Say whether a calibrated predictor may be right so often: Chernoff's bound on that is above 1 %."""
     if accuracy <= mean_confidence:
         return True
-    return rows * float(kl(accuracy, mean_confidence)) < -np.log(0.01)
+    return bool(rows * float(kl(accuracy, mean_confidence)) < -np.log(0.01))

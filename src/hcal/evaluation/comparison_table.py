@@ -59,11 +59,15 @@ class Cell:
         """
         if not self.scores:
             return self
-        known = {
-            n: self.scores.get(n, float("nan")) for n in ("accuracy", "mean_confidence", "nll")
-        }
+        missing = float("nan")
         old = before.scores.get("nll")
-        reasons = collapse_reasons(**known, n_classes=self.n_classes, nll_before=old)
+        reasons = collapse_reasons(
+            accuracy=self.scores.get("accuracy", missing),
+            mean_confidence=self.scores.get("mean_confidence", missing),
+            nll=self.scores.get("nll", missing),
+            n_classes=self.n_classes,
+            nll_before=old,
+        )
         gain = {"phi": old - self.scores["nll"]} if old is not None and "nll" in self.scores else {}
         return replace(self, scores={**self.scores, **gain}, collapse=tuple(reasons))
 

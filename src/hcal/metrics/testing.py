@@ -236,7 +236,8 @@ def _pair_sums(factor: Float64, probs: Float64, labels: IntArray) -> Vector:
         (np.ones(labels.size), (class_of_draw.ravel(), rows.ravel())),
         shape=(n_draws * n_classes, n_rows),
     )
-    happened = (members @ factor).reshape(n_draws, n_classes, -1)
+    sums: Float64 = np.asarray(members @ factor)
+    happened = sums.reshape(n_draws, n_classes, -1)
     stated = probs.T @ factor
     totals = ((happened - stated) ** 2).sum(axis=(1, 2))
 
