@@ -42,11 +42,11 @@ STYLE = {
 #: The order of the lessons: from one model to special questions.
 LESSONS = [
     "reliability",
-    "churn",
     "rare_positives",
+    "decomposition",
     "ten_classes",
+    "how_many_rows",
     "compare",
-    "segments",
     "certificate",
     "monitor",
     "label_shift",
@@ -54,8 +54,7 @@ LESSONS = [
     "language_model",
     "training",
     "canonical",
-    "sql",
-    "dask",
+    "month_by_month",
 ]
 
 

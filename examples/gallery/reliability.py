@@ -18,9 +18,9 @@ from sklearn.naive_bayes import GaussianNB
 
 import hcal
 
-X, y = make_classification(9000, 20, n_informative=5, n_redundant=10, random_state=0)
+X, y = make_classification(15_000, 20, n_informative=5, n_redundant=10, random_state=0)
 X_train, X_rest, y_train, y_rest = train_test_split(X, y, train_size=3000, random_state=0)
-X_cal, X_test, y_cal, y_test = train_test_split(X_rest, y_rest, train_size=3000, random_state=0)
+X_cal, X_test, y_cal, y_test = train_test_split(X_rest, y_rest, test_size=0.5, random_state=0)
 
 model = GaussianNB().fit(X_train, y_train)
 before = model.predict_proba(X_test)
@@ -29,7 +29,8 @@ before = model.predict_proba(X_test)
 # Calibrate
 # ---------
 
-calibrator = hcal.PooledCalibrator(input="probs").fit(model.predict_proba(X_cal), y_cal)
+scores = model.predict_proba(X_cal)
+calibrator = hcal.PooledCalibrator(input="probs").fit(scores, y_cal)
 after = calibrator.predict_proba(before)
 
 error_before = hcal.metrics.ece_ew(before, y_test)
@@ -39,12 +40,12 @@ print(f"calibration error {error_before:.3f} before, {error_after:.3f} after")
 # %%
 # Look
 # ----
-# A dot on the diagonal is a probability that can be taken at its word. Dots inside the grey band are as close to the
-# diagonal as a calibrated model with so many rows would be. The bars show where the predictions lie.
+# A dot on the diagonal is a probability that can be taken at its word. A filled dot lies inside the grey band, where
+# chance alone can put the dots of a calibrated model. The bars at the foot show how many rows get each probability.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True)
-hcal.reliability(before, y_test).plot(left)
-hcal.reliability(after, y_test).plot(right)
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), sharey=True)
+hcal.reliability(before, y_test, bins=10).plot(left)
+hcal.reliability(after, y_test, bins=10).plot(right)
 left.set_title("Naive Bayes as it is")
 right.set_title("Calibrated")
 plt.show()
