@@ -39,6 +39,7 @@ ORDER = (
     "methods",
     "h_calibration",
     "pool",
+    "segments",
     "certificates",
     "evaluation",
     "reporting",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hcal.numerics import softmax
     from hcal.pool import PooledCalibrator
     from hcal.reporting import report
+    from hcal.segments import SegmentedCalibrator
 
 __all__ = [
     "CalibrationWarning",
@@ -47,6 +48,7 @@ __all__ = [
     "Monitor",
     "MultilabelCalibrator",
     "PooledCalibrator",
+    "SegmentedCalibrator",
     "__version__",
     "certify",
     "clinical",
@@ -105,6 +107,7 @@ _HOMES = {
     "hcal.numerics": ("softmax",),
     "hcal.h_calibration.loss": ("HCalibrationLoss",),
     "hcal.reporting": ("report",),
+    "hcal.segments": ("SegmentedCalibrator",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
