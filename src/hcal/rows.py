@@ -297,6 +297,24 @@ class Rows:
         """Return the probabilities (N, K) that the scores state."""
         return inputs.probs_of(self.scores, self.kind)
 
+    def probs_of_baseline(self, baseline: Any, input: InputKind) -> FloatArray:
+        """Return the probabilities (N, K) of other predictions for the same rows, with columns in this order by name.
+
+        >>> rows = Rows.of([[0.2, 0.8]], [1], input="probs")
+        >>> rows.probs_of_baseline([[0.2, 0.3, 0.5]], "probs")
+        Traceback (most recent call last):
+        ...
+        ValueError: baseline has 3 classes, and the predictions have 2
+        """
+        other = Rows.of_predictions(baseline, input=input)
+        if other.n_classes != self.n_classes:
+            raise ValueError(
+                f"baseline has {other.n_classes} classes, and the predictions have {self.n_classes}"
+            )
+        if len(other) != len(self):
+            raise ValueError(f"baseline has {len(other):,} rows, and there are {len(self):,}")
+        return Rows.of_predictions(baseline, input=input, like=self).probs()
+
     def __getitem__(self, index: Any) -> Rows:
         """Return some of the rows, by a slice, numbers or marks."""
         origin = self.origin
@@ -381,7 +399,7 @@ def refuse_other_kind(
     >>> refuse_other_kind(np.linspace(0.1, 0.9, 50), "logits", (-4.0, 5.0))
     Traceback (most recent call last):
     ...
-    ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the calibrator was fitted on ...
+    ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the scores of the fit, or ...
     """
     if kind != "logits" or fitted is None or len(values) < ENOUGH_VALUES:
         return
@@ -389,8 +407,8 @@ def refuse_other_kind(
     if values.min() < 0 or values.max() > 1 or (low >= 0 and high <= 1):
         return
     raise ValueError(
-        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the calibrator was fitted on "
-        f"logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
+        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
+        f"reference, are logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
     )
 
 

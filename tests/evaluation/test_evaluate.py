@@ -226,7 +226,10 @@ def test_bad_options_are_named() -> None:
         ({"input": "scores"}, "input must be one of"),
         ({"metrics": ["ece"]}, "unknown metric 'ece'; the metrics are ece_ew, ece_em"),
         ({"metrics": []}, "metrics is empty"),
-        ({"baseline": np.full((400, 5), 0.2)}, "baseline has 5 classes, probs has 4"),
+        (
+            {"baseline": np.full((400, 5), 0.2)},
+            "baseline has 5 classes, and the predictions have 4",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             hcal.evaluate(P, Y, **({"metrics": "nll"} | options))

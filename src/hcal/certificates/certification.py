@@ -178,7 +178,7 @@ def certify(
             raise ValueError(
                 "baseline needs independent rows: leave groups out of this call and keep one row of each group"
             )
-        other = Sample(Rows.of_predictions(baseline, input=kind, like=rows).probs(), sample.y)
+        other = Sample(rows.probs_of_baseline(baseline, kind), sample.y)
         gain = partial(
             certify_gain, brier_rows(other), brier_rows(sample), random_state=random_state
         )
