@@ -104,7 +104,9 @@ def test_the_numbers_are_the_librarys() -> None:
     assert f"{100 * hcal.metrics.ece_ew(raw, y):.1f}\N{NO-BREAK SPACE}%" in page()
     for name in hcal.list_metrics():
         assert f"<code>{name}</code>" in page()
-    low, high = hcal.evaluate(raw, y, HEADLINE, 0.95, resamples=RESAMPLES).interval("nll") or (0, 0)
+    low, high = hcal.evaluate(
+        raw, y, metrics=HEADLINE, confidence=0.95, resamples=RESAMPLES
+    ).interval("nll") or (0, 0)
     assert f"{low:.4f} – {high:.4f}" in page()
     for text in ("ab" * 32, "Temperature scaling (ts)", "torch", hcal.__version__, "4,000"):
         assert text in page()

@@ -131,7 +131,7 @@ def evaluate(
             "and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):
-        return evaluate_sample(predictor, settings, classes=classes, by=by)
+        return evaluate_sample(predictor, settings, classes=classes, by=by, baseline=baseline)
     rows = Rows.of_predictions(predictor, _needed(scores), input=input, **others)
     other = None
     if baseline is not None:
@@ -176,15 +176,19 @@ def evaluate_rows(
 
 
 def evaluate_sample(
-    sample: Sample, settings: Settings, *, classes: Any = None, by: Any = None
+    sample: Sample,
+    settings: Settings,
+    *,
+    classes: Any = None,
+    by: Any = None,
+    baseline: Sample | None = None,
 ) -> Evaluation:
     """Return the evaluation of a sample that was checked before."""
     rows = Rows.of(
         sample.data.probs, sample.y, input="probs", weight=sample.weight, by=by, classes=classes
     )
-    return _Measurement(
-        sample, rows, settings, positive_class(settings.positive, rows), None
-    ).evaluation()
+    positive = positive_class(settings.positive, rows)
+    return _Measurement(sample, rows, settings, positive, baseline).evaluation()
 
 
 @dataclass(frozen=True)
