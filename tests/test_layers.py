@@ -41,6 +41,7 @@ ORDER = (
     "pool",
     "certificates",
     "evaluation",
+    "decisions",
     "reporting",
     "integrations",
     "cli",

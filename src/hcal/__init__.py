@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
+    from hcal.decisions import decide, thresholds
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -52,6 +53,7 @@ __all__ = [
     "clinical",
     "compare",
     "cross_fit",
+    "decide",
     "drift",
     "drop_unlabelled",
     "evaluate",
@@ -73,6 +75,7 @@ __all__ = [
     "report",
     "save",
     "softmax",
+    "thresholds",
 ]
 
 #: The module of each public name. A module is imported when its name is first used, so that `import hcal` is fast.
@@ -94,6 +97,7 @@ _HOMES = {
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
+    "hcal.decisions": ("decide", "thresholds"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),

@@ -248,6 +248,18 @@ class Rows:
             return cls.of(inputs.to_probs(scores, input), y, input="probs", **others)
         return cls.of(scores, y, input=input, **others)
 
+    @classmethod
+    def of_baseline(cls, baseline: Any, rows: Rows, input: InputKind) -> Rows:
+        """Check other predictions for the same rows; columns that have names are put in their order."""
+        if not is_ragged(baseline):
+            n_classes = _width(to_numpy(baseline, "baseline")[0])
+            if n_classes != rows.n_classes:
+                raise ValueError(f"baseline has {n_classes} classes, probs has {rows.n_classes}")
+        other = cls.of_predictions(baseline, input=input, like=rows)
+        if len(other) != len(rows):
+            raise ValueError(f"baseline has {len(other):,} rows, probs has {len(rows):,}")
+        return other
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -296,24 +308,6 @@ class Rows:
     def probs(self) -> FloatArray:
         """Return the probabilities (N, K) that the scores state."""
         return inputs.probs_of(self.scores, self.kind)
-
-    def probs_of_baseline(self, baseline: Any, input: InputKind) -> FloatArray:
-        """Return the probabilities (N, K) of other predictions for the same rows, with columns in this order by name.
-
-        >>> rows = Rows.of([[0.2, 0.8]], [1], input="probs")
-        >>> rows.probs_of_baseline([[0.2, 0.3, 0.5]], "probs")
-        Traceback (most recent call last):
-        ...
-        ValueError: baseline has 3 classes, and the predictions have 2
-        """
-        other = Rows.of_predictions(baseline, input=input)
-        if other.n_classes != self.n_classes:
-            raise ValueError(
-                f"baseline has {other.n_classes} classes, and the predictions have {self.n_classes}"
-            )
-        if len(other) != len(self):
-            raise ValueError(f"baseline has {len(other):,} rows, and there are {len(self):,}")
-        return Rows.of_predictions(baseline, input=input, like=self).probs()
 
     def __getitem__(self, index: Any) -> Rows:
         """Return some of the rows, by a slice, numbers or marks."""
