@@ -248,6 +248,18 @@ class Rows:
             return cls.of(inputs.to_probs(scores, input), y, input="probs", **others)
         return cls.of(scores, y, input=input, **others)
 
+    @classmethod
+    def of_baseline(cls, baseline: Any, rows: Rows, input: InputKind) -> Rows:
+        """Check other predictions for the same rows; columns that have names are put in their order."""
+        if not is_ragged(baseline):
+            n_classes = _width(to_numpy(baseline, "baseline")[0])
+            if n_classes != rows.n_classes:
+                raise ValueError(f"baseline has {n_classes} classes, probs has {rows.n_classes}")
+        other = cls.of_predictions(baseline, input=input, like=rows)
+        if len(other) != len(rows):
+            raise ValueError(f"baseline has {len(other):,} rows, probs has {len(rows):,}")
+        return other
+
     def __len__(self) -> int:
         return len(self.scores)
 

@@ -276,13 +276,13 @@ def test_groups_are_certified_worst_first() -> None:
     p[:, 0] = 0.9
     group = np.where(np.arange(6000) < 1500, "bad", "good")
     y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
-    found = hcal.evaluate(p, y, metrics=["ece_ew"], groups=group)
+    found = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
     assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
     text = " ".join(str(found).split())
     assert "Group bad (1,500 rows): its probabilities are too high on average by at least" in text
     assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
     with pytest.raises(ValueError, match="leave the weights out"):
-        hcal.evaluate(p, y, metrics=["ece_ew"], groups=group, sample_weight=np.ones(6000))
+        hcal.evaluate(p, y, metrics=["ece_ew"], by=group, sample_weight=np.ones(6000))
 
 
 def test_two_classes_show_the_positive_one() -> None:

@@ -234,7 +234,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
 def apply(
     *,
     model: ModelFile,
-    files: Annotated[Files, "group", "weight"],
+    files: Annotated[Files, "groups", "by", "weight"],
     output: Output,
     keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False,
     prior: Annotated[

@@ -135,7 +135,7 @@ def evaluate(
     rows = Rows.of_predictions(predictor, _needed(scores), input=input, **others)
     other = None
     if baseline is not None:
-        other = Rows.of_predictions(baseline, input=input, like=rows).probs()
+        other = Rows.of_baseline(baseline, rows, input).probs()
     notes = _coincidence(rows, calibration)
     evaluation = evaluate_rows(rows, rows.probs(), settings, baseline=other)
     return replace(evaluation, notes=(*notes, *evaluation.notes))
