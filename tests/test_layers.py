@@ -43,6 +43,7 @@ ORDER = (
     "evaluation",
     "decisions",
     "reporting",
+    "operation",
     "integrations",
     "cli",
 )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
+    from hcal.operation import ScoreStore, require
     from hcal.pool import PooledCalibrator
     from hcal.reporting import report
 
@@ -48,6 +49,7 @@ __all__ = [
     "Monitor",
     "MultilabelCalibrator",
     "PooledCalibrator",
+    "ScoreStore",
     "__version__",
     "certify",
     "clinical",
@@ -73,6 +75,7 @@ __all__ = [
     "register_metric",
     "reliability",
     "report",
+    "require",
     "save",
     "softmax",
     "thresholds",
@@ -107,6 +110,7 @@ _HOMES = {
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),
+    "hcal.operation": ("ScoreStore", "require"),
     "hcal.h_calibration.loss": ("HCalibrationLoss",),
     "hcal.reporting": ("report",),
 }
