@@ -20,7 +20,7 @@ install  = $(PIP) install --no-compile -c constraints.txt -e '.[$(1)]'
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-all slow browser fuzz readme results mutants docs fresh hashes sbom audit package test-oldest clean
+.PHONY: help demo test lint types unit test-all slow browser fuzz readme results mutants docs links fresh hashes sbom audit package test-oldest clean
 
 help:  ## list the commands
 	@grep -E '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,7 +37,11 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	@$(COMPILE); touch $@ $(VENV)/.run
 
 $(VENV)/.all: $(VENV)/.test
-	$(call install,test-all,docs)
+	$(call install,test-all)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.test
+	$(call install,docs)
 	@touch $@
 
 demo: $(VENV)/.run  ## train a network, calibrate it, show before and after
@@ -73,9 +77,13 @@ results:  ## list the commands that write results/*.csv, with their times
 mutants: $(VENV)/.test  ## the share of 300 sampled mutants that the tests kill (an hour)
 	$(ONE) $(BIN)/python tools/mutants.py
 
-docs: $(VENV)/.all  ## build the documentation into site/, offline; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+docs: $(VENV)/.docs  ## build the documentation and its gallery into site/; a warning or a dead link is an error
+	$(ONE) $(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs site
+	$(BIN)/python tools/site.py site
 	@echo "open site/index.html"
+
+links: $(VENV)/.docs  ## ask every address outside the site whether it is still there; needs a network
+	$(ONE) $(BIN)/python -m sphinx -b linkcheck -q -d build/doctrees -D plot_gallery=0 docs build/links
 
 fresh:  ## install hcal alone, without any extra, and use it with two classes and ten
 	rm -rf .venv-fresh && $(PYTHON) -m venv .venv-fresh
@@ -97,4 +105,4 @@ test-oldest:  ## the tests with the oldest supported versions of every dependenc
 	$(ONE) .venv-oldest/bin/python -m pytest -q -n $(WORKERS)
 
 clean:
-	rm -rf $(VENV) .venv-* build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* build dist site docs/api docs/gallery .mypy_cache .ruff_cache .pytest_cache

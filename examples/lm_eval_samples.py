@@ -51,8 +51,8 @@ def calibrate(learn_from: list[Path], judge_on: list[Path]) -> dict[str, hcal.Ev
     print(f"temperature {calibrator.temperature_:.2f}, from {len(known)} questions")
     wanted = ["ece_ew", "smece", "nll", "brier", "accuracy"]
     return {
-        "before": hcal.evaluate(new.probs(), new.y, wanted),
-        "after": hcal.evaluate(calibrator.predict_proba(new.scores), new.y, wanted),
+        "before": hcal.evaluate(new.probs(), new.y, metrics=wanted),
+        "after": hcal.evaluate(calibrator.predict_proba(new.scores), new.y, metrics=wanted),
     }
 
 

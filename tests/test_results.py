@@ -18,7 +18,9 @@ LOGITS, Y = synthetic(300, 3)
 P = softmax(LOGITS)
 
 RESULTS: dict[str, Callable[[], Result]] = {
-    "hcal/evaluation/1": lambda: hcal.evaluate(P, Y, ["ece_ew", "nll"], test=True, baseline=P),
+    "hcal/evaluation/1": lambda: hcal.evaluate(
+        P, Y, metrics=["ece_ew", "nll"], test=True, baseline=P
+    ),
     "hcal/reliability/1": lambda: hcal.reliability(P, Y, level="class-wise"),
 }
 
@@ -73,6 +75,6 @@ def test_long_tables_are_cut_and_names_are_escaped() -> None:
 
 
 def test_values_that_do_not_exist_are_null_in_json_and_nan_in_python() -> None:
-    single = hcal.evaluate(P[:1], Y[:1], ["skce"])
+    single = hcal.evaluate(P[:1], Y[:1], metrics=["skce"])
     assert np.isnan(single.to_dict()["metrics"]["skce"]["value"])
     assert json.loads(single.to_json())["metrics"]["skce"]["value"] is None

@@ -256,6 +256,18 @@ class Rows:
             return cls.of(inputs.to_probs(scores, input), y, input="probs", **others)
         return cls.of(scores, y, input=input, **others)
 
+    @classmethod
+    def of_baseline(cls, baseline: Any, rows: Rows, input: InputKind) -> Rows:
+        """Check other predictions for the same rows; columns that have names are put in their order."""
+        if not is_ragged(baseline):
+            n_classes = _width(to_numpy(baseline, "baseline")[0])
+            if n_classes != rows.n_classes:
+                raise ValueError(f"baseline has {n_classes} classes, probs has {rows.n_classes}")
+        other = cls.of_predictions(baseline, input=input, like=rows)
+        if len(other) != len(rows):
+            raise ValueError(f"baseline has {len(other):,} rows, probs has {len(rows):,}")
+        return other
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -389,7 +401,7 @@ def refuse_other_kind(
     >>> refuse_other_kind(np.linspace(0.1, 0.9, 50), "logits", (-4.0, 5.0))
     Traceback (most recent call last):
     ...
-    ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the calibrator was fitted on ...
+    ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the scores of the fit, or ...
     """
     if kind != "logits" or fitted is None or len(values) < ENOUGH_VALUES:
         return
@@ -397,8 +409,8 @@ def refuse_other_kind(
     if values.min() < 0 or values.max() > 1 or (low >= 0 and high <= 1):
         return
     raise ValueError(
-        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the calibrator was fitted on "
-        f"logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
+        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
+        f"reference, are logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
     )
 
 

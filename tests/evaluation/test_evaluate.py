@@ -57,22 +57,25 @@ def test_input_kinds_and_libraries_agree() -> None:
 
 def test_intervals_test_and_seed() -> None:
     chosen = ["ece_ew", "dece", "cwece_a", "nll", "accuracy"]
-    result = hcal.evaluate(P, Y, chosen, confidence=0.9, resamples=100)
+    result = hcal.evaluate(P, Y, metrics=chosen, confidence=0.9, resamples=100)
     for name in chosen:
         low, high = result.interval(name)
         assert low <= result[name] <= high
-    wide = hcal.evaluate(P, Y, chosen, confidence=0.99, resamples=100)
+    wide = hcal.evaluate(P, Y, metrics=chosen, confidence=0.99, resamples=100)
     assert wide.interval("nll")[1] > result.interval("nll")[1]
     assert result.test.p_value < 0.01
-    assert hcal.evaluate(P, Y, chosen, confidence=0.9, resamples=100).to_json() == result.to_json()
-    assert hcal.evaluate(P, Y, "nll", confidence=0.9, resamples=50, test=False).test is None
-    assert hcal.evaluate(P, Y, "nll", test=True).test is not None
+    assert (
+        hcal.evaluate(P, Y, metrics=chosen, confidence=0.9, resamples=100).to_json()
+        == result.to_json()
+    )
+    assert hcal.evaluate(P, Y, metrics="nll", confidence=0.9, resamples=50, test=False).test is None
+    assert hcal.evaluate(P, Y, metrics="nll", test=True).test is not None
 
 
 def test_baseline_gives_paired_differences() -> None:
     q = softmax(LOGITS / 2.5)  # what the labels were drawn from
     result = hcal.evaluate(
-        q, Y, ["nll", "ece_ew", "dece", "skce"], confidence=0.95, baseline=P, resamples=200
+        q, Y, metrics=["nll", "ece_ew", "dece", "skce"], confidence=0.95, baseline=P, resamples=200
     )
     for name, d in result.differences.items():
         assert d.before == getattr(hcal.metrics, name)(P, Y)
@@ -83,7 +86,7 @@ def test_baseline_gives_paired_differences() -> None:
     # Paired: much narrower than the two intervals apart.
     d, own = result.differences["nll"], result.interval("nll")
     assert d.high - d.low < 2 * (own[1] - own[0])
-    same = hcal.evaluate(P, Y, ["nll", "ece_ew"], confidence=0.95, baseline=P, resamples=50)
+    same = hcal.evaluate(P, Y, metrics=["nll", "ece_ew"], confidence=0.95, baseline=P, resamples=50)
     assert (same.differences["nll"].low, same.differences["ece_ew"].high) == (0.0, 0.0)
 
 
@@ -99,7 +102,7 @@ def test_paired_interval_covers_the_true_difference() -> None:
         d = hcal.evaluate(
             softmax(1.5 * logits),
             y,
-            "nll",
+            metrics="nll",
             confidence=0.95,
             baseline=softmax(logits),
             resamples=200,
@@ -111,7 +114,12 @@ def test_paired_interval_covers_the_true_difference() -> None:
 
 def test_forms_for_machines() -> None:
     result = hcal.evaluate(
-        P, Y, ["ece_ew", "skce", "dkde_ce", "nll"], confidence=0.95, resamples=50, baseline=P
+        P,
+        Y,
+        metrics=["ece_ew", "skce", "dkde_ce", "nll"],
+        confidence=0.95,
+        resamples=50,
+        baseline=P,
     )
     content = json.loads(result.to_json())
     assert content["metrics"]["nll"]["value"] == result["nll"]
@@ -143,7 +151,7 @@ def test_forms_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, str(result).splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "300")
     assert all(name in result._repr_html_() for name in hcal.list_metrics())
-    plain = str(hcal.evaluate(P, Y, "score"))
+    plain = str(hcal.evaluate(P, Y, metrics="score"))
     assert "what it says" in plain
     assert "proper score" in plain
 
@@ -172,31 +180,33 @@ def test_collapse_on_real_outputs() -> None:
     cal, y_cal, logits, y = load_task("cifar100_resnet50")
     before = softmax(logits.astype(np.float64))
     names, timid = ["cwece_a", "nll"], softmax(0.05 * logits.astype(np.float64))
-    flat = hcal.evaluate(timid, y, names, baseline=before)
+    flat = hcal.evaluate(timid, y, metrics=names, baseline=before)
     assert flat.collapsed
     assert flat["cwece_a"] < flat.differences["cwece_a"].before  # this is the trap
-    assert hcal.evaluate(timid, y, names).collapsed  # recognised without a baseline
-    assert hcal.evaluate(np.full_like(before, 0.01), y, names).collapsed
+    assert hcal.evaluate(timid, y, metrics=names).collapsed  # recognised without a baseline
+    assert hcal.evaluate(np.full_like(before, 0.01), y, metrics=names).collapsed
     scaled = hcal.make_calibrator("ts").fit(cal, y_cal).predict_proba(logits)
-    assert not hcal.evaluate(scaled, y, names, baseline=before).collapsed
-    assert not hcal.evaluate(before, y, names).collapsed
+    assert not hcal.evaluate(scaled, y, metrics=names, baseline=before).collapsed
+    assert not hcal.evaluate(before, y, metrics=names).collapsed
 
 
 def test_weights() -> None:
     w = np.random.default_rng(0).integers(0, 3, 400)
     rows = np.repeat(np.arange(400), w)
     chosen = ["ece_ew", "dece", "cwece_a", "nll"]
-    weighted = hcal.evaluate(P, Y, chosen, sample_weight=w).values
-    assert weighted == pytest.approx(hcal.evaluate(P[rows], Y[rows], chosen).values, rel=1e-9)
+    weighted = hcal.evaluate(P, Y, metrics=chosen, sample_weight=w).values
+    assert weighted == pytest.approx(
+        hcal.evaluate(P[rows], Y[rows], metrics=chosen).values, rel=1e-9
+    )
     result = hcal.evaluate(P, Y, sample_weight=w + 0.5)
     counts = [n for n, m in hcal.metrics.METRICS.items() if m.weights != "any"]
     assert set(result.values) == set(hcal.list_metrics()) - set(counts)
     told = f"left out, because they need whole repetition counts as weights: {', '.join(counts)}"
     assert result.notes == (told,)
     with pytest.raises(ValueError, match="dece counts samples"):
-        hcal.evaluate(P, Y, "dece", sample_weight=w + 0.5)
+        hcal.evaluate(P, Y, metrics="dece", sample_weight=w + 0.5)
     ci = hcal.evaluate(
-        P, Y, ["nll", "ece_ew"], confidence=0.95, sample_weight=w + 0.5, resamples=50
+        P, Y, metrics=["nll", "ece_ew"], confidence=0.95, sample_weight=w + 0.5, resamples=50
     )
     assert ci.interval("nll")[0] < ci["nll"] < ci.interval("nll")[1]
     assert ci.test is None
@@ -204,9 +214,9 @@ def test_weights() -> None:
 
 def test_coinciding_rows_warn() -> None:
     with pytest.warns(UserWarning, match="About 50 % of the 400 rows were used to fit"):
-        result = hcal.evaluate(P, Y, "nll", calibration=P[:200])
+        result = hcal.evaluate(P, Y, metrics="nll", calibration=P[:200])
     assert "look smaller than on new rows" in result.warnings[0]
-    assert hcal.evaluate(P[:200], Y[:200], "nll", calibration=P[200:]).warnings == []
+    assert hcal.evaluate(P[:200], Y[:200], metrics="nll", calibration=P[200:]).warnings == []
 
 
 def test_bad_options_are_named() -> None:
@@ -216,7 +226,10 @@ def test_bad_options_are_named() -> None:
         ({"input": "scores"}, "input must be one of"),
         ({"metrics": ["ece"]}, "unknown metric 'ece'; the metrics are ece_ew, ece_em"),
         ({"metrics": []}, "metrics is empty"),
-        ({"baseline": np.full((400, 5), 0.2)}, "baseline has 5 classes, probs has 4"),
+        (
+            {"baseline": np.full((400, 5), 0.2)},
+            "baseline has 5 classes, and the predictions have 4",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             hcal.evaluate(P, Y, **({"metrics": "nll"} | options))
@@ -225,8 +238,8 @@ def test_bad_options_are_named() -> None:
 def test_old_words_are_refused_with_the_new_ones(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     for call, old, new in (
-        (lambda **words: hcal.evaluate(P, Y, "nll", **words), "ci", "confidence"),
-        (lambda **words: hcal.evaluate(P, Y, "nll", **words), "n_resamples", "resamples"),
+        (lambda **words: hcal.evaluate(P, Y, metrics="nll", **words), "ci", "confidence"),
+        (lambda **words: hcal.evaluate(P, Y, metrics="nll", **words), "n_resamples", "resamples"),
         (lambda **words: hcal.clinical(P, Y, **words), "ci", "confidence"),
         (lambda **words: hcal.reliability(P, Y, **words), "ci", "confidence"),
         (lambda **words: hcal.report(None, P, Y, page, input="probs", **words), "ci", "confidence"),
@@ -240,7 +253,9 @@ def test_two_classes_are_told_by_the_positive_one() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(1, 9, 3000)
     y = (rng.random(3000) < p).astype(int)
-    found = hcal.evaluate(p, np.array(["well", "sick"])[y], ["nll"], 0.95, classes=["well", "sick"])
+    found = hcal.evaluate(
+        p, np.array(["well", "sick"])[y], metrics=["nll"], confidence=0.95, classes=["well", "sick"]
+    )
     assert vars(found.positive) == {
         "name": "sick",
         "stated": pytest.approx(p.mean()),
@@ -251,11 +266,11 @@ def test_two_classes_are_told_by_the_positive_one() -> None:
     assert f"slope {found.clinical.slope}" in text
     assert found.clinical.auc == hcal.clinical(p, y).auc
     assert found.assessment.estimate == found.certificate.headline.estimate
-    other = hcal.evaluate(p, y, ["nll"], 0.95, positive=0)
+    other = hcal.evaluate(p, y, metrics=["nll"], confidence=0.95, positive=0)
     assert other.positive.observed == pytest.approx(1 - y.mean())
     assert json.loads(other.to_json())["assessment"]["event"] == "P(class 0)"
     with pytest.raises(ValueError, match="positive must be 0 or 1"):
-        hcal.evaluate(p, y, ["nll"], positive=3)
+        hcal.evaluate(p, y, metrics=["nll"], positive=3)
 
 
 def test_groups_are_certified_worst_first() -> None:
@@ -264,13 +279,13 @@ def test_groups_are_certified_worst_first() -> None:
     p[:, 0] = 0.9
     group = np.where(np.arange(6000) < 1500, "bad", "good")
     y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
-    found = hcal.evaluate(p, y, ["ece_ew"], groups=group)
+    found = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
     assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
     text = " ".join(str(found).split())
     assert "Group bad (1,500 rows): its probabilities are too high on average by at least" in text
     assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
     with pytest.raises(ValueError, match="leave the weights out"):
-        hcal.evaluate(p, y, ["ece_ew"], groups=group, sample_weight=np.ones(6000))
+        hcal.evaluate(p, y, metrics=["ece_ew"], by=group, sample_weight=np.ones(6000))
 
 
 def test_two_classes_show_the_positive_one() -> None:

@@ -170,7 +170,13 @@ def check_evaluate(case: Case, rng: np.random.Generator) -> None:
     baseline = case.probs[::-1].copy() if rng.random() < 0.3 else None
     names = [m for m in METRICS if takes(m, case)]
     result = hcal.evaluate(
-        case.probs, case.y, names, ci, sample_weight=case.weight, baseline=baseline, resamples=20
+        case.probs,
+        case.y,
+        metrics=names,
+        confidence=ci,
+        sample_weight=case.weight,
+        baseline=baseline,
+        resamples=20,
     )
     assert list(result.values) == names
     for name in names:

@@ -70,7 +70,7 @@ def test_torchmetrics_states_add_up_as_across_processes() -> None:
         assert both._reductions[name] is not None
         setattr(both, name, value + a.metric_state[name] + b.metric_state[name])
     both._update_count = 1
-    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "cwece_a"]).values
+    expected = hcal.evaluate(P, Y, metrics=["ece_ew", "nll", "cwece_a"]).values
     assert {k: float(v) for k, v in both.compute().items()} == pytest.approx(expected, rel=1e-9)
 
 
@@ -137,7 +137,7 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
     )  # fmt: skip
     trainer.fit(Model(), rows, rows)
     found = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "brier"]).values
+    expected = hcal.evaluate(P, Y, metrics=["ece_ew", "nll", "brier"]).values
     assert found == pytest.approx(
         {f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6
     )
@@ -163,7 +163,7 @@ def test_compute_metrics_for_trainer(form: str) -> None:
     }.get(form, SimpleNamespace(predictions=predictions, label_ids=labels))
     found = compute_metrics()(given)
     expected = hcal.evaluate(
-        LOGITS.astype(np.float32)[kept], Y[kept], HEADLINE, input="logits"
+        LOGITS.astype(np.float32)[kept], Y[kept], metrics=HEADLINE, input="logits"
     ).values
     assert found == pytest.approx(expected)
     assert all(type(value) is float for value in found.values())
@@ -209,7 +209,11 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     test, labels = synthetic(300, 4, seed=1)
     evaluation = hcal.evaluate(
-        calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, resamples=50
+        calibrator.predict_proba(test),
+        labels,
+        metrics=["ece_ew", "nll"],
+        confidence=0.9,
+        resamples=50,
     )
     page = hcal.reporting.build_report(test, labels, calibrator)
     with mlflow.start_run() as run:

@@ -165,8 +165,11 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     scores, y = quiz(400)
     cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
     ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
-    assert hcal.evaluate(ragged, y, "score").values == hcal.evaluate(array, y, "score").values
-    assert hcal.evaluate(scores, y, ["nll"], input="logits")["nll"] == pytest.approx(
+    assert (
+        hcal.evaluate(ragged, y, metrics="score").values
+        == hcal.evaluate(array, y, metrics="score").values
+    )
+    assert hcal.evaluate(scores, y, metrics=["nll"], input="logits")["nll"] == pytest.approx(
         hcal.metrics.nll(cal.uncalibrated(scores), y)
     )
     np.testing.assert_array_equal(

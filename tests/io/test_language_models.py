@@ -22,7 +22,7 @@ def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path) -> None:
     for as_strings, target, counts in product([True, False], ["index", "text"], [(4,), (2, 3, 5)]):
         written = write_samples(tmp_path, as_strings=as_strings, target=target, counts=counts)
         quiz = read_lm_eval(written.path)
-        found = hcal.evaluate(quiz.probs(), quiz.y, ["accuracy", "brier"])
+        found = hcal.evaluate(quiz.probs(), quiz.y, metrics=["accuracy", "brier"])
         assert found["accuracy"] == pytest.approx(written.acc, abs=1e-9)
         assert found["brier"] == pytest.approx(written.brier_score, abs=1e-9)
 

@@ -29,8 +29,8 @@ def test_a_model_that_states_four_times_too_much_has_an_error_that_calibration_l
         metrics.ece_ew(p, y, event="top-label") < 0.06
     )  # "no churn" is right about as often as stated
     calibrated = hcal.make_calibrator("pool", input="probs").fit(p[:4000], y[:4000])
-    before = hcal.evaluate(p[4000:], y[4000:], TOP_LABEL)
-    after = hcal.evaluate(calibrated.predict_proba(p[4000:]), y[4000:], TOP_LABEL)
+    before = hcal.evaluate(p[4000:], y[4000:], metrics=TOP_LABEL)
+    after = hcal.evaluate(calibrated.predict_proba(p[4000:]), y[4000:], metrics=TOP_LABEL)
     for name in TOP_LABEL:
         assert after[name] < before[name], name
     assert after["ece_ew"] < 0.02
@@ -68,7 +68,7 @@ def test_every_way_in_judges_the_same_event() -> None:
         trainer = compute_metrics(TOP_LABEL, input="probs", **choice)((p, y))
         assert trainer == pytest.approx(expected, rel=1e-12)
         if event == "auto":
-            found = hcal.evaluate(p, y, TOP_LABEL, positive=positive)
+            found = hcal.evaluate(p, y, metrics=TOP_LABEL, positive=positive)
             assert found.values == pytest.approx(expected, rel=1e-12)
 
 

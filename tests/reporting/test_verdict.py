@@ -32,7 +32,10 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
     """A few rows that many rows prove to be off do not turn good probabilities into bad ones."""
 
     def grade(far: float, off: float, n: int) -> tuple[str, float]:
-        found = hcal.evaluate(*_sample(far, off, n), ["nll"], 0.95, resamples=20).assessment
+        result = hcal.evaluate(
+            *_sample(far, off, n), metrics=["nll"], confidence=0.95, resamples=20
+        )
+        found = result.assessment
         assert found is not None
         return found.grade, found.share_proven
 
@@ -107,7 +110,9 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
         s.startswith("top label within 5.0 points, on average: proven") for s in verdict.sentences
     )
     assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
-    said = str(hcal.evaluate(hcal.softmax(logits), y, ["ece_ew"], 0.95)).replace("\n", " ")
+    said = str(hcal.evaluate(hcal.softmax(logits), y, metrics=["ece_ew"], confidence=0.95)).replace(
+        "\n", " "
+    )
     for sentence in verdict.sentences[-3:]:
         assert " ".join(sentence.split()) in " ".join(said.split())
 

@@ -131,11 +131,11 @@ def evaluate(
             "and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):
-        return evaluate_sample(predictor, settings, classes=classes, by=by)
+        return evaluate_sample(predictor, settings, classes=classes, by=by, baseline=baseline)
     rows = Rows.of_predictions(predictor, _needed(scores), input=input, **others)
     other = None
     if baseline is not None:
-        other = Rows.of_predictions(baseline, input=input, like=rows).probs()
+        other = Rows.of_baseline(baseline, rows, input).probs()
     notes = _coincidence(rows, calibration)
     evaluation = evaluate_rows(rows, rows.probs(), settings, baseline=other)
     return replace(evaluation, notes=(*notes, *evaluation.notes))
@@ -176,15 +176,19 @@ def evaluate_rows(
 
 
 def evaluate_sample(
-    sample: Sample, settings: Settings, *, classes: Any = None, by: Any = None
+    sample: Sample,
+    settings: Settings,
+    *,
+    classes: Any = None,
+    by: Any = None,
+    baseline: Sample | None = None,
 ) -> Evaluation:
     """Return the evaluation of a sample that was checked before."""
     rows = Rows.of(
         sample.data.probs, sample.y, input="probs", weight=sample.weight, by=by, classes=classes
     )
-    return _Measurement(
-        sample, rows, settings, positive_class(settings.positive, rows), None
-    ).evaluation()
+    positive = positive_class(settings.positive, rows)
+    return _Measurement(sample, rows, settings, positive, baseline).evaluation()
 
 
 @dataclass(frozen=True)
@@ -430,9 +434,7 @@ def _coincidence(rows: Rows, calibration: Any) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None:
         return []
-    fitted = inputs.check_logits(calibration, input=rows.kind)[0]
-    if fitted.shape[1] != rows.n_classes:
-        return []
+    fitted = Rows.of_scores(calibration, input=rows.kind, like=rows).logits()
     text = leakage.coincidence(fitted, rows.logits())
     if not text:
         return []

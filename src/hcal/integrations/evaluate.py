@@ -71,7 +71,7 @@ def compute_metrics(
         y, _ = to_numpy(labels, "label_ids")  # of tokens one by one: (N, T, K) and (N, T)
         rows, y = dense.rows(np.moveaxis(scores, -1, 1), y, ignore_index=IGNORED)
         sample = Sample(to_probs(rows, input), y, event=event, positive=positive)
-        return evaluate(sample, None, names).values
+        return evaluate(sample, metrics=names).values
 
     return compute
 
@@ -124,7 +124,7 @@ def load(
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             probs = to_probs(np.asarray(predictions), input)
             sample = Sample(probs, references, event=event, positive=positive)
-            return evaluate(sample, None, [name]).values
+            return evaluate(sample, metrics=[name]).values
 
     Module.__name__ = Module.__qualname__ = f"hcal_{name}"
     return Module(**options)

@@ -67,9 +67,16 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
     prediction = calibrator.prediction_
+    params = plain_params(calibrator)
+    for name, value in params.items():
+        if callable(value):
+            raise ValueError(
+                f"the parameter {name!r} is a function, and a model file holds no code: set it to a value "
+                f"with set_params({name}=…) before you save; the fitted model stays as it is"
+            )
     header = {
         "name": calibrator.name,
-        "params": plain_params(calibrator),
+        "params": params,
         "kind": prediction.kind,
         "map": prediction.map.options(),
         "preserves": prediction.preserves,

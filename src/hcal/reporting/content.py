@@ -210,12 +210,10 @@ def measure_report(
             "classes": names,
             "resamples": RESAMPLES,
         }
-        of_final = (
-            {"groups": groups} if probs is None else {"groups": groups, "baseline": samples[0]}
-        )
+        of_final = {"by": groups} if probs is None else {"by": groups, "baseline": samples[0]}
         tested = [of_final] if probs is None else [{"test": False}, of_final]
         measured = [
-            evaluate(s, None, HEADLINE, **options, **more)
+            evaluate(s, metrics=HEADLINE, **options, **more)
             for s, more in zip(samples, tested, strict=True)
         ]
     sides = [_side(s, found, wanted, positive) for s, found in zip(samples, measured, strict=True)]
@@ -254,7 +252,7 @@ def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> 
         "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100)),
     }
     curves = {binning: reliability(s, binning=binning, **common)[0] for binning in VIEWS}
-    others = evaluate(s, None, [name for name in wanted if name not in HEADLINE])
+    others = evaluate(s, metrics=[name for name in wanted if name not in HEADLINE])
     found = others.results | headline.results
     results = {name: found[name] for name in wanted}
     return ReportSide(s.data.probs, replace(headline, results=results, notes=others.notes), curves)
