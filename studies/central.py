@@ -143,8 +143,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return the rows of one task, objective, start and seed: one a selector."""
     import hcal
-    from hcal.h_calibration.calibrator import train_candidates
-    from hcal.h_calibration.trainable_maps import PAPER_MAPS
+    from hcal.h_calibration.candidates import TrainingPlan, train_candidates
     from hcal.h_calibration.training import SELECTORS, AdamSettings
 
     task = load_task(name, data)
@@ -167,10 +166,14 @@ def measure(
 
     if objective == "uncal":
         return [fixed | scores(softmax(task.logits_test))]
-    fitted = train_candidates(
-        task.logits_cal, task.y_cal, PAPER_MAPS, select=tuple(SELECTORS), settings=AdamSettings(epochs=epochs),
-        objective=new_objective(objective), init=start, random_state=seed,  # type: ignore[arg-type]
-    )  # fmt: skip
+    plan = TrainingPlan(
+        select=tuple(SELECTORS),
+        objective=new_objective(objective),
+        adam=AdamSettings(epochs=epochs),
+        init=start,  # type: ignore[arg-type]
+        random_state=seed,
+    )
+    fitted = train_candidates(task.logits_cal, task.y_cal, plan)
     return [
         fixed
         | {

@@ -10,9 +10,9 @@ best map is worth, chosen by each of the paper's selectors. The slow variants ru
 from __future__ import annotations
 
 import argparse
-import csv
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +20,19 @@ import numpy as np
 
 import hcal
 from hcal import metrics
+from hcal.h_calibration.candidates import TrainingPlan, train_candidates
+from hcal.h_calibration.training import AdamSettings
+from hcal.methods.base import Fitted
 from studies.drawing import replace_between
-from studies.tasks import load_task
+from studies.published_loss import PublishedLoss
+from studies.published_maps import build_published
+from studies.records import RESULTS, ROOT, add_rows, read_rows
+from studies.tasks import Task, load_task
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-FILE: Final = ROOT / "results" / "differences.csv"
+FILE: Final = RESULTS / "differences.csv"
 PAGE: Final = ROOT / "docs" / "paper.md"
 MARKS: Final = ("<!-- differences: begin -->", "<!-- differences: end -->")
+#: The paper's two tasks first.
 TASKS: Final = (
     "cifar10_resnet110",
     "cifar10_densenet40",
@@ -35,133 +41,105 @@ TASKS: Final = (
     "agnews_gpt2",
     "pathmnist_resnet50",
 )
-MAPS: Final = ("piecewise-10", "monotonic-10", "ensemble-16")
-SELECT: Final = ("top_label", "class_wise", "score")
+SLOW: Final = TASKS[:2]
 MEASURED: Final = ("ece_s1", "ece_ew", "cwece_a", "tcwece", "nll")
-FIELDS: Final = (
-    "version",
-    "task",
-    "variant",
-    "select",
-    "map",
-    "epoch",
-    "epochs",
-    "seconds",
-    *MEASURED,
+#: What the table shows: the selector that chose, and the metric.
+COLUMNS: Final = (("top_label", "ece_s1"), ("class_wise", "tcwece"), ("score", "nll"))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to train, and the tasks on which it is measured."""
+
+    plan: TrainingPlan
+    tasks: tuple[str, ...] = TASKS
+
+
+HCAL: Final = TrainingPlan(
+    maps=("piecewise-10", "monotonic-10", "ensemble-16"),
+    select=("top_label", "class_wise", "score"),
 )
-
-
-def _loss(**constants: Any) -> Callable[[], Any]:
-    return lambda: hcal.HCalibrationLoss(**constants)
-
-
-def _published(**constants: Any) -> Callable[[], Any]:
-    return lambda: hcal.HCalibrationLoss.published(**constants)
-
-
-#: Name -> what of the training it changes, and on how many tasks it is measured (the slow ones on the paper's two).
-VARIANTS: Final[dict[str, dict[str, Any]]] = {
-    "hcal": {},
-    "log-softmax before the piecewise map": {"reference": "log_softmax"},
-    "k-means until nothing moves": {"objective": _loss(iterations=100_000)},
-    "patience 40": {"plateau": 40},
-    "at most 600 epochs": {"epochs": 600},
-    "identity start": {"init": "identity"},
-    "published windows and k-means, one pass": {
-        "objective": _published(leave_one_out=False),
-        "tasks": 2,
-    },
-    "mini-batches of 1000 rows": {"batch_size": 1000, "tasks": 2},
-    "events class by class": {"objective": _loss(events="class-wise"), "tasks": 2},
-    "published loss, leave-one-class-out passes": {"objective": _published(), "tasks": 2},
+PUBLISHED_MAP: Final = replace(HCAL, build=build_published, reference="log_softmax")
+#: The variants by name, in the order of the table.
+VARIANTS: Final[Mapping[str, Variant]] = {
+    "hcal": Variant(HCAL),
+    "log-softmax before the piecewise map": Variant(replace(HCAL, reference="log_softmax")),
+    "k-means until nothing moves": Variant(
+        replace(HCAL, objective=hcal.HCalibrationLoss(iterations=100_000))
+    ),
+    "patience 40": Variant(replace(HCAL, adam=AdamSettings(plateau=40))),
+    "at most 600 epochs": Variant(replace(HCAL, adam=AdamSettings(epochs=600))),
+    "identity start": Variant(replace(HCAL, init="identity")),
+    "published windows and k-means, one pass": Variant(
+        replace(HCAL, objective=PublishedLoss(leave_one_out=False)), SLOW
+    ),
+    "mini-batches of 1000 rows": Variant(replace(HCAL, adam=AdamSettings(batch_size=1000)), SLOW),
+    "events class by class": Variant(
+        replace(HCAL, objective=hcal.HCalibrationLoss(events="class-wise")), SLOW
+    ),
+    "published loss, leave-one-class-out passes": Variant(
+        replace(HCAL, objective=PublishedLoss()), SLOW
+    ),
+    "published map": Variant(PUBLISHED_MAP),
+    "published map and loss": Variant(replace(PUBLISHED_MAP, objective=PublishedLoss()), SLOW),
 }
 
 
 def run(data: Path, file: Path = FILE) -> None:
     """Measure what the file lacks."""
-    done = {(row["task"], row["variant"]) for row in read(file)} if file.exists() else set()
-    with file.open("a", newline="", encoding="utf-8") as out:
-        table = csv.DictWriter(out, FIELDS)
-        if not done:
-            table.writeheader()
-        for variant in VARIANTS:
-            for task in TASKS[: VARIANTS[variant].get("tasks", len(TASKS))]:
-                if (task, variant) not in done:
-                    table.writerows(measure(data, task, variant))
-                    out.flush()
+    done = {(row["task"], row["variant"]) for row in read_rows(file)}
+    for name, variant in VARIANTS.items():
+        for task in variant.tasks:
+            if (task, name) not in done:
+                add_rows(file, measure(load_task(task, data), name))
 
 
-def measure(data: Path, name: str, variant: str) -> list[dict[str, Any]]:
+def measure(task: Task, name: str) -> list[dict[str, Any]]:
     """Train and measure one variant on one task: a row for each selector."""
-    from hcal.h_calibration.calibrator import train_candidates
-    from hcal.h_calibration.training import AdamSettings
-
-    task, change = load_task(name, data), dict(VARIANTS[variant])
-    change.pop("tasks", None)
-    objective = change.pop("objective", hcal.HCalibrationLoss)()
-    adam = {key: change.pop(key) for key in ("plateau", "epochs", "batch_size") if key in change}
     start = time.process_time()
-    found = train_candidates(
-        task.logits_cal,
-        task.y_cal,
-        MAPS,
-        select=SELECT,
-        settings=AdamSettings(**adam),
-        objective=objective,
-        **change,
-    )
-    seconds = time.process_time() - start
-    rows = []
-    for select, fitted in found.items():
-        probs = np.exp(fitted.map(task.logits_test))
-        rows.append(
-            {
-                "version": hcal.__version__,
-                "task": name,
-                "variant": variant,
-                "select": select,
-                "map": fitted.details["map"],
-                "epoch": fitted.details["epoch"],
-                "epochs": max(c["epochs"] for c in fitted.details["candidates"]),
-                "seconds": round(seconds, 1),
-            }
-            | {metric: f"{getattr(metrics, metric)(probs, task.y_test):.6g}" for metric in MEASURED}
-        )
-    return rows
+    chosen = train_candidates(task.logits_cal, task.y_cal, VARIANTS[name].plan)
+    seconds = round(time.process_time() - start, 1)
+    return [
+        {"task": task.name, "variant": name, "select": select, "seconds": seconds}
+        | result_of(fitted, task)
+        for select, fitted in chosen.items()
+    ]
 
 
-def read(file: Path = FILE) -> list[dict[str, str]]:
-    """Return the rows of the file."""
-    with file.open(newline="", encoding="utf-8") as rows:
-        return list(csv.DictReader(rows))
-
-
-#: What the table shows: the selector that chose, and the metric.
-COLUMNS: Final = (("top_label", "ece_s1"), ("class_wise", "tcwece"), ("score", "nll"))
+def result_of(fitted: Fitted, task: Task) -> dict[str, Any]:
+    """Return the chosen map and epoch, and the errors on the test part."""
+    probs = np.exp(fitted.map(task.logits_test))
+    errors = {name: float(getattr(metrics, name)(probs, task.y_test)) for name in MEASURED}
+    epochs = max(candidate["epochs"] for candidate in fitted.details["candidates"])
+    return {
+        "map": fitted.details["map"],
+        "epoch": fitted.details["epoch"],
+        "epochs": epochs,
+        **errors,
+    }
 
 
 def table(rows: list[dict[str, str]]) -> list[str]:
     """Return the rows of a Markdown table: geometric means over tasks of the ratio to hcal, and the range."""
-    value = {(r["variant"], r["task"], r["select"], m): float(r[m]) for r in rows for m in MEASURED}
-    out = [
+    errors = {(row["variant"], row["task"], row["select"]): row for row in rows}
+    lines = [
         "| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |",
         "|---|---|---|---|---|",
     ]
-    for variant in dict.fromkeys(r["variant"] for r in rows):
-        tasks = [t for t in TASKS if (variant, t, "score", "nll") in value]
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        tasks = [task for task in TASKS if (variant, task, "score") in errors]
         cells = []
         for select, metric in COLUMNS:
-            ratio = np.array(
-                [
-                    value[variant, t, select, metric] / value["hcal", t, select, metric]
-                    for t in tasks
-                ]
-            )
-            cells.append(
-                f"× {np.exp(np.log(ratio).mean()):.3f} ({ratio.min():.2f} to {ratio.max():.2f})"
-            )
-        out.append(f"| {variant} | {' | '.join(cells)} | {len(tasks)} |")
-    return out
+            values = [float(errors[variant, task, select][metric]) for task in tasks]
+            usual = [float(errors["hcal", task, select][metric]) for task in tasks]
+            cells.append(_ratio(np.array(values) / np.array(usual)))
+        lines.append(f"| {variant} | {' | '.join(cells)} | {len(tasks)} |")
+    return lines
+
+
+def _ratio(ratios: np.ndarray) -> str:
+    mean = np.exp(np.log(ratios).mean())
+    return f"× {mean:.3f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
 def main() -> None:
@@ -171,11 +149,11 @@ def main() -> None:
     )
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    given = parser.parse_args()
-    if given.command == "run":
-        run(given.data)
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        run(arguments.data)
     else:
-        replace_between(PAGE, MARKS, table(read()))
+        replace_between(PAGE, MARKS, table(read_rows(FILE)))
 
 
 if __name__ == "__main__":

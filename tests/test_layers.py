@@ -39,9 +39,12 @@ ORDER = (
     "methods",
     "h_calibration",
     "pool",
+    "segments",
     "certificates",
     "evaluation",
+    "decisions",
     "reporting",
+    "operation",
     "integrations",
     "cli",
 )

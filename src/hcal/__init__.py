@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
+    from hcal.decisions import decide, thresholds
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
+    from hcal.operation import ScoreStore, require
     from hcal.pool import PooledCalibrator
     from hcal.reporting import report
+    from hcal.segments import SegmentedCalibrator
 
 __all__ = [
     "CalibrationWarning",
@@ -47,11 +50,14 @@ __all__ = [
     "Monitor",
     "MultilabelCalibrator",
     "PooledCalibrator",
+    "ScoreStore",
+    "SegmentedCalibrator",
     "__version__",
     "certify",
     "clinical",
     "compare",
     "cross_fit",
+    "decide",
     "drift",
     "drop_unlabelled",
     "evaluate",
@@ -71,8 +77,10 @@ __all__ = [
     "register_metric",
     "reliability",
     "report",
+    "require",
     "save",
     "softmax",
+    "thresholds",
 ]
 
 #: The module of each public name. A module is imported when its name is first used, so that `import hcal` is fast.
@@ -94,6 +102,7 @@ _HOMES = {
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
+    "hcal.decisions": ("decide", "thresholds"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),
@@ -103,8 +112,10 @@ _HOMES = {
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),
+    "hcal.operation": ("ScoreStore", "require"),
     "hcal.h_calibration.loss": ("HCalibrationLoss",),
     "hcal.reporting": ("report",),
+    "hcal.segments": ("SegmentedCalibrator",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

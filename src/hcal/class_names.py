@@ -99,22 +99,6 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     return codes
 
 
-def names_of_fit(
-    classes: Any, y: Any, columns: Any, n_classes: int
-) -> tuple[ClassName, ...] | None:
-    """Return the names that a fit was given, or those of a frame's columns if the labels are text.
-
-    >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
-    (('cat', 'dog'), None)
-    """
-    if classes is not None:
-        return check_classes(classes, n_classes)
-    found = [] if columns is None else list(columns)
-    if len(found) == n_classes and all(isinstance(c, str) for c in found) and is_text(y):
-        return check_classes(found, n_classes)
-    return None
-
-
 def class_part(column: str) -> str:
     """Return the part of a column's name that names its class: all but a prefix that tells the kind of scores.
 

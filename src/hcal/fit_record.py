@@ -48,6 +48,10 @@ class FitRecord:
         How the columns of the scores were called.
     score_range : (float, float), optional
         With two classes of logits, the least and the greatest score of class 1.
+    segments : tuple of S str, optional
+        Names of the segments, where the calibrator has any.
+    segment_title : str, optional
+        The names of the columns of the segments.
     notes : tuple of str
         Sentences for the user.
     details : dict
@@ -77,6 +81,8 @@ class FitRecord:
     names: ClassNames | None = None
     columns: tuple[ColumnName, ...] | None = None
     score_range: tuple[float, float] | None = None
+    segments: tuple[str, ...] | None = None
+    segment_title: str | None = None
     notes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, Any] = field(default_factory=dict)
@@ -94,6 +100,12 @@ class FitRecord:
     def n_classes(self) -> int:
         """The number K of classes."""
         return len(self.frequencies)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the arrays of a map: K classes, and S segments where there are any."""
+        segments = {} if self.segments is None else {"S": len(self.segments)}
+        return {"K": self.n_classes, **segments}
 
     @property
     def sampled(self) -> str:
@@ -147,6 +159,7 @@ class FitRecord:
                 "score_range": _range(content.get("score_range")),
                 "before": _scores(content.get("before"), "before"),
                 "after": _scores(content.get("after"), "after"),
+                "segments": _segments(content.get("segments")),
                 "notes": _texts(content.get("notes", []), "notes"),
                 "fingerprint": dict(fingerprint),
             }
@@ -175,6 +188,7 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "details": ((dict,), "an object"),
     "history": ((dict,), "an object"),
     "request": ((dict,), "an object"),
+    "segment_title": ((str, type(None)), "a text"),
     "file": ((str, type(None)), "a text"),
     "part": ((str, type(None)), "a text"),
     "sha256": ((str, type(None)), "a text"),
@@ -223,6 +237,15 @@ def _scores(values: Any, name: str) -> Scores | None:
     ):
         raise ValueError(f"'fit.{name}' must be an object of numbers")
     return values
+
+
+def _segments(values: Any) -> tuple[str, ...] | None:
+    if values is None:
+        return None
+    names = _texts(values, "segments")
+    if not names or len(set(names)) < len(names):
+        raise ValueError("'fit.segments' must be different names")
+    return names
 
 
 def _texts(values: Any, name: str) -> tuple[str, ...]:

@@ -155,7 +155,15 @@ def _from_frame(frame: Any, given: Any) -> tuple[NDArray[Any], Origin]:
         return np.asarray(frame.to_numpy()), Origin(library, None, index=index)
     names = tuple(_plain_name(name) for name in frame.columns)
     columns = None if _is_unnamed(names) else names
-    return np.asarray(frame.to_numpy()), Origin(library, None, index=index, columns=columns)
+    return _values(frame), Origin(library, None, index=index, columns=columns)
+
+
+def _values(frame: Any) -> NDArray[Any]:
+    """Return the values of a frame; pandas gives numbers of Arrow types as objects, so they go column by column."""
+    values = np.asarray(frame.to_numpy())
+    if values.dtype != object or not all(kind.is_numeric() for kind in frame.schema.values()):
+        return values
+    return np.stack([np.asarray(frame[name].to_numpy()) for name in frame.columns], axis=1)
 
 
 def _plain_name(name: Any) -> ColumnName:

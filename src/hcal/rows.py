@@ -77,11 +77,19 @@ class Segments:
             columns = {str(title): values for title, values in by.items()}
         else:
             columns = _columns_of(by)
-        cells = [inputs.check_names(values, n_rows, "by") for values in columns.values()]
-        texts = [_texts(values) for values in cells]
-        joined = np.array([" · ".join(row) for row in zip(*texts, strict=True)], dtype=np.str_)
-        names, codes = np.unique(joined, return_inverse=True)
-        return cls(codes.astype(np.int64), tuple(names.tolist()), " · ".join(columns))
+        codes = np.zeros(n_rows, dtype=np.int64)
+        texts = [""]
+        for values in columns.values():
+            column = _coded(inputs.check_names(values, n_rows, "by"))
+            pairs, codes = np.unique(codes * len(column.texts) + column.codes, return_inverse=True)
+            heads, tails = np.divmod(pairs, len(column.texts))
+            texts = [
+                _joined(texts[head], column.texts[tail])
+                for head, tail in zip(heads.tolist(), tails.tolist(), strict=True)
+            ]
+        # Different values may have one text, such as 1 and "1".
+        names, places = np.unique(np.array(texts, dtype=np.str_), return_inverse=True)
+        return cls(places[codes].astype(np.int64), tuple(names.tolist()), " · ".join(columns))
 
     def __getitem__(self, index: Any) -> Segments:
         return replace(self, codes=self.codes[index])
@@ -248,6 +256,18 @@ class Rows:
             return cls.of(inputs.to_probs(scores, input), y, input="probs", **others)
         return cls.of(scores, y, input=input, **others)
 
+    @classmethod
+    def of_baseline(cls, baseline: Any, rows: Rows, input: InputKind) -> Rows:
+        """Check other predictions for the same rows; columns that have names are put in their order."""
+        if not is_ragged(baseline):
+            n_classes = _width(to_numpy(baseline, "baseline")[0])
+            if n_classes != rows.n_classes:
+                raise ValueError(f"baseline has {n_classes} classes, probs has {rows.n_classes}")
+        other = cls.of_predictions(baseline, input=input, like=rows)
+        if len(other) != len(rows):
+            raise ValueError(f"baseline has {len(other):,} rows, probs has {len(rows):,}")
+        return other
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -381,7 +401,7 @@ def refuse_other_kind(
     >>> refuse_other_kind(np.linspace(0.1, 0.9, 50), "logits", (-4.0, 5.0))
     Traceback (most recent call last):
     ...
-    ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the calibrator was fitted on ...
+    ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the scores of the fit, or ...
     """
     if kind != "logits" or fitted is None or len(values) < ENOUGH_VALUES:
         return
@@ -389,8 +409,8 @@ def refuse_other_kind(
     if values.min() < 0 or values.max() > 1 or (low >= 0 and high <= 1):
         return
     raise ValueError(
-        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the calibrator was fitted on "
-        f"logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
+        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
+        f"reference, are logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
     )
 
 
@@ -502,12 +522,27 @@ def _columns_of(by: Any) -> dict[str, Any]:
     return {str(title): array[:, k] for k, title in enumerate(titles)}
 
 
-def _texts(values: NDArray[Any]) -> list[str]:
-    """Return names of segments as text; whole numbers are written without a point."""
-    return [
+@dataclass(frozen=True)
+class _Coded:
+    """The values of a column: their number (N,) in a list of texts."""
+
+    codes: IntArray
+    texts: list[str]
+
+
+def _coded(values: NDArray[Any]) -> _Coded:
+    """Return names of segments as numbers and texts; whole numbers are written without a point."""
+    numbers: dict[Any, int] = {}
+    codes = [numbers.setdefault(value, len(numbers)) for value in values.tolist()]
+    texts = [
         str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        for value in values.tolist()
+        for value in numbers
     ]
+    return _Coded(np.array(codes, dtype=np.int64), texts)
+
+
+def _joined(head: str, tail: str) -> str:
+    return f"{head} · {tail}" if head else tail
 
 
 def _refuse_other_index(origin: Origin | None, others: dict[str, Any]) -> None:

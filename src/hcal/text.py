@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: object) -> str:
@@ -18,6 +21,25 @@ def printable(text: object) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown
     )
+
+
+def without_controls(text: str) -> str:
+    r"""Return a whole page or file with control characters, and marks that reverse text, shown as escapes.
+
+    >>> print(without_controls("one\nred \x1b[31m"))
+    one
+    red \x1b[31m
+    """
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return a name as a spreadsheet shows it: one that a spreadsheet would compute gets an apostrophe before it.
+
+    >>> spreadsheet_text("=1+1"), spreadsheet_text("cifar10")
+    ("'=1+1", 'cifar10')
+    """
+    return f"'{text}" if text[:1] in tuple("=+-@\t\r") else text
 
 
 def without_nan(value: Any) -> Any:

@@ -38,7 +38,7 @@ def task(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_sentences_table_and_json(task: tuple[Path, Path]) -> None:
     file, model = task
-    text = _run("certify", file, "--model", model, "--group", "site")
+    text = _run("certify", file, "--model", model, "--by", "site")
     assert "of the predictions is off by more than" in text
     assert "the Brier score improves by at least" in text
     assert "group north" in text
@@ -146,7 +146,7 @@ def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Pat
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
     said = [
-        _run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))
+        _run("certify", file, "--model", model, *more) for more in ((), ("--by", "site"))
     ]  # and a gain
     report = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
     said += [

@@ -63,7 +63,7 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
     expected = hcal.load(model).predict_proba(logits)
     got = read(out, Request(id="key", label="target"))
     np.testing.assert_allclose(got.values, expected, rtol=1e-12)
-    found = json.loads(run("evaluate", new, "--model", model, "--group", "site", "--json").stdout)
+    found = json.loads(run("evaluate", new, "--model", model, "--by", "site", "--json").stdout)
     assert found["metrics"]["nll"] == pytest.approx(hcal.metrics.nll(expected, y))
     assert len(found["groups"]) == 2
     assert "class" in run("certify", new, "--model", model).stdout

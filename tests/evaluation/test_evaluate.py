@@ -226,7 +226,10 @@ def test_bad_options_are_named() -> None:
         ({"input": "scores"}, "input must be one of"),
         ({"metrics": ["ece"]}, "unknown metric 'ece'; the metrics are ece_ew, ece_em"),
         ({"metrics": []}, "metrics is empty"),
-        ({"baseline": np.full((400, 5), 0.2)}, "baseline has 5 classes, probs has 4"),
+        (
+            {"baseline": np.full((400, 5), 0.2)},
+            "baseline has 5 classes, and the predictions have 4",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             hcal.evaluate(P, Y, **({"metrics": "nll"} | options))
@@ -276,13 +279,13 @@ def test_groups_are_certified_worst_first() -> None:
     p[:, 0] = 0.9
     group = np.where(np.arange(6000) < 1500, "bad", "good")
     y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
-    found = hcal.evaluate(p, y, metrics=["ece_ew"], groups=group)
+    found = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
     assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
     text = " ".join(str(found).split())
     assert "Group bad (1,500 rows): its probabilities are too high on average by at least" in text
     assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
     with pytest.raises(ValueError, match="leave the weights out"):
-        hcal.evaluate(p, y, metrics=["ece_ew"], groups=group, sample_weight=np.ones(6000))
+        hcal.evaluate(p, y, metrics=["ece_ew"], by=group, sample_weight=np.ones(6000))
 
 
 def test_two_classes_show_the_positive_one() -> None:

@@ -12,7 +12,7 @@ import hcal
 from hcal import metrics
 from hcal.evaluation.comparison import named_methods
 from hcal.h_calibration import training
-from hcal.h_calibration.calibrator import train_candidates
+from hcal.h_calibration.candidates import TrainingPlan, train_candidates
 from hcal.h_calibration.trainable_maps import PAPER_MAPS, PiecewiseLinear
 from hcal.h_calibration.training import SELECTORS, AdamSettings, torch_nll, train
 from hcal.methods.base import CalibrationWarning
@@ -26,26 +26,26 @@ ALL_THREE = ("top_label", "class_wise", "score")
 
 def quick(logits, y, select=("top_label",), maps=FEW, random_state=0, **adam):
     settings = AdamSettings(**{"epochs": 30, **adam})
-    return train_candidates(
-        logits, y, maps, select=select, settings=settings, random_state=random_state
-    )
+    plan = TrainingPlan(maps=maps, select=select, adam=settings, random_state=random_state)
+    return train_candidates(logits, y, plan)
 
 
 def test_epoch_scores_are_the_metrics():
     for k in (2, 5, 40):
         logits, y = synthetic(500, k)
         probs = softmax(logits)
-        for name in ("ece_ew", "dece", "cwece_a"):
-            got = getattr(training, f"epoch_{name}")(
-                torch.from_numpy(probs), torch.from_numpy(y)
-            ).item()
-            assert got == pytest.approx(getattr(metrics, name)(probs, y), rel=1e-9, abs=1e-12), (
-                name,
-                k,
-            )
+        expected = {
+            "ece_ew": metrics.ece_ew(probs, y, event="top-label"),
+            "dece": metrics.dece(probs, y, event="top-label"),
+            "cwece_a": metrics.cwece_a(probs, y),
+        }
+        for name, value in expected.items():
+            score = getattr(training, f"epoch_{name}")
+            got = score(torch.from_numpy(probs), torch.from_numpy(y)).item()
+            assert got == pytest.approx(value, rel=1e-9, abs=1e-12), (name, k)
         got = torch_nll(torch.from_numpy(probs), torch.from_numpy(y)).item()
         assert got == pytest.approx(metrics.nll(probs, y))
-    probs[0] = np.eye(40)[1]  # p = 0 lies in no class-wise bin
+    probs[0] = np.eye(40)[1]  # p = 0 lies in the first class-wise bin
     got = training.epoch_cwece_a(torch.from_numpy(probs), torch.from_numpy(y)).item()
     assert got == pytest.approx(metrics.cwece_a(probs, y), rel=1e-9)
 
@@ -126,6 +126,81 @@ def test_the_whole_object(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(logits), cal.predict_proba(logits))
 
 
+class Brier:
+    """A loss of one's own; it counts how often it is called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, probs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return ((probs - torch.nn.functional.one_hot(y, probs.shape[1])) ** 2).sum(1).mean()
+
+
+@pytest.mark.filterwarnings("ignore::hcal.methods.base.CalibrationWarning")
+def test_the_constants_of_the_loss_are_parameters():
+    """A window of one and another of 100 events train other maps; the history has every epoch."""
+    task = synthetic(300)
+    options = {"maps": "piecewise-10", "epochs": 12}
+    usual = hcal.HCalibrator(**options).fit(*task)
+    for change in ({"window": 20}, {"epsilon": 0.05}, {"clusters": 2}, {"loss": "nll"}):
+        other = hcal.HCalibrator(**options, **change).fit(*task)
+        assert not np.array_equal(other.map_.table, usual.map_.table), change
+
+    history = usual.fit_.history
+    assert set(history) == {"loss", "ece_ew", "top_label"}
+    assert {len(values) for values in history.values()} == {12}
+    assert history["top_label"].index(min(history["top_label"])) + 1 == usual.fit_.details["epoch"]
+
+    plain = hcal.HCalibrator(**options, loss="nll").fit(*task)
+    before_first_step = metrics.nll(softmax(task[0]), task[1])
+    assert plain.fit_.history["loss"][0] == pytest.approx(before_first_step, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::hcal.methods.base.CalibrationWarning")
+def test_a_loss_of_ones_own(tmp_path):
+    task = synthetic(300)
+    brier = Brier()
+    cal = hcal.HCalibrator(maps="piecewise-1", epochs=7, loss=brier).fit(*task)
+    assert brier.calls == 7
+    with pytest.raises(ValueError, match="'loss' is a function, and a model file holds no code"):
+        hcal.save(cal, tmp_path / "m.hcal")
+
+    hcal.save(cal.set_params(loss="h"), tmp_path / "m.hcal")
+    again = hcal.load(tmp_path / "m.hcal")
+    np.testing.assert_array_equal(again.predict_proba(task[0]), cal.predict_proba(task[0]))
+
+
+@pytest.mark.parametrize("change", [{"window": 100}, {"epsilon": 0.1}, {"clusters": 3}])
+def test_a_constant_of_the_h_loss_is_refused_with_another_loss(change):
+    with pytest.raises(ValueError, match="has no effect with another loss"):
+        hcal.HCalibrator(loss="nll", **change).fit(*synthetic(60))
+
+
+def test_a_loss_that_is_neither_a_name_nor_a_function_is_refused():
+    with pytest.raises(ValueError, match="must be 'h' or 'nll' or a function, got 'brier'"):
+        hcal.HCalibrator(loss="brier").fit(*synthetic(60))
+
+
+@pytest.mark.parametrize(("ties", "epoch"), [("first", 1), ("last", 5)])
+def test_of_equal_epochs_the_first_is_kept_or_the_last(ties, epoch):
+    logits, y = synthetic(50)
+    x = torch.log_softmax(torch.from_numpy(logits), 1)
+    done = train(
+        PiecewiseLinear(1),
+        x,
+        torch.from_numpy(y),
+        torch_nll,
+        select={"constant": constant_score},
+        settings=AdamSettings(epochs=5, ties=ties),
+    )
+    assert done.best["constant"].epoch == epoch
+
+
+def constant_score(probs, y):
+    return torch.zeros(())
+
+
 def test_variants_are_names():
     assert hcal.make_calibrator("h").select == "top_label"
     assert hcal.make_calibrator("h:class_wise").select == "class_wise"
@@ -157,7 +232,9 @@ def test_both_references_of_the_piecewise_map():
     logits, y = synthetic()
     found = {
         reference: train_candidates(
-            logits, y, ["piecewise-10"], settings=AdamSettings(epochs=20), reference=reference
+            logits,
+            y,
+            TrainingPlan(maps=["piecewise-10"], adam=AdamSettings(epochs=20), reference=reference),
         )["top_label"]
         for reference in ("largest", "log_softmax")
     }
@@ -213,9 +290,8 @@ def test_cifar10_resnet110_reproduces():
     cal, y_cal, test, y_test = load_task("cifar10_resnet110")
     values = {"top_label": [], "class_wise": []}
     for seed in range(5):
-        found = train_candidates(
-            cal.astype(np.float64), y_cal, PAPER_MAPS, select=tuple(values), random_state=seed
-        )
+        plan = TrainingPlan(select=tuple(values), random_state=seed)
+        found = train_candidates(cal.astype(np.float64), y_cal, plan)
         for select, result in found.items():
             probs = np.exp(result.map(test.astype(np.float64)))
             assert metrics.accuracy(probs, y_test) == 0.9356

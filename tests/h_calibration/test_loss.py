@@ -26,9 +26,9 @@ from hcal.h_calibration.definition import (
 from hcal.h_calibration.engines import evaluate_loss, loss_and_grad
 from hcal.h_calibration.events import Events, Family, family_of
 from hcal.h_calibration.loss import check_tensors
-from hcal.h_calibration.published import PublishedLoss
 from hcal.numerics import softmax
 from hcal.xp import namespace
+from studies.published_loss import PublishedLoss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if (

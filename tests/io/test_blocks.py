@@ -181,7 +181,7 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
             tmp_path / "b.npz", logits=np.asfortranarray(logits), y=y, site=np.arange(7)
         )
         two = Request(input="logits", labels=tmp_path / "y.npy", ignore_index=255)
-        one = Request(group="site", ignore_index=255)
+        one = Request(groups="site", ignore_index=255)
         for name, request in (("z.npy", two), ("a.npz", one), ("b.npz", one)):
             data = read(tmp_path / name, request)
             np.testing.assert_array_equal(data.values, expected)

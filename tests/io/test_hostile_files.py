@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from hcal.io import Request, batches, pickles, read
-from hcal.io.files import open_regular
+from hcal.io.files import atomic_path, open_regular
+from hcal.text import spreadsheet_text, without_controls
 
 PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
 Y = np.array([1, 0, 1])
@@ -84,10 +85,7 @@ def test_arrays_that_claim_more_than_they_hold(
             entry.write(npy_header((300 * 2**20 // 8, 1)))
             for _ in range(300):
                 entry.write(b"\0" * 2**20)
-    monkeypatch.setattr("hcal.io.files._available_memory", lambda: 2**28)
-    refused(
-        path, r"needs about 0.3 GB of memory and there are 0.3: read it by blocks", input="logits"
-    )
+    refused(path, r"would be unpacked to 315 MB in memory", input="logits")
     np.testing.assert_array_equal(
         read(path, Request(input="probs")).values, PROBS
     )  # the bomb is not touched
@@ -95,9 +93,15 @@ def test_arrays_that_claim_more_than_they_hold(
         iter(batches(path, Request(input="logits"), rows=1000))
     )  # nor filled, block by block
     assert first.scores.shape == (1000, 1)
+    path = tmp_path / "a.npy"
+    np.save(path, PROBS)
+    monkeypatch.setattr("hcal.io.files._available_memory", lambda: 10)
+    refused(
+        path, r"needs about 0.0 GB of memory and there are 0.0: read it by blocks", input="probs"
+    )
 
 
-def test_tables_that_are_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_are_bombs(tmp_path: Path) -> None:
     """A cell of 150 MB took 2.5 GB."""
     path = tmp_path / "a.csv"
     with path.open("wb") as f:
@@ -107,19 +111,56 @@ def test_tables_that_are_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     refused(path, "row 0 is longer than 16 MB")
     path.write_bytes(b'a,"' + b"x" * 200_000 + b'"\n1,2\n')
     refused(path, "field larger than field limit", input="logits")
-    monkeypatch.setattr("hcal.io.files._available_memory", lambda: 2**28)
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     path = tmp_path / "a.parquet"
     column = pa.array(np.zeros(40_000_000, np.float32))
     parquet.write_table(pa.table({"probs_0": column, "probs_1": column}), path, compression="zstd")
-    refused(path, r"needs about 0.6 GB of memory")
+    refused(path, r"would be unpacked to 640 MB in memory")
     parquet.write_table(pa.table({"probs_0": [0.5] * 100, "x" * 9000: [1] * 100}), path)
     data = bytearray(path.read_bytes())
     data[-300:-200] = b"\xff" * 100
     path.write_bytes(bytes(data))
     refused(path, "cannot read a.parquet")
+
+
+def test_little_that_would_be_unpacked_to_much(tmp_path: Path) -> None:
+    """An .npz of 962 bytes took 78 s and 3.9 GB. Its declared size is read before anything is unpacked."""
+    path = tmp_path / "a.npz"
+    archive = zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2)
+    with archive, archive.open("probs.npy", "w", force_zip64=True) as entry:
+        entry.write(npy_header((300 * 2**20 // 16, 2)))
+        for _ in range(300):
+            entry.write(b"\0" * 2**20)
+    assert path.stat().st_size < 10_000
+    refused(path, r"compressed in another way than numpy does", input="probs")
+
+
+def test_a_long_text_that_a_parquet_holds_once(tmp_path: Path) -> None:
+    """A dictionary holds a text of a megabyte once, and 2,000 rows of it would take 2 GB."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    columns = {"probs_0": [0.5] * 2000, "probs_1": [0.5] * 2000, "id": ["x" * 10**6] * 2000}
+    parquet.write_table(pa.table(columns), path)
+    refused(path, r"column 'id' holds a text of 1,000,000 characters", id="id")
+
+
+def test_names_for_terminals_and_spreadsheets() -> None:
+    assert spreadsheet_text("=cmd|' /C calc'!A0") == "'=cmd|' /C calc'!A0"
+    assert without_controls("a\x1b[31m\u202eb\n") == "a\\x1b[31m\\u202eb\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_an_output_that_cannot_be_made_names_its_target() -> None:
+    with (
+        pytest.raises(OSError, match=r"cannot write /proc/hcal.json: ") as caught,
+        atomic_path("/proc/hcal.json"),
+    ):
+        pass
+    assert "hcal-tmp" not in str(caught.value)
 
 
 # -- pickles --------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ TABLE: dict[str, list[Any]] = {
     "site": ["north", "south", "north"],
     "w": [1.0, 2.0, 0.5],
 }
-REQUEST = Request(scores="logit_*", label="target", id="id", group="site", weight="w")
+REQUEST = Request(scores="logit_*", label="target", id="id", groups="site", weight="w")
 TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 
 

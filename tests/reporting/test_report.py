@@ -204,7 +204,10 @@ def test_thresholds_are_where_decisions_are() -> None:
     table = content.final.evaluation.certificate.headline.table
     found = thresholds(content, table)
     assert found[0.3] == "yours"
-    assert found[1 / 11] == "least cost (fn 10, fp 1)"
+    assert found[1 / 11] == "fp / (fp + fn)"
+    [cheapest] = [at for at, why in found.items() if why == "least cost (fn 10, fp 1)"]
+    costs = [(10 * (y & (p < t)) + (~y & (p >= t))).mean() for t in (*found, *np.unique(p))]
+    assert (10 * (y & (p < cheapest)) + (~y & (p >= cheapest))).mean() == pytest.approx(min(costs))
     best = next(at for at, why in found.items() if why == "largest F1")
     f1 = [2 * (y & (p >= t)).sum() / (y.sum() + (p >= t).sum()) for t in np.unique(p)]
     assert 2 * (y & (p >= best)).sum() / (y.sum() + (p >= best).sum()) == pytest.approx(max(f1))

@@ -32,7 +32,10 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
     """A few rows that many rows prove to be off do not turn good probabilities into bad ones."""
 
     def grade(far: float, off: float, n: int) -> tuple[str, float]:
-        found = hcal.evaluate(*_sample(far, off, n), ["nll"], metrics=0.95, resamples=20).assessment
+        result = hcal.evaluate(
+            *_sample(far, off, n), metrics=["nll"], confidence=0.95, resamples=20
+        )
+        found = result.assessment
         assert found is not None
         return found.grade, found.share_proven
 

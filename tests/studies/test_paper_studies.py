@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers import DATA, ROOT, synthetic
-from studies import central, differences, selector_trap, tasks
+from studies import central, differences, records, selector_trap, tasks
 
 
 def test_a_task_is_read_and_checked(tmp_path):
@@ -79,7 +79,7 @@ def test_a_ratio_of_equal_errors_is_one():
 
 
 def test_the_table_of_differences_is_that_of_the_page():
-    rows = differences.read(ROOT / "results" / "differences.csv")
+    rows = records.read_rows(differences.FILE)
     assert {row["version"] for row in rows} == {"0.3.0"}
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     for line in differences.table(rows):

@@ -26,7 +26,7 @@ from hcal.metrics.sample import Data, Sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
-from hcal.rows import Rows
+from hcal.rows import Rows, Segments
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def certify(
             raise ValueError(
                 "baseline needs independent rows: leave groups out of this call and keep one row of each group"
             )
-        other = Sample(Rows.of_predictions(baseline, input=kind, like=rows).probs(), sample.y)
+        other = Sample(Rows.of_baseline(baseline, rows, kind).probs(), sample.y)
         gain = partial(
             certify_gain, brier_rows(other), brier_rows(sample), random_state=random_state
         )
@@ -460,17 +460,19 @@ def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCert
     )
 
 
-def _subgroups(by: Any, n: int) -> list[tuple[str, Any]]:
-    """Return the name of every subgroup, and a mask (N,) of its rows; names may be text or numbers.
+def _subgroups(by: Any, n: int) -> list[tuple[str, IntArray]]:
+    """Return the name of every subgroup, and the numbers of its rows.
 
     >>> [(name, rows.tolist()) for name, rows in _subgroups(["b", "a", "b"], 3)]
-    [('a', [False, True, False]), ('b', [True, False, True])]
+    [('a', [1]), ('b', [0, 2])]
     """
     if by is None:
         return []
-    values = inputs.check_names(by, n, "by").astype(str)
-    names, which = np.unique(values, return_inverse=True)
-    return [(str(name), which == number) for number, name in enumerate(names)]
+    segments = Segments.of(by, n)
+    order = np.argsort(segments.codes, kind="stable").astype(np.int64)
+    sizes = np.bincount(segments.codes, minlength=len(segments.names))
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    return list(zip(segments.names, parts, strict=True))
 
 
 def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:

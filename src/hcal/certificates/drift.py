@@ -15,6 +15,7 @@ import numpy as np
 from hcal import inputs
 from hcal.numerics import Float64, IntArray, log_softmax
 from hcal.results import Result
+from hcal.rows import Rows
 
 _BINS: Final = 10
 _ROWS: Final = 5000  # the classifier sees at most so many reference rows and as many new ones
@@ -103,10 +104,15 @@ def drift(
     >>> drift(old, same).changed, drift(old, new).changed
     (False, True)
     """
-    old = log_softmax(inputs.check_logits(reference, input=input)[0]).astype(np.float64)
-    new = log_softmax(inputs.check_logits(scores, input=input)[0]).astype(np.float64)
-    if old.shape[1] != new.shape[1]:
-        raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")
+    reference_rows = Rows.of_scores(reference, input=input)
+    new_rows = Rows.of_scores(scores, input=input)
+    if new_rows.n_classes != reference_rows.n_classes:
+        raise ValueError(
+            f"reference has {reference_rows.n_classes} classes, scores has {new_rows.n_classes}"
+        )
+    new_rows = Rows.of_scores(scores, input=input, like=reference_rows)
+    old = log_softmax(reference_rows.logits()).astype(np.float64)
+    new = log_softmax(new_rows.logits()).astype(np.float64)
     if min(len(old), len(new)) < FEWEST_ROWS:
         raise ValueError(
             f"too few rows: at least {FEWEST_ROWS} are needed on each side, "

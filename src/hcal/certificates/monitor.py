@@ -22,9 +22,10 @@ from hcal import inputs
 from hcal.certificates import monitor_file
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.event import TOLERANCE, class_tolerance
-from hcal.class_names import check_classes, class_title, encode
+from hcal.class_names import check_classes, class_part, class_title
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
+from hcal.rows import ClassNames, Rows
 from hcal.text import printable
 
 #: Rows in a block, after which the capital is redistributed. Fixed, so that the size of batches has no influence.
@@ -190,13 +191,14 @@ class Monitor:
         name, digest, date : str, optional
             The file that the rows come from. It is kept in ``files``, and the same digest is refused a second time.
         """
-        checked = inputs.check_probs(probs)[0].astype(np.float64)
-        labels = inputs.check_labels(encode(y, self.classes), *checked.shape)
         with self._lock:
             self._refuse_twice(name, digest)
-            if self.classes is not None:
-                check_classes(self.classes, checked.shape[1])
-            self._expect_classes(checked.shape[1])
+            rows = Rows.of_predictions(probs, y, input="probs", classes=self.classes)
+            self._expect_classes(rows.n_classes)
+            if self.classes is None and not self.n:
+                self.classes = rows.names or _names_of(rows.columns)
+            checked = rows.x
+            labels = rows.labels
             before = self._total[:, self._column]
             ends = range(BLOCK - self.n % BLOCK, len(checked), BLOCK)
             for part, part_labels in zip(
@@ -575,6 +577,13 @@ def _check_tolerance(tolerance: Any) -> float | str:
 def _running(start: Float64, rows: Float64) -> Float64:
     """Return the sums (4, N, 1 + C) after each row, added one after the other to the sums at the start."""
     return np.cumsum(np.concatenate([start[:, None], rows], axis=1), axis=1)[:, 1:]
+
+
+def _names_of(columns: Any) -> ClassNames | None:
+    """Return the names of the classes that the names of a frame's columns contain; later frames are read by them."""
+    if columns is None or not all(isinstance(name, str) for name in columns):
+        return None
+    return check_classes([class_part(name) for name in columns], len(columns))
 
 
 def _window(sums: Float64) -> dict[str, float]:

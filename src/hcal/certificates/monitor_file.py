@@ -155,6 +155,8 @@ def checked(value: Any, form: Any, name: str) -> Any:
     if isinstance(form, list) and isinstance(value, list):
         return [checked(entry, form[0], name) for entry in value]
     if isinstance(form, np.ndarray):
+        if not _holds_numbers(value):
+            raise ValueError(f"{name} holds something else than numbers")
         value = np.asarray(value, dtype=np.float64)
         is_right = value.shape == form.shape
         is_right = is_right and bool((np.isfinite(value) & (value >= form)).all())
@@ -163,6 +165,13 @@ def checked(value: Any, form: Any, name: str) -> Any:
     if not is_right:
         raise ValueError(f"{name} has the wrong type, shape or value")
     return value
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Say whether lists hold nothing but numbers; text such as "1.5" is none."""
+    if isinstance(value, list):
+        return all(_holds_numbers(entry) for entry in value)
+    return isinstance(value, np.ndarray) or type(value) in (int, float)
 
 
 def _is_like(value: Any, form: Any) -> bool:

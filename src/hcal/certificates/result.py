@@ -173,6 +173,10 @@ class Certificate(Result):
         """What is proven, in plain words."""
         return sentences.all_sentences(self)
 
+    def gate_values(self) -> dict[str, float | str]:
+        """Return the values that :func:`hcal.require` can name: bounds on the calibration error, by event."""
+        return {"smooth": self.smooth, "at_least": self.at_least, "refuted": float(self.refuted)}
+
     def _content(self) -> dict[str, Any]:
         return {
             "confidence": self.confidence,

@@ -185,6 +185,7 @@ def _measure(
     asked = asked | {
         "sample_weight": data.weight,
         "groups": data.groups,
+        "by": data.by or None,
         "classes": _text_names(data),
     }
     with console.working(f"measuring {console.shape_of(data)}", quiet=quiet):
@@ -251,7 +252,7 @@ def report(
             str(model or ""),
             files.options(),
         )
-        wanted |= {"input": data.kind, "groups": data.groups, "source": Source(*file)}
+        wanted |= {"input": data.kind, "groups": data.by or None, "source": Source(*file)}
         with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
             content = measure_report(
                 data.values, data.labels(), method if cross_fit else calibrator, **wanted
@@ -341,7 +342,7 @@ def certify(
             wanted["baseline"] = rows[0]
             rows = [calibrator, data.values, y]
         with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
-            found = hcal.certify(*rows, by=data.groups, **wanted)
+            found = hcal.certify(*rows, groups=data.groups, by=data.by or None, **wanted)
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))
 
 
@@ -412,7 +413,7 @@ def compare(
 @command("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json")
 def watch(
     *,
-    files: Annotated[Files, "group", "weight", "labels"],
+    files: Annotated[Files, "groups", "by", "weight", "labels"],
     model: Model = None,
     confidence: Annotated[
         float | None, Option(help="probability of no false alarm over all time; 0.95 by default")

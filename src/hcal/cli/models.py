@@ -22,6 +22,7 @@ from hcal.cli.options import (
     command,
     load_model,
 )
+from hcal.text import one_line
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
@@ -124,6 +125,10 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
             params[name] = _WORDS[value] if value in _WORDS else json.loads(value)
         except json.JSONDecodeError:
             params[name] = value
+        except RecursionError:
+            raise ValueError(
+                f"--param {one_line(name, 40)}: its value is nested too deeply"
+            ) from None
     if "input" in params:
         raise ValueError("say what the file holds with --input, not --param input=…")
     return params
@@ -229,7 +234,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
 def apply(
     *,
     model: ModelFile,
-    files: Annotated[Files, "group", "weight"],
+    files: Annotated[Files, "groups", "by", "weight"],
     output: Output,
     keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False,
     prior: Annotated[

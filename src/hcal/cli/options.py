@@ -46,8 +46,11 @@ class Files:
     ] = None
     label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
     id: Annotated[str | None, Option(help="a column that names the rows; apply copies it")] = None
-    group: Annotated[
-        str | None, Option(help="a column of groups; rows of a group are dependent")
+    groups: Annotated[
+        str | None, Option(help="a column of groups; rows of a group depend on each other")
+    ] = None
+    by: Annotated[
+        str | None, Option(help="columns of subgroups to report on, separated by commas")
     ] = None
     weight: Annotated[str | None, Option(help="a column of weights; 2 counts the row twice")] = None
     classes: Annotated[

@@ -21,9 +21,8 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal._version import __version__
-from hcal.class_names import encode, names_of_fit
 from hcal.evaluation.comparison_table import Cell, Comparison
-from hcal.evaluation.crossfit import FitRows, predict_unseen, score_folds
+from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
 from hcal.methods.multiple_choice import MultipleChoiceCalibrator
@@ -36,6 +35,7 @@ from hcal.passes import Processes, WorkerDiedError
 from hcal.progress import progress as show_progress
 from hcal.progress import silent
 from hcal.renamed import renamed
+from hcal.rows import Rows
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
@@ -64,19 +64,17 @@ class RowInfo:
         """Whether nothing was given."""
         return all(value is None for value in (self.weight, self.groups, self.by, self.classes))
 
-    def check(
-        self, scores: Any, y: Any, input: inputs.InputKind, n_classes: int | None = None
-    ) -> FitRows:
-        """Return checked rows; the scores become logits."""
-        x, origin = inputs.check_logits(scores, input=input, n_classes=n_classes)
-        names = names_of_fit(self.classes, y, origin.columns, x.shape[1])
-        return FitRows(
-            scores=x,
-            y=inputs.check_labels(encode(y, names), *x.shape),
-            weight=inputs.check_weight(self.weight, len(x)),
-            groups=inputs.check_groups(self.groups, len(x)),
-            by=None if self.by is None else inputs.check_names(self.by, len(x), "by"),
-            names=names,
+    def rows(self, scores: Any, y: Any, input: inputs.InputKind, like: Rows | None = None) -> Rows:
+        """Return checked rows; columns that have names are put in the order of ``like`` by name."""
+        return Rows.of(
+            scores,
+            y,
+            input=input,
+            weight=self.weight,
+            groups=self.groups,
+            by=self.by,
+            classes=self.classes,
+            like=like,
         )
 
 
@@ -88,9 +86,8 @@ class Task:
     """Checked rows to fit on and rows to test on; with ``fold`` they are the same rows, predicted out of fold."""
 
     name: str
-    cal: FitRows
-    test: FitRows
-    kind: inputs.InputKind = "logits"
+    cal: Rows
+    test: Rows
     fold: IntArray | None = None
     questions: bool = (
         False  # rows are questions with options; −inf is an option that does not exist
@@ -126,14 +123,13 @@ class Task:
             )
         if test_scores is None and not test_rows.empty:
             raise ValueError("test_weight, test_groups and test_by belong to a test part")
-        kind: inputs.InputKind = "logits" if input == "logits" else "log_probs"
-        cal = cal_rows.check(scores, y, input)
+        cal = cal_rows.rows(scores, y, input)
         if folds is not None:
-            return cls(name, cal, cal, kind, score_folds(cal.scores, folds, cal.groups))
-        test = test_rows.check(test_scores, test_y, input, cal.scores.shape[1])
-        if text := leakage.coincidence(cal.scores, test.scores):
+            return cls(name, cal, cal, score_folds(cal.logits(), folds, cal.groups))
+        test = test_rows.rows(test_scores, test_y, input, like=cal)
+        if text := leakage.coincidence(cal.logits(), test.logits()):
             warnings.warn(text, UserWarning, stacklevel=4)
-        return cls(name, cal, test, kind)
+        return cls(name, cal, test)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Task:
@@ -175,13 +171,17 @@ class Task:
         cls, name: str, cal: DataFile, test: DataFile | None, folds: int | None
     ) -> Task:
         """Return the task of multiple-choice questions, whose number of options may vary."""
-        rows = FitRows(np.asarray(cal.values, dtype=np.float64), cal.labels())
+        rows = _questions(cal)
         if test is None:
             # Questions with similar confidence go to different folds.
-            fold = score_folds(inputs.to_logits(rows.scores, "log_probs"), folds or FOLDS, None)
-            return cls(name, rows, rows, "log_probs", fold, questions=True)
-        unseen = FitRows(np.asarray(test.values, dtype=np.float64), test.labels())
-        return cls(name, rows, unseen, "log_probs", questions=True)
+            fold = score_folds(rows.logits(), folds or FOLDS, None)
+            return cls(name, rows, rows, fold, questions=True)
+        return cls(name, rows, _questions(test), questions=True)
+
+
+def _questions(data: DataFile) -> Rows:
+    """Return questions with the log-probabilities of their options, −inf where a question has no such option."""
+    return Rows(np.asarray(data.values, dtype=np.float64), "log_probs", data.labels())
 
 
 #: Folds of a file without a test part.
@@ -458,8 +458,7 @@ def run_cell(work: Work) -> Cell:
 def _method_for(task: Task, calibrator: Calibrator) -> Any:
     """Return an unfitted calibrator for the rows of a task: for questions the one that ``hcal fit`` makes of it."""
     if not task.questions:
-        # The scores are checked already, and probabilities have been turned into their logarithms.
-        return calibrator.clone().set_params(input=task.kind)
+        return calibrator.clone().set_params(input=task.cal.kind)
     if calibrator.name == "uncal":
         return UncalibratedQuestions()
     return MultipleChoiceCalibrator(calibrator)
@@ -512,22 +511,24 @@ def _fingerprint(task: Source) -> str:
     if not isinstance(task, Task):
         with Path(task).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    digest = hashlib.sha256(repr((task.kind, task.cal.names, task.questions)).encode())
+    digest = hashlib.sha256(repr((task.cal.kind, task.cal.names, task.questions)).encode())
     for rows in (task.cal, task.test):
-        for array in (rows.scores, rows.y, rows.weight, rows.groups, rows.by):
+        for array in (rows.scores, rows.y, rows.weight, rows.groups):
             _add_array(digest, array)
+        if rows.by is not None:
+            digest.update(repr(rows.by.names).encode())
+            _add_array(digest, rows.by.codes)
     _add_array(digest, task.fold)
     return digest.hexdigest()
 
 
 def _add_array(digest: Any, array: Any) -> None:
-    """Add an array, with its shape, to a digest; names become text."""
+    """Add an array, with its shape, to a digest."""
     if array is None:
         digest.update(b"none")
         return
-    plain = array.astype(np.str_) if array.dtype == object else array
-    digest.update(repr((plain.shape, plain.dtype.str)).encode())
-    digest.update(np.ascontiguousarray(plain).tobytes())
+    digest.update(repr((array.shape, array.dtype.str)).encode())
+    digest.update(np.ascontiguousarray(array).tobytes())
 
 
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:

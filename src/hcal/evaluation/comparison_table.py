@@ -16,6 +16,7 @@ from hcal.evaluation.result import Printed, number_text
 from hcal.extras import load_extra
 from hcal.metrics import get_metric
 from hcal.numerics import Float64
+from hcal.text import spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,11 +234,12 @@ class Comparison(Printed):
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["task", "method", "metric", "value"])
-        for c in self.cells:
-            facts = {**c.scores, "fit_s": c.fit_s, "predict_s": c.predict_s} if c.scores else {}
-            writer.writerows(
-                [c.task, c.label, name, f"{value:.10g}"] for name, value in facts.items()
-            )
+        for cell in self.cells:
+            if not cell.scores:
+                continue
+            numbers = {**cell.scores, "fit_s": cell.fit_s, "predict_s": cell.predict_s}
+            names = [spreadsheet_text(cell.task), spreadsheet_text(cell.label)]
+            writer.writerows([*names, name, f"{value:.10g}"] for name, value in numbers.items())
         return out.getvalue()
 
     # -- for people -------------------------------------------------------------------------------

@@ -15,54 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.class_names import ClassName, encode, names_of_fit
 from hcal.methods import Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.metrics.clinical import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.renamed import renamed
+from hcal.rows import Rows
 
 #: The bootstrap draws whole groups. With fewer groups than this it says more about the draw than about the method.
 FEWEST_GROUPS: Final = 20
-
-
-@dataclass(frozen=True)
-class FitRows:
-    """Checked rows with all that belongs to them; a selection of rows selects all of it.
-
-    Attributes
-    ----------
-    scores : array of shape (N, K)
-    y : array of shape (N,)
-        The positions of the classes.
-    weight, groups, by : array of shape (N,), or None
-    names : tuple or None
-        Names of the classes.
-    """
-
-    scores: FloatArray
-    y: IntArray
-    weight: Float64 | None = None
-    groups: IntArray | None = None
-    by: NDArray[Any] | None = None
-    names: tuple[ClassName, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, index: Any) -> FitRows:
-        return FitRows(
-            self.scores[index],
-            self.y[index],
-            None if self.weight is None else self.weight[index],
-            None if self.groups is None else self.groups[index],
-            None if self.by is None else self.by[index],
-            self.names,
-        )
 
 
 @dataclass(frozen=True)
@@ -85,7 +49,8 @@ class CrossFit:
     Attributes
     ----------
     probs : array of shape (N, K)
-        Each row predicted by a fit without its fold (and without its group).
+        Each row predicted by a fit without its fold (and without its group), in the library of the scores; the
+        columns are in the order of ``calibrator.classes_``.
     fold : array of shape (N,)
     calibrator : Calibrator
         Fitted on all rows, with their weights, groups and names of classes: the one to use.
@@ -106,7 +71,7 @@ class CrossFit:
     ((250, 2), True)
     """
 
-    probs: FloatArray
+    probs: Any
     fold: IntArray
     calibrator: Calibrator
     slope: Corrected | None
@@ -193,22 +158,12 @@ def cross_fit(
     CrossFit
     """
     method = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
-    x, origin = inputs.check_logits(scores, input=method.input)
-    names = names_of_fit(classes, y, origin.columns, x.shape[1])
-    rows = FitRows(
-        scores=x,
-        y=inputs.check_labels(encode(y, names), *x.shape),
-        weight=inputs.check_weight(sample_weight, len(x)),
-        groups=inputs.check_groups(groups, len(x)),
-        by=None if by is None else inputs.check_names(by, len(x), "by"),
-        names=names,
+    rows = Rows.of(
+        scores, y, input=method.input, weight=sample_weight, groups=groups, by=by, classes=classes
     )
-    fold = score_folds(x, folds, rows.groups)
-    # The user's own frame, with its names of columns, goes to the calibrator that is returned.
-    final = fit_on(method.clone(), replace(rows, scores=scores))
-    # The scores are checked already, and probabilities have been turned into their logarithms.
-    inner = method.set_params(input="logits" if method.input == "logits" else "log_probs")
-    probs = predict_unseen(inner, rows, rows, fold)[0]
+    fold = score_folds(rows.logits(), folds, rows.groups)
+    final = fit_on(method.clone(), rows)
+    probs = rows.restored(predict_unseen(method, rows, rows, fold)[0])
     if not resamples:
         return CrossFit(probs, fold, final, None, None, 0)
     if rows.groups is not None and (n_groups := len(np.unique(rows.groups))) < FEWEST_GROUPS:
@@ -217,36 +172,34 @@ def cross_fit(
             f"and needs at least {FEWEST_GROUPS}."
         )
         return CrossFit(probs, fold, final, None, None, 0, note)
-    slope, brier, note = _optimism(inner, rows, resamples, random_state)
+    slope, brier, note = _optimism(method, rows, resamples, random_state)
     return CrossFit(probs, fold, final, slope, brier, resamples, note)
 
 
-def fit_on(calibrator: Calibrator, rows: FitRows) -> Calibrator:
+def fit_on(calibrator: Any, rows: Rows) -> Any:
     """Fit a calibrator on rows with all that belongs to them, and return it."""
-    if rows.weight is None and rows.groups is None and rows.by is None and rows.names is None:
-        return calibrator.fit(rows.scores, rows.y)
-    # Labels are positions already, and only integers among the names would be looked up by value.
-    names = rows.names
-    labels: Any = rows.y
-    if names is not None and not isinstance(names[0], str):
-        labels = np.asarray(names)[rows.y]
     if rows.by is not None and takes_segments(calibrator):
-        fit: Any = calibrator.fit
-        fit(rows.scores, labels, rows.weight, groups=rows.groups, classes=names, by=rows.by)
-        return calibrator
-    return calibrator.fit(rows.scores, labels, rows.weight, groups=rows.groups, classes=names)
+        names = rows.names
+        labels = rows.labels if names is None else np.asarray(names)[rows.labels]
+        segments = np.asarray(rows.by.names)[rows.by.codes]
+        return calibrator.fit(
+            rows.scores, labels, rows.weight, groups=rows.groups, classes=names, by=segments
+        )
+    if isinstance(calibrator, Calibrator):
+        return calibrator.fit(rows)
+    return calibrator.fit(rows.scores, rows.labels)
 
 
-def takes_segments(calibrator: Calibrator) -> bool:
+def takes_segments(calibrator: Any) -> bool:
     """Return whether a calibrator fits segments of rows, so that ``by`` belongs to its fit."""
     return "by" in inspect.signature(calibrator.fit).parameters
 
 
-def _predict(fitted: Calibrator, rows: FitRows) -> FloatArray:
+def _predict(fitted: Any, rows: Rows) -> FloatArray:
     """Return the probabilities (N, K) of rows."""
     if rows.by is not None and takes_segments(fitted):
-        predict: Any = fitted.predict_proba
-        return np.asarray(predict(rows.scores, by=rows.by))
+        segments = np.asarray(rows.by.names)[rows.by.codes]
+        return np.asarray(fitted.predict_proba(rows.scores, by=segments))
     return np.asarray(fitted.predict_proba(rows.scores))
 
 
@@ -259,7 +212,7 @@ def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
 
 
 def predict_unseen(
-    calibrator: Calibrator, cal: FitRows, test: FitRows, fold: IntArray | None = None
+    calibrator: Calibrator, cal: Rows, test: Rows, fold: IntArray | None = None
 ) -> tuple[FloatArray, float, float]:
     """Fit on ``cal`` and predict ``test``; with folds, predict each row by a fit without its fold.
 
@@ -301,7 +254,7 @@ def draw_units(unit: IntArray, rng: np.random.Generator) -> IntArray:
 
 
 def _optimism(
-    calibrator: Calibrator, rows: FitRows, resamples: int, seed: int
+    calibrator: Calibrator, rows: Rows, resamples: int, seed: int
 ) -> tuple[Corrected, Corrected, str]:
     """Return slope and Brier score with their optimism, and a note on draws that had no slope."""
     rng = np.random.default_rng(seed)
@@ -338,11 +291,11 @@ def _optimism(
     )
 
 
-def _slope_and_brier(fitted: Calibrator, rows: FitRows) -> Float64:
+def _slope_and_brier(fitted: Calibrator, rows: Rows) -> Float64:
     """Return the slope of a logistic regression on the log-odds (NaN unless K = 2), and the Brier score."""
     probs = _predict(fitted, rows)
     slope = np.nan
     if probs.shape[1] == 2:
         risk = probs[:, 1].astype(np.float64)
-        slope = calibration_line(log_odds_of(risk), rows.y == 1, rows.weight)[1]
-    return np.array([slope, brier_score(probs, rows.y, sample_weight=rows.weight)])
+        slope = calibration_line(log_odds_of(risk), rows.labels == 1, rows.weight)[1]
+    return np.array([slope, brier_score(probs, rows.labels, sample_weight=rows.weight)])

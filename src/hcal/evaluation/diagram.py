@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from hcal.class_names import check_classes, encode
 from hcal.evaluation.curves import (
     BINNINGS,
     Binning,
@@ -22,9 +21,10 @@ from hcal.evaluation.curves import (
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
-from hcal.metrics.sample import as_sample, check_integer
+from hcal.metrics.sample import Sample, as_sample, check_integer
 from hcal.renamed import renamed
 from hcal.results import Result
+from hcal.rows import Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,8 +181,13 @@ def reliability(
         )
     check_integer("resamples", resamples, 20)
     confidence = check_confidence(confidence)
-    names = None if classes is None else check_classes(classes, len(classes))
-    s = as_sample(probs, y if names is None or y is None else encode(y, names), sample_weight)
+    names = None
+    if isinstance(probs, Sample):
+        s = as_sample(probs, y, sample_weight)
+    else:
+        rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight, classes=classes)
+        names = rows.names
+        s = as_sample(rows.scores, rows.y, sample_weight)
     bins = check_bins(bins)
     if level is None:
         level = "positive" if s.k == 2 else "top-label"

@@ -135,7 +135,7 @@ def evaluate(
     rows = Rows.of_predictions(predictor, _needed(scores), input=input, **others)
     other = None
     if baseline is not None:
-        other = Rows.of_predictions(baseline, input=input, like=rows).probs()
+        other = Rows.of_baseline(baseline, rows, input).probs()
     notes = _coincidence(rows, calibration)
     evaluation = evaluate_rows(rows, rows.probs(), settings, baseline=other)
     return replace(evaluation, notes=(*notes, *evaluation.notes))
@@ -434,9 +434,7 @@ def _coincidence(rows: Rows, calibration: Any) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None:
         return []
-    fitted = inputs.check_logits(calibration, input=rows.kind)[0]
-    if fitted.shape[1] != rows.n_classes:
-        return []
+    fitted = Rows.of_scores(calibration, input=rows.kind, like=rows).logits()
     text = leakage.coincidence(fitted, rows.logits())
     if not text:
         return []

@@ -172,6 +172,11 @@ class Evaluation(Result):
         """The value of each metric by its name."""
         return {name: result.value for name, result in self.results.items()}
 
+    def gate_values(self) -> dict[str, float | str]:
+        """Return the values that :func:`hcal.require` can name: the metrics, and their changes by calibration."""
+        changes = {f"change({name})": change.change for name, change in self.differences.items()}
+        return {**self.values, **changes}
+
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
         rows = []

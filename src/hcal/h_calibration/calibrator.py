@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import warnings
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from hcal.extras import load_extra
-from hcal.h_calibration.paper_maps import MixtureMap, Reference, TableMap
+from hcal.h_calibration.definition import ObjectiveSettings
+from hcal.h_calibration.paper_maps import MixtureMap, TableMap
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted
-from hcal.methods.parameters import Between, Count, Seed, parameters
-from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
-from hcal.progress import progress
+from hcal.methods.parameters import Between, Count, NotNegative, Seed, parameters
+from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hcal.h_calibration.trainable_maps import Init, TrainableMap
-    from hcal.h_calibration.training import AdamSettings, TorchLoss, Trained
+    from hcal.h_calibration.training import TorchLoss
 
 Select = Literal["top_label", "class_wise", "score"]
 
-#: The argument of the piecewise maps: the logits minus the largest of the row, as in the paper. The published code uses
-#: log-softmax for all maps; docs/paper.md compares both.
-PIECEWISE_REFERENCE: Reference = "largest"
+#: The parameters of :class:`HCalibrator` that are constants of the h loss.
+_CONSTANTS = ("window", "epsilon", "clusters")
 
 
 @parameters
@@ -41,13 +35,23 @@ class HCalibrator(Calibrator):
     Parameters
     ----------
     select : {"top_label", "class_wise", "score"}
-        The error of the calibration set that chooses epoch and map: the debiased top-label ECE, the class-wise ECE
-        (CWECE_a) or the NLL. With many classes the class-wise error is lowest for nearly uniform predictions; the fit
-        warns if it chose such a map (docs/why-not-the-papers-selector.md).
+        The error of the calibration set that chooses epoch and map: the debiased top-label ECE, the class-wise
+        ECE (CWECE_a) or the NLL. The debiased ECE is signed, as in the published code: its least value can be
+        below 0, and it is not the one nearest to 0. With many classes the class-wise error is lowest for nearly
+        uniform predictions; the fit warns if it chose such a map (docs/why-not-the-papers-selector.md).
     maps : "all", str, or sequence of str
         The paper's twelve, or some of them: ``piecewise-z``, ``monotonic-h``, ``ensemble-m``.
     epochs : int
         The most epochs for each map; training usually stops earlier.
+    window : int
+        M, the number of consecutive events in a window of the h loss.
+    epsilon : float
+        ε, the error of a window that the h loss tolerates.
+    clusters : int
+        Number of clusters of the k-means that weights the windows.
+    loss : {"h", "nll"} or callable
+        The objective. A callable takes probabilities (N, K) and labels (N,), both tensors, and returns a scalar
+        tensor. ``window``, ``epsilon`` and ``clusters`` are constants of the h loss and are refused with another.
     input : {"logits", "probs", "log_probs"}
     device : str, optional
         Where to train, such as ``"cuda"``; the CPU by default.
@@ -60,16 +64,18 @@ class HCalibrator(Calibrator):
 
     Attributes
     ----------
-    info_ : dict
-        The chosen ``map`` and ``epoch``, the ``candidates`` with their scores, the ``loss_curve`` of the chosen map,
-        and ``collapsed``, which says why that map counts as nearly uniform (empty if it does not).
+    fit_ : FitRecord
+        ``fit_.details`` has the chosen ``map`` and ``epoch``, the ``candidates`` with their scores, and
+        ``collapsed``, which says why that map counts as nearly uniform (empty if it does not). ``fit_.history``
+        has, for every epoch of the chosen map, the ``loss``, the equal-width error ``ece_ew`` that the schedule
+        follows, and the error that chose, all of the calibration set.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(0, 2, (400, 3))
     >>> y = (logits + rng.gumbel(size=(400, 3))).argmax(axis=1)
-    >>> cal = HCalibrator(maps="piecewise-1", epochs=300).fit(3 * logits, y)
+    >>> cal = HCalibrator(maps="piecewise-1", epochs=300, window=100).fit(3 * logits, y)
     >>> cal.fit_.after["nll"] < cal.fit_.before["nll"]
     True
     """
@@ -87,171 +93,79 @@ class HCalibrator(Calibrator):
     select: Select = "top_label"
     maps: str | tuple[str, ...] = "all"
     epochs: Annotated[int, Between(1, 10**6)] = 2000
+    window: Count = ObjectiveSettings.window
+    epsilon: NotNegative = ObjectiveSettings.epsilon
+    clusters: Count = ObjectiveSettings.clusters
+    loss: Literal["h", "nll"] | Callable[..., Any] = "h"
     device: str | None = None
     batch_size: Count | None = None
     random_state: Seed = 0
     verbose: bool = False
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
         load_extra("training 'h'", "torch", "torch")
-        from hcal.h_calibration.trainable_maps import PAPER_MAPS
+        from hcal.h_calibration.candidates import TrainingPlan, train_candidates
         from hcal.h_calibration.training import AdamSettings
 
-        if weight is not None:
-            if not np.array_equal(weight, np.rint(weight)):
-                raise ValueError(
-                    "'h' takes sample_weight of integers only: windows are runs of rows"
-                )
-            copies = weight.astype(np.int64)
-            x, y = np.repeat(x, copies, axis=0), np.repeat(y, copies)
-        names = (
-            PAPER_MAPS
-            if self.maps == "all"
-            else [self.maps]
-            if isinstance(self.maps, str)
-            else self.maps
+        x, y = _copies(rows)
+        plan = TrainingPlan(
+            maps=self._map_names(),
+            select=[self.select],
+            objective=self._objective(),
+            adam=AdamSettings(epochs=self.epochs, batch_size=self.batch_size),
+            device=self.device or "cpu",
+            random_state=self.random_state,
+            verbose=self.verbose,
         )
-        fitted = train_candidates(
-            x, y, names, select=[self.select], settings=AdamSettings(epochs=self.epochs, batch_size=self.batch_size),
-            device=self.device or "cpu", random_state=self.random_state, verbose=self.verbose,
-        )[self.select]  # fmt: skip
-        if why := fitted.details["collapsed"]:
-            words = (
-                f"h: the map chosen by select={self.select!r} is nearly uniform ({why}): do not use its "
-                "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
-                "select='score' or 'top_label' does not."
-            )
-            warnings.warn(words, CalibrationWarning, stacklevel=4)
+        fitted = train_candidates(x, y, plan)[self.select]
+        self._warn_of_collapse(fitted.details["collapsed"])
         return fitted
 
+    def _map_names(self) -> tuple[str, ...]:
+        from hcal.h_calibration.trainable_maps import PAPER_MAPS
 
-@dataclass(frozen=True)
-class Candidate:
-    """A trained map."""
+        if self.maps == "all":
+            return PAPER_MAPS
+        return (self.maps,) if isinstance(self.maps, str) else self.maps
 
-    name: str
-    module: TrainableMap
-    reference: Reference
-    trained: Trained
+    def _objective(self) -> TorchLoss:
+        """Return the loss as a function of tensors."""
+        from hcal.h_calibration.loss import HCalibrationLoss
+        from hcal.h_calibration.training import torch_nll
 
-    def record(self, select: str) -> dict[str, Any]:
-        """Return its entry in ``info_``."""
-        best, done = self.trained.best[select], self.trained
-        told = {"map": self.name, "score": best.score, "epoch": best.epoch}
-        return told | {"epochs": done.epochs, "stopped": done.stopped}
+        if self.loss == "h":
+            return HCalibrationLoss(
+                window=self.window, epsilon=self.epsilon, clusters=self.clusters
+            )
+        for name in _CONSTANTS:
+            value = getattr(self, name)
+            if value != getattr(ObjectiveSettings, name):
+                raise ValueError(
+                    f"{name}={value!r} is a constant of the h loss and has no effect with another loss: "
+                    f"leave {name} out, or pass loss='h'"
+                )
+        if callable(self.loss):
+            return self.loss
+        return torch_nll
 
-
-def train_candidates(
-    x: Float64,
-    y: IntArray,
-    names: Sequence[str],
-    *,
-    select: Sequence[str] = ("top_label",),
-    settings: AdamSettings | None = None,
-    objective: TorchLoss | None = None,
-    reference: Reference = PIECEWISE_REFERENCE,
-    init: Init = "published",
-    device: str = "cpu",
-    random_state: int = 0,
-    verbose: bool = False,
-) -> dict[str, Fitted]:
-    """Train maps once and return, for each selector, the best epoch of the best map.
-
-    Parameters
-    ----------
-    x : array of shape (N, K)
-        Logits.
-    y : array of shape (N,)
-    names : sequence of str
-        Names from :data:`hcal.h_calibration.trainable_maps.PAPER_MAPS`, or other sizes of these families.
-    select : sequence of {"top_label", "class_wise", "score"}
-    settings : AdamSettings, optional
-    objective : callable, optional
-        (probabilities, labels) ↦ scalar tensor; the h loss with the paper's constants by default.
-    reference : {"largest", "log_softmax"}
-        The argument of piecewise maps.
-    init : {"published", "identity"}
-        Where training starts.
-
-    Returns
-    -------
-    dict of str to Fitted
-    """
-    import torch
-
-    from hcal.h_calibration.loss import HCalibrationLoss
-    from hcal.h_calibration.trainable_maps import build_trainable
-    from hcal.h_calibration.training import SELECTORS, AdamSettings, train
-
-    if not names:
-        raise ValueError("maps must name at least one map")
-    s = settings or AdamSettings()
-    y_there = torch.as_tensor(y, device=device)
-    inputs: dict[Reference, Tensor] = {
-        "log_softmax": _on(log_softmax(x), device),
-        "largest": _on(x - x.max(axis=1, keepdims=True), device),
-    }
-    candidates = []
-    with progress("h-calibration", len(names) * s.epochs, verbose=verbose) as advance:
-        for name in names:
-            # a candidate's start depends on its name, not on which others are listed
-            seed = random_state + zlib.crc32(name.encode()) % 1_000_000
-            own: Reference = reference if name.startswith("piecewise") else "log_softmax"
-            module = build_trainable(name, inputs[own], init=init, random_state=seed).to(device)
-            trained = train(
-                module, inputs[own], y_there, objective or HCalibrationLoss(),
-                select={each: SELECTORS[each] for each in select}, settings=s, random_state=seed,
-                tick=lambda: advance(1),
-            )  # fmt: skip
-            candidates.append(Candidate(name, module, own, trained))
-            advance(s.epochs - trained.epochs)
-    return {each: _winner(candidates, each, inputs, y) for each in select}
+    def _warn_of_collapse(self, reason: str) -> None:
+        if not reason:
+            return
+        warnings.warn(
+            f"h: the map chosen by select={self.select!r} is nearly uniform ({reason}): do not use its "
+            "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
+            "select='score' or 'top_label' does not.",
+            CalibrationWarning,
+            stacklevel=5,
+        )
 
 
-def _on(x: FloatArray, device: str) -> Tensor:
-    import torch
-
-    return torch.as_tensor(np.clip(x, -1e30, 1e30).astype(np.float32), device=device)
-
-
-def _winner(
-    candidates: list[Candidate], select: str, inputs: dict[Reference, Tensor], y: IntArray
-) -> Fitted:
-    winner = min(candidates, key=lambda c: c.trained.best[select].score)
-    best = winner.trained.best[select]
-    winner.module.load_state_dict(best.parameters)
-    probs = winner.module(inputs[winner.reference]).detach().cpu().numpy()
-    before = inputs["log_softmax"].cpu().numpy()
-    info = {
-        "select": select,
-        "map": winner.name,
-        "epoch": best.epoch,
-        "candidates": [c.record(select) for c in candidates],
-        "collapsed": _collapsed(probs, y, before),
-    }
-    converged = winner.trained.stopped
-    message = f"{winner.name} was still improving after {winner.trained.epochs} epochs"
-    return Fitted(
-        winner.module.fitted(winner.reference),
-        converged,
-        "" if converged else message,
-        details=info,
-        history={"loss": winner.trained.losses},
-    )
-
-
-def _collapsed(probs: FloatArray, y: IntArray, before: FloatArray) -> str:
-    """Return why probabilities count as nearly uniform, or an empty string; ``before`` are log-probabilities."""
-    k, own = probs.shape[1], (np.arange(len(y)), y)
-    accuracy, confidence = (
-        float((probs.argmax(axis=1) == y).mean()),
-        float(probs.max(axis=1).mean()),
-    )
-    nll = -float(np.log(np.maximum(probs[own], np.finfo(np.float32).tiny)).mean())
-    worse = nll > -1.1 * float(before[own].mean()) and confidence < accuracy - 0.2
-    if not worse and not (confidence < 3 / k and accuracy > 10 / k):
-        return ""
-    return f"mean confidence {confidence:.3g}, accuracy {accuracy:.3g}, NLL {nll:.3g}"
+def _copies(rows: Rows) -> tuple[Float64, IntArray]:
+    """Return logits and labels with every row as often as its weight says."""
+    x: Float64 = rows.x
+    if rows.weight is None:
+        return x, rows.labels
+    if not np.array_equal(rows.weight, np.rint(rows.weight)):
+        raise ValueError("'h' takes sample_weight of integers only: windows are runs of rows")
+    counts = rows.weight.astype(np.int64)
+    return np.repeat(x, counts, axis=0), np.repeat(rows.labels, counts)

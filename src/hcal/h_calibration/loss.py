@@ -75,20 +75,6 @@ class HCalibrationLoss(torch.nn.Module):
         )
         self.events = family_of(events)
 
-    @classmethod
-    def published(cls, **keywords: Any) -> torch.nn.Module:
-        """Return the published code's variant; see :class:`hcal.h_calibration.published.PublishedLoss`.
-
-        Examples
-        --------
-        >>> loss = HCalibrationLoss.published(window=2)
-        >>> loss(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])).ndim
-        0
-        """
-        from hcal.h_calibration.published import PublishedLoss
-
-        return PublishedLoss(**keywords)
-
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         wide = check_tensors(probs, y, values=self.check)

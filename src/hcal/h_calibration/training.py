@@ -1,26 +1,33 @@
 """Train a map on an objective by Adam, with a plateau schedule and early stopping; the best epoch is kept.
 
-The scores of an epoch are the metrics of the same names in :mod:`hcal.metrics`, written in torch so that they run on
-the device of the probabilities. Tests check that both give the same numbers.
+The scores of an epoch are the metrics of the same names in :mod:`hcal.metrics`, written in torch so that they
+run on the device of the probabilities; with two classes too, they judge the predicted class, as the paper does.
+Tests check that both give the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hcal.compiled import one_openmp_thread
-from hcal.h_calibration.trainable_maps import TrainableMap, range_sums
+from hcal.h_calibration.trainable_maps import CellOrder, TrainableMap, range_sums
 from hcal.solvers.optimise import Best
 
 #: A function of probabilities (N, K) and labels (N,) that returns a scalar tensor; as a score, lower is better.
 TorchLoss = Callable[[Tensor, Tensor], Tensor]
 
+#: The names in the history of a training beside those of the selectors: the loss, and what the schedule follows.
+LOSS = "loss"
+MONITOR = "ece_ew"
+
 _BINS = 15
+#: With fewer events than this, a second thread slows the short operations of an epoch down.
 _PARALLEL_EVENTS = 2_000_000
 
 
@@ -39,6 +46,8 @@ class AdamSettings:
         Epochs without a better monitor until the learning rate is halved.
     patience : int
         Epochs without a better monitor until training stops.
+    ties : {"first", "last"}
+        Which of two epochs with equal scores is kept; the published code keeps the last.
 
     Examples
     --------
@@ -51,6 +60,7 @@ class AdamSettings:
     batch_size: int | None = None
     plateau: int = 20
     patience: int = 160
+    ties: Literal["first", "last"] = "first"
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,17 @@ class BestEpoch:
 
 @dataclass
 class Trained:
-    """The result of a training."""
+    """The result of a training.
 
-    best: dict[str, BestEpoch] = field(default_factory=dict)  # by the name of the selector
-    epochs: int = 0  # how many were run
-    stopped: bool = False  # whether training ended by itself, before the limit of epochs
-    losses: list[float] = field(default_factory=list)  # one value an epoch
+    ``best`` is by the name of the selector, ``epochs`` says how many were run, and ``stopped`` whether training
+    ended by itself, before the limit of epochs. ``history`` has one value an epoch of the loss, of the monitor,
+    and of each selector.
+    """
+
+    best: dict[str, BestEpoch] = field(default_factory=dict)
+    epochs: int = 0
+    stopped: bool = False
+    history: dict[str, list[float]] = field(default_factory=dict)
 
 
 def train(
@@ -85,9 +100,9 @@ def train(
 ) -> Trained:
     """Train ``module`` in place and keep, for each selector, the epoch with the best score on the training set.
 
-    With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then used for the
-    next step. The untrained map is no candidate, as in the published code. The schedule and early stopping follow the
-    equal-width top-label error.
+    With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then used
+    for the next step. The untrained map is no candidate, as in the published code. The schedule and early
+    stopping follow the equal-width top-label error.
 
     Parameters
     ----------
@@ -101,7 +116,7 @@ def train(
     random_state : int
         Seed of the order of mini-batches.
     tick : callable, optional
-        Called once an epoch.
+        Called once an epoch, when the module has the parameters of that epoch.
 
     Examples
     --------
@@ -112,56 +127,119 @@ def train(
     >>> round(module(x)[0, 1].item(), 2)
     0.75
     """
-    s = settings or AdamSettings()
-    scores = [epoch_ece_ew, *select.values()]
-    # On a GPU, one kernel launch updates all parameters.
-    optimiser = torch.optim.Adam(module.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
-    draw = torch.Generator().manual_seed(random_state)
-    small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
-    result, stop = Trained(), Best(s.patience)
+    settings = settings or AdamSettings()
+    stop = Best(settings.patience)
+    result = Trained(history={name: [] for name in (LOSS, MONITOR, *select)})
+    with _threads_for(x):
+        loop = _Loop(module, x, y, objective, settings, random_state)
+        for epoch in range(1, settings.epochs + 1):
+            loss = loop.step()
+            values = loop.values(loss, select)
+            monitor = values[MONITOR]
 
-    def step(probs: Tensor, labels: Tensor) -> Tensor:
-        optimiser.zero_grad(set_to_none=True)
-        loss = objective(probs, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        return loss.detach() * (len(labels) / len(y))
-
-    def forward(rows: Tensor) -> Tensor:
-        probs: Tensor = module(rows, module.cell_order(rows) if rows.is_cuda else None)
-        return probs
-
-    with (
-        one_openmp_thread() if small else nullcontext()
-    ):  # more threads would slow short operations down
-        order = module.cell_order(x) if x.is_cuda else None
-        probs = module(x, order)
-        for _ in range(s.epochs):
-            if s.batch_size is None or s.batch_size >= len(y):
-                total = step(probs, y)
-            else:
-                batches = torch.split(torch.randperm(len(y), generator=draw), s.batch_size)
-                total = torch.stack([step(forward(x[rows]), y[rows]) for rows in batches]).sum()
-            probs = module(x, order)
-            values = torch.stack(
-                [v.double() for v in (total, *(f(probs.detach(), y) for f in scores))]
-            )
-            loss, watched, *measured = (float(v) for v in values.tolist())
-            result.epochs += 1
-            result.losses.append(loss)
-            for name, score in zip(select, measured, strict=True):
-                if name not in result.best or score < result.best[name].score:
-                    state = {k: v.detach().clone() for k, v in module.state_dict().items()}
-                    result.best[name] = BestEpoch(score, result.epochs, state)
-            schedule.step(watched)
+            result.epochs = epoch
+            _keep(result, values, module, settings.ties)
+            loop.schedule.step(monitor)
             tick()
-            result.stopped = stop.over(watched, result.epochs)
+
+            result.stopped = stop.over(monitor, epoch)
             if result.stopped:
                 break
+
     if result.best:
-        module.load_state_dict(next(iter(result.best.values())).parameters)
+        first = next(iter(result.best.values()))
+        module.load_state_dict(first.parameters)
     return result
+
+
+class _Loop:
+    """The state of a training: the optimiser, its schedule, and the probabilities after the last step."""
+
+    def __init__(
+        self,
+        module: TrainableMap,
+        x: Tensor,
+        y: Tensor,
+        objective: TorchLoss,
+        settings: AdamSettings,
+        random_state: int,
+    ) -> None:
+        self.module = module
+        self.x = x
+        self.y = y
+        self.objective = objective
+        # On a GPU, one kernel launch updates all parameters.
+        self.optimiser = torch.optim.Adam(
+            module.parameters(), lr=settings.learning_rate, fused=x.is_cuda or None
+        )
+        self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self.optimiser, factor=0.5, patience=settings.plateau
+        )
+        batch_size = settings.batch_size
+        self.batch_size = None if batch_size is None or batch_size >= len(y) else batch_size
+        self.generator = torch.Generator().manual_seed(random_state)
+        self.order: CellOrder | None = module.cell_order(x) if x.is_cuda else None
+        self.probs: Tensor = module(x, self.order)
+
+    def step(self) -> Tensor:
+        """Train one epoch and return its mean loss."""
+        if self.batch_size is None:
+            loss = self._descend(self.probs, self.y)
+        else:
+            loss = self._batches(self.batch_size)
+        self.probs = self.module(self.x, self.order)
+        return loss
+
+    def values(self, loss: Tensor, select: Mapping[str, TorchLoss]) -> dict[str, float]:
+        """Return the loss of an epoch, and the monitor and the selectors after its last step."""
+        functions = {MONITOR: epoch_ece_ew, **select}
+        probs = self.probs.detach()
+        scores = [score(probs, self.y).double() for score in functions.values()]
+        # One transfer from the device for all values.
+        values = torch.stack([loss.double(), *scores]).tolist()
+        return dict(zip((LOSS, *functions), values, strict=True))
+
+    def _batches(self, batch_size: int) -> Tensor:
+        """Take a step for every mini-batch."""
+        n_rows = len(self.y)
+        shuffled = torch.randperm(n_rows, generator=self.generator)
+        total = torch.zeros((), device=self.x.device)
+        for rows in torch.split(shuffled, batch_size):
+            x = self.x[rows]
+            order = self.module.cell_order(x) if x.is_cuda else None
+            probs = self.module(x, order)
+            total += self._descend(probs, self.y[rows]) * (len(rows) / n_rows)
+        return total
+
+    def _descend(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Take one step of the optimiser and return the loss before it."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self.objective(probs, y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        return loss.detach()
+
+
+def _threads_for(x: Tensor) -> AbstractContextManager[object]:
+    small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
+    return one_openmp_thread() if small else nullcontext()
+
+
+def _keep(result: Trained, values: Mapping[str, float], module: TrainableMap, ties: str) -> None:
+    """Add the values of an epoch to the history, and keep its parameters where it is the best."""
+    for name, value in values.items():
+        result.history[name].append(value)
+    for name in values:
+        if name in (LOSS, MONITOR):
+            continue
+        score = values[name]
+        best = result.best.get(name)
+        better = best is None or score < best.score
+        if better or (ties == "last" and best is not None and score == best.score):
+            parameters = {
+                key: tensor.detach().clone() for key, tensor in module.state_dict().items()
+            }
+            result.best[name] = BestEpoch(score, result.epochs, parameters)
 
 
 def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
@@ -170,37 +248,40 @@ def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
     >>> epoch_ece_ew(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).item()
     0.25
     """
-    conf, label = probs.max(dim=1)
-    gap = conf.double() - (label == y).double()
+    confidence, predicted = probs.max(dim=1)
+    gap = confidence.double() - (predicted == y).double()
     sums = torch.zeros(_BINS, dtype=torch.float64, device=probs.device)
-    return sums.index_add_(0, _bin_of(conf), gap).abs().sum() / len(y)
+    return sums.index_add_(0, _bin_of(confidence), gap).abs().sum() / len(y)
 
 
 def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
-    """Return the debiased equal-mass top-label error (signed).
+    """Return the debiased equal-mass top-label error, which is signed: it can be below 0.
 
     >>> epoch_dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
     0.0
     """
-    n = len(y)
-    conf, label = probs.max(dim=1)
-    conf, order = conf.double().sort(stable=True)
-    hit = (label == y)[order].double()
-    cuts = (
-        (torch.arange(_BINS + 1, device=probs.device, dtype=torch.float64) * n / _BINS)
-        .round()
-        .long()
-    )
-    size = cuts.diff().double()
+    n_rows = len(y)
+    confidence, predicted = probs.max(dim=1)
+    confidence, order = confidence.double().sort(stable=True)
+    hits = (predicted == y)[order].double()
+
+    bins = torch.arange(_BINS + 1, device=probs.device, dtype=torch.float64)
+    edges = (bins * n_rows / _BINS).round().long()
+    size = edges.diff().double()
     full = size > 0
     size = size.clamp_min(1)
-    acc, mean = (range_sums(v, cuts) / size for v in (hit, conf))
-    mu, sigma = acc - mean, (acc * (1 - acc) / size).clamp_min(0).sqrt()
-    plug_in = (size * full * mu.abs()).sum() / n
-    z = mu / sigma.clamp_min(1e-300)
+    accuracy = range_sums(hits, edges) / size
+    mean_confidence = range_sums(confidence, edges) / size
+
+    # The expected absolute error of a bin whose accuracy is normal around the one that was observed.
+    gap = accuracy - mean_confidence
+    deviation = (accuracy * (1 - accuracy) / size).clamp_min(0).sqrt()
+    z = gap / deviation.clamp_min(1e-300)
     density = torch.exp(-0.5 * z**2) * (2 / torch.pi) ** 0.5
-    folded = sigma * density + mu * torch.erf(z / 2**0.5)
-    expected = torch.where(sigma > 0, folded, mu.abs())
+    folded = deviation * density + gap * torch.erf(z / 2**0.5)
+    expected = torch.where(deviation > 0, folded, gap.abs())
+
+    plug_in = (size * full * gap.abs()).sum() / n_rows
     return 2 * plug_in - (expected * full).sum() / full.sum()
 
 
@@ -212,28 +293,30 @@ def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
     >>> epoch_cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
     0.0
     """
-    n, k = probs.shape
+    n_rows, n_classes = probs.shape
     row, column = torch.nonzero(probs > 1 / _BINS, as_tuple=True)
     value = probs[row, column]
     gap = value.double() - (y[row] == column).double()
-    cells = torch.zeros(k * _BINS, dtype=torch.float64, device=probs.device)
-    cells = cells.index_add_(0, column * _BINS + _bin_of(value), gap).reshape(k, _BINS)
-    own = probs.gather(1, y[:, None])[:, 0]
-    marks = torch.zeros(k, dtype=torch.float64, device=probs.device).index_add_(
-        0, y, (own > 0).double()
-    )
-    cells[:, 0] += probs.sum(dim=0, dtype=torch.float64) - marks - cells.sum(dim=1)
-    return cells.abs().sum() / (n * k)
+    sums = torch.zeros(n_classes * _BINS, dtype=torch.float64, device=probs.device)
+    sums = sums.index_add_(0, column * _BINS + _bin_of(value), gap).reshape(n_classes, _BINS)
+
+    # The first bin holds what the others leave of each column.
+    marks = torch.bincount(y, minlength=n_classes).double()
+    sums[:, 0] += probs.sum(dim=0, dtype=torch.float64) - marks - sums.sum(dim=1)
+    return sums.abs().sum() / (n_rows * n_classes)
 
 
 def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
-    """Return the mean negative log-likelihood, differentiable; probabilities are at least the smallest normal number.
+    """Return the mean negative log-likelihood, differentiable.
+
+    Probabilities count as at least the smallest normal number of their type.
 
     >>> torch_nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
     0.6931471805599453
     """
-    own = probs.gather(1, y[:, None])
-    return -own.clamp_min(torch.finfo(probs.dtype).tiny).double().log().mean()
+    label_probability = probs.gather(1, y[:, None])
+    smallest = torch.finfo(probs.dtype).tiny
+    return -label_probability.clamp_min(smallest).double().log().mean()
 
 
 #: The paper's selectors, by name.
@@ -245,6 +328,6 @@ SELECTORS: dict[str, TorchLoss] = {
 
 
 def _bin_of(values: Tensor) -> Tensor:
-    """Return the equal-width bin of each value; values slightly above 1, from rounding, belong to the last bin."""
+    """Return the equal-width bin of each value; values slightly above 1, from rounding, are in the last."""
     edges = torch.linspace(0, 1, _BINS + 1, dtype=torch.float64, device=values.device)
     return (torch.bucketize(values.double(), edges) - 1).clamp(0, _BINS - 1)

@@ -24,6 +24,11 @@ from hcal.text import one_line
 TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
 #: A file or folder whose name begins with a point or an underscore.
 _HIDDEN: Final = re.compile(r"/[._]")
+#: Compressed content is not unpacked whole where it declares more bytes than this, …
+MOST_UNPACKED: Final = 2 * 2**30
+#: … or more than this many times the bytes of its file, unless it is small all the same.
+MOST_GROWTH: Final = 1000
+GROWTH_ALLOWED: Final = 256 * 2**20
 
 
 def files_of(source: Any) -> list[Path]:
@@ -126,18 +131,37 @@ def check_memory(name: str, needed: float) -> None:
         raise ValueError(f"{words}: read it by blocks (--batch-rows 65536)")
 
 
+def check_unpacked(name: str, unpacked: float, packed: int) -> None:
+    """Refuse compressed content that would be unpacked to far more than a file seems to hold, before it is unpacked.
+
+    Both sizes are in bytes: what the file declares, and what it takes on the disk.
+
+    >>> check_unpacked("a.npz", 10_000_000, 500_000)
+    >>> check_unpacked("a.npz", 3.9e9, 962)
+    Traceback (most recent call last):
+    ...
+    ValueError: a.npz has 0.0 MB, and would be unpacked to 3,900 MB in memory: ...
+    """
+    is_bomb = unpacked > packed * MOST_GROWTH and unpacked > GROWTH_ALLOWED
+    if unpacked <= MOST_UNPACKED and not is_bomb:
+        return
+    raise ValueError(
+        f"{name} has {packed / 1e6:,.1f} MB, and would be unpacked to {unpacked / 1e6:,.0f} MB in memory: "
+        "if you trust it, read it by blocks (--batch-rows 65536)"
+    )
+
+
 def _available_memory() -> int:
     """Return the bytes that this process can still allocate, as far as the system tells."""
-    found = [2**62]
+    limits = [2**62]
     with suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
-        found.append(1024 * int(text.split("MemAvailable:")[1].split()[0]))
+        limits.append(1024 * int(text.split("MemAvailable:")[1].split()[0]))
     with suppress(OSError, ValueError):  # a container without a limit says "max"
-        limit, used = (
-            int(Path(f"/sys/fs/cgroup/memory.{n}").read_text()) for n in ("max", "current")
-        )
-        found.append(limit - used)
-    return max(min(found), 1)
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        limits.append(limit - used)
+    return max(min(limits), 1)
 
 
 def parse_json(text: bytes | str, where: str) -> Any:
@@ -208,9 +232,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(
         f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{target.suffix[:32]}"
     )
-    temporary.touch(
-        exist_ok=False
-    )  # the kernel applies the umask, which Python cannot read without changing it
+    try:
+        # The kernel applies the umask, which Python cannot read without changing it.
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise OSError(f"cannot write {one_line(path)}: {reason} (in its folder)") from None
     mode = temporary.stat().st_mode & 0o777 if old is None else old
     try:
         # Before anything is written: the replacement of a private file must never be readable by others.

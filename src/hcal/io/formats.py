@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hcal.class_names import is_number
 from hcal.extras import load_extra
-from hcal.io.files import check_memory, parse_json, size_of
+from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
 from hcal.text import one_line, quoted
@@ -37,6 +37,8 @@ Block = dict[str, Any]
 Openers = dict[str, Callable[[], Any]]
 _MARK_BYTES: Final = 2**22
 _LONGEST_LINE: Final = 2**24
+#: The longest text of a cell of a parquet or feather file, in bytes.
+_LONGEST_TEXT: Final = 2**16
 #: The most cells that are held as text at the same time: each takes some 60 bytes.
 _CELLS: Final = 2**20
 
@@ -52,8 +54,8 @@ class Stored:
     dtype: np.dtype[Any]
     fortran: bool
     offset: int
-    #: Whether it is compressed: then reading some rows reads everything before them too.
-    packed: bool = False
+    #: The bytes that it takes in the file where it is compressed: then reading some rows reads all before them too.
+    packed: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -63,17 +65,21 @@ class Stored:
     @cached_property
     def _columns(self) -> NDArray[Any]:
         """The whole of a compressed array that is stored column by column."""
+        if self.packed is not None:
+            check_unpacked("it", self.nbytes, self.packed)
         check_memory("it", self.nbytes)
         return self._read(0, math.prod(self.shape)).reshape(self.shape, order="F")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        a, b, _ = rows.indices(self.shape[0])
-        width, shape = math.prod(self.shape[1:]), (b - a, *self.shape[1:])
+        first, stop, _ = rows.indices(self.shape[0])
+        n_rows = stop - first
+        width = math.prod(self.shape[1:])
+        shape = (n_rows, *self.shape[1:])
         if not self.fortran or width < 2:
-            return self._read(a * width, (b - a) * width).reshape(shape)
-        if self.packed:
+            return self._read(first * width, n_rows * width).reshape(shape)
+        if self.packed is not None:
             return self._columns[rows]
-        columns = [self._read(c * self.shape[0] + a, b - a) for c in range(width)]
+        columns = [self._read(column * self.shape[0] + first, n_rows) for column in range(width)]
         return np.stack(columns, axis=1).reshape(shape, order="F")
 
     def _read(self, first: int, count: int) -> NDArray[Any]:
@@ -89,26 +95,25 @@ class Stored:
         return flat.view(np.uint8) != 0 if self.dtype.kind == "b" else flat
 
 
-def _header(file: Any, size: int, **options: Any) -> Stored:
+def _header(file: Any, size: int, packed: int | None = None) -> Stored:
     """Read the header of an ``.npy`` of ``size`` bytes; only numbers and text are accepted."""
-    read = (
-        npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    )
+    is_first_version = npy.read_magic(file) == (1, 0)
+    read = npy.read_array_header_1_0 if is_first_version else npy.read_array_header_2_0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # headers that Python 2 wrote are fine
         shape, fortran, dtype = read(file)
-    found = Stored(file, shape, dtype, fortran, file.tell(), **options)
+    stored = Stored(file, shape, dtype, fortran, file.tell(), packed)
     if dtype.hasobject:
         raise ValueError(
             "it holds Python objects, which are never unpickled; save plain numeric arrays"
         )
     if dtype.kind not in "biufU":
         raise ValueError(f"it holds {dtype}, not numbers")
-    if any(n < 0 for n in shape) or found.nbytes > size - found.offset:
+    if any(n < 0 for n in shape) or stored.nbytes > size - stored.offset:
         raise ValueError(
             f"the header of an array claims the shape {shape}, for which there are too few bytes"
         )
-    return found
+    return stored
 
 
 def _open_npy(file: BinaryIO) -> Openers:
@@ -116,24 +121,29 @@ def _open_npy(file: BinaryIO) -> Openers:
 
 
 def _open_npz(file: BinaryIO) -> Openers:
-    archive, found = zipfile.ZipFile(file), Openers()
+    archive = zipfile.ZipFile(file)
+    openers = Openers()
     for entry in archive.infolist():
         key = entry.filename.removesuffix(".npy")
-        if key in found:
+        if key in openers:
             raise ValueError(f"it holds two arrays named {key!r}")
-        found[key] = cache(partial(_open_entry, file, archive, entry))
-    return found
+        openers[key] = cache(partial(_open_entry, file, archive, entry))
+    return openers
 
 
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``; one that is not compressed is read from its place in the file."""
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # Python's zipfile unpacks these in one step, however much comes out.
+        raise ValueError("it is compressed in another way than numpy does: use np.savez_compressed")
     stream = archive.open(entry)
-    begin = (
-        file.tell()
-    )  # zipfile has just read the entry's own header, so that the array begins here
-    packed = entry.compress_type != zipfile.ZIP_STORED or file.read(6) != npy.MAGIC_PREFIX
-    found = _header(stream, entry.file_size, packed=packed)
-    return found if packed else replace(found, file=file, offset=begin + found.offset)
+    # zipfile has just read the entry's own header, so that the array begins here.
+    begin = file.tell()
+    is_packed = entry.compress_type != zipfile.ZIP_STORED or file.read(6) != npy.MAGIC_PREFIX
+    if is_packed:
+        return _header(stream, entry.file_size, packed=entry.compress_size)
+    stored = _header(stream, entry.file_size)
+    return replace(stored, file=file, offset=begin + stored.offset)
 
 
 def _open_pickle(file: BinaryIO) -> Openers:
@@ -160,8 +170,8 @@ class ArrayRows:
     @property
     def made_by(self) -> str:
         """The calibrator that made the probabilities, if the file says so."""
-        said = MODEL in self.names and self.array(MODEL).shape == (1,)
-        return str(self.array(MODEL)[:][0]) if said else ""
+        names_its_model = MODEL in self.names and self.array(MODEL).shape == (1,)
+        return str(self.array(MODEL)[:][0]) if names_its_model else ""
 
     def follow(self, plan: Plan) -> None:
         """Count rows as the scores of a plan have them: one per pixel if they are dense."""
@@ -188,12 +198,16 @@ class ArrayRows:
         return [n for n in others if self.array(n).shape[:1] == length]
 
     def n_bytes(self, columns: Sequence[str]) -> int:
-        """Return the memory that columns take."""
+        """Return the memory that columns take; refuse compressed ones that declare far more than the file holds."""
+        for array in map(self.array, columns):
+            packed = getattr(array, "packed", None)
+            if packed is not None:
+                check_unpacked("it", array.nbytes, packed)
         return sum(self.array(name).nbytes for name in columns)
 
     def cuts(self, columns: Sequence[str], step: int) -> list[Cut]:
         """Return where pieces of about ``step`` rows begin."""
-        if any(getattr(self.array(name), "packed", False) for name in columns):
+        if any(getattr(self.array(name), "packed", None) is not None for name in columns):
             return [(0, 0)]
         return [
             (row, 0) for row in range(0, self.count(columns), -(-step // self.pixels) * self.pixels)
@@ -254,16 +268,18 @@ class TableRows:
         return [name for name in self.names if name not in columns]
 
     def n_bytes(self, columns: Sequence[str]) -> int:
-        """Return about how much memory columns take."""
-        return max(8 * self.marks[-1][0] * len(columns), size_of(self.file))
+        """Return about how much memory columns take; refuse far more than the file can hold."""
+        n_bytes = 8 * self.marks[-1][0] * len(columns)
+        check_unpacked("it", n_bytes, size_of(self.file))
+        return max(n_bytes, size_of(self.file))
 
     def cuts(self, _columns: Sequence[str], step: int) -> list[Cut]:
         """Return where pieces of about ``step`` rows begin."""
-        found = list[Cut]()
+        cuts = list[Cut]()
         for mark in self.marks[:-1]:
-            if not found or mark[0] - found[-1][0] >= step:
-                found.append(mark)
-        return found
+            if not cuts or mark[0] - cuts[-1][0] >= step:
+                cuts.append(mark)
+        return cuts
 
 
 class TextRows(TableRows):
@@ -282,16 +298,16 @@ class TextRows(TableRows):
         """Rows, some megabytes apart, and the bytes at which they begin."""
         self.file.seek(self.begin)
         row, place = end = (0, self.begin)
-        found = [end]
+        marks = [end]
         while line := self.file.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:
                 raise ValueError(f"row {row} is longer than {_LONGEST_LINE // 2**20} MB")
             row, place = row + 1, place + len(line)
-            if place - found[-1][1] > _MARK_BYTES:
-                found.append((row, place))
+            if place - marks[-1][1] > _MARK_BYTES:
+                marks.append((row, place))
             if not line.isspace():  # blank lines at the end are no rows
                 end = (row, place)
-        return [mark for mark in found if mark < end] + [end]
+        return [mark for mark in marks if mark < end] + [end]
 
     def blocks(
         self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
@@ -377,21 +393,19 @@ class ArrowRows(TableRows):
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.file, self.parquet = file, name.lower().endswith(".parquet")
         if self.parquet:
-            module = load_extra("reading .parquet", "pyarrow.parquet", "frames")
-            # Pages are read as they are needed: one row group may be the whole file.
-            self.source = module.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
-            groups, schema = self.source.metadata, self.source.schema_arrow
-            sizes = [groups.row_group(g).num_rows for g in range(groups.num_row_groups)]
+            self.source = _open_parquet(file)
+            metadata = self.source.metadata
+            schema = self.source.schema_arrow
+            sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
         else:
             self.source = load_extra("reading .feather", "pyarrow.ipc", "frames").open_file(file)
+            n_batches = self.source.num_record_batches
             schema = self.source.schema
-            sizes = [
-                self.source.get_batch(g).num_rows for g in range(self.source.num_record_batches)
-            ]
-        self.names, starts = list(schema.names), [0, *accumulate(sizes)]
-        self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size] + [
-            (starts[-1], len(sizes))
-        ]
+            sizes = [self.source.get_batch(g).num_rows for g in range(n_batches)]
+        self.names = list(schema.names)
+        starts = [0, *accumulate(sizes)]
+        self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size]
+        self.marks.append((starts[-1], len(sizes)))
         self.made_by = (schema.metadata or {}).get(MODEL.encode(), b"").decode(errors="replace")
 
     def blocks(
@@ -405,18 +419,45 @@ class ArrowRows(TableRows):
             batches = (self.source.get_batch(g).select(list(columns)) for g in groups)
         for batch in batches:
             for row in range(0, batch.num_rows, size):
-                held = {name: batch.column(name).slice(row, size) for name in columns}
+                parts = {name: batch.column(name).slice(row, size) for name in columns}
                 yield {
-                    n: part.to_pylist() if n in texts else _arrow_numbers(part, n)
-                    for n, part in held.items()
+                    name: _arrow_cells(part, name) if name in texts else _arrow_numbers(part, name)
+                    for name, part in parts.items()
                 }
+
+
+def _open_parquet(file: BinaryIO) -> Any:
+    """Open a parquet file whose texts stay in dictionaries, where one that many rows repeat stands once."""
+    parquet = load_extra("reading .parquet", "pyarrow.parquet", "frames")
+    types = load_extra("reading .parquet", "pyarrow.types", "frames")
+    fields = parquet.read_schema(file)
+    texts = [field.name for field in fields if types.is_string(field.type)]
+    file.seek(0)
+    # Pages are read as they are needed: one row group may be the whole file.
+    return parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**16, read_dictionary=texts)
+
+
+def _arrow_cells(column: Any, name: str) -> list[Any]:
+    """Return a column as Python values; a very long text is refused before every row gets a copy of it."""
+    values = column.dictionary if hasattr(column, "dictionary") else column
+    compute = load_extra("reading columns", "pyarrow.compute", "frames")
+    types = load_extra("reading columns", "pyarrow.types", "frames")
+    if types.is_string(values.type) or types.is_large_string(values.type):
+        longest = compute.max(compute.binary_length(values)).as_py() or 0
+        if longest > _LONGEST_TEXT:
+            raise ValueError(f"column {quoted(name)} holds a text of {longest:,} characters")
+    cells: list[Any] = column.to_pylist()
+    return cells
 
 
 def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:
     """Return a column of numbers (N,), or of lists of equally many numbers (N, K)."""
+    if hasattr(column, "dictionary"):
+        raise ValueError(f"column {quoted(name)} holds string, not numbers")
     lists = hasattr(column.type, "value_type")
     values = column.flatten() if lists else column
-    if missing := column.null_count or values.null_count:
+    missing = column.null_count or values.null_count
+    if missing:
         raise ValueError(f"column {name!r} has {missing} missing values")
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     if numbers.dtype.kind not in "biuf":

@@ -54,6 +54,8 @@ class DataFile:
         Names of the classes in the order of the columns, if the file or the caller gives them.
     ids, groups, weight : array of shape (N,), or None
         The columns that :class:`Request` names.
+    by : dict of arrays
+        The columns of subgroups that :class:`Request` names.
     more : tuple of Path
         The files that were read together with ``path``.
     questions : bool
@@ -77,6 +79,7 @@ class DataFile:
     ids: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
+    by: dict[str, NDArray[Any]] = field(default_factory=dict)
     more: tuple[Path, ...] = ()
     questions: bool = False
     beside: dict[str, Any] = field(default_factory=dict)
@@ -136,7 +139,9 @@ class DataFile:
         some: dict[str, Any] = {
             n: None if (a := getattr(self, n)) is None else a[kept] for n in _BY_ROW
         }
-        return replace(self, **some, beside={n: a[kept] for n, a in self.beside.items()})
+        beside = {name: column[kept] for name, column in self.beside.items()}
+        by = {name: column[kept] for name, column in self.by.items()}
+        return replace(self, **some, beside=beside, by=by)
 
 
 @dataclass(frozen=True)
@@ -305,7 +310,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
-        texts = {n for role, n in plan.roles.items() if role != "weight"} | set(keep)
+        texts = {n for role, n in plan.roles.items() if role != "weight"} | {*plan.by, *keep}
         names = reading.request.classes or plan.classes
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
@@ -340,12 +345,22 @@ def _data(
             raise ValueError(f"the {role} must have one value a row, got shape {array.shape}")
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
     y = None if cells is None else label_cells(cells, names or reading.order)
+    by = {name: typed(block[name]) for name in plan.by}
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
-    if reading.keep:  # the group and the weight are kept under their own names
-        beside |= {plan.roles[role]: parts[role] for role in ("group", "weight") if role in parts}
-    ids, groups, weight = (parts.get(role) for role in ("id", "group", "weight"))
+    if reading.keep:  # the groups and the weight are kept under their own names
+        beside |= {plan.roles[role]: parts[role] for role in ("groups", "weight") if role in parts}
+        beside |= by
     found = DataFile(
-        piece.path, plan.kind, values, y, plan.part, None, ids, groups, weight, beside=beside
+        piece.path,
+        plan.kind,
+        values,
+        y,
+        plan.part,
+        ids=parts.get("id"),
+        groups=parts.get("groups"),
+        weight=parts.get("weight"),
+        by=by,
+        beside=beside,
     )
     if names is None:
         return found
@@ -428,17 +443,20 @@ def read(
             n: None if any(a is None for a in held) else np.concatenate(held)
             for n, held in arrays.items()
         }
-        both = [n for n in first.beside if all(n in part.beside for part in parts)]
-        first = replace(
-            first,
-            **joined,
-            beside={n: np.concatenate([part.beside[n] for part in parts]) for n in both},
-        )
+        beside = _joined([part.beside for part in parts])
+        first = replace(first, **joined, beside=beside, by=_joined([part.by for part in parts]))
     words = (
         "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     )
     notes = (f"{words} dropped",) if dropped else ()
     return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
+
+
+def _joined(columns: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return the columns that all blocks have, end to end."""
+    first, *rest = columns
+    names = [name for name in first if all(name in block for block in rest)]
+    return {name: np.concatenate([block[name] for block in columns]) for name in names}
 
 
 def by_blocks(source: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,7 +24,7 @@ CLASSES: Final = "classes"
 #: The name that the single array of a file without names gets.
 BARE: Final = "_bare"
 #: The roles of columns or arrays other than the scores.
-ROLES: Final = ("label", "id", "group", "weight")
+ROLES: Final = ("label", "id", "groups", "by", "weight")
 _CHOICES: Final = {
     "input": INPUT_KINDS,
     "unit": ("fraction", "percent"),
@@ -48,8 +48,12 @@ class Request:
     scores : str, optional
         A pattern (``"logit_*"``), names separated by commas, or the name of one array. By default
         ``logits``, ``probs`` or ``log_probs``: an array, or columns ``logits_0``, ``logits_1``, ….
-    label, id, group, weight : str, optional
+    label, id, weight : str, optional
         Names of columns or arrays; labels are in ``y`` by default.
+    groups : str, optional
+        The column of groups; rows of one group depend on each other.
+    by : str, optional
+        The column of subgroups to report on, or several names separated by commas.
     input : {"logits", "probs", "log_probs"}, optional
         What the scores are; needed where their names do not say it.
     unit : {"fraction", "percent"}, optional
@@ -69,7 +73,7 @@ class Request:
     ranges : {"error", "middle"}
         Whether a stated "70-80 %" counts as unreadable or as 0.75.
     optional : frozenset of str
-        Which of ``label``, ``id``, ``group`` and ``weight`` may be missing in a file.
+        Which of ``label``, ``id``, ``groups``, ``by`` and ``weight`` may be missing in a file.
 
     Examples
     --------
@@ -81,7 +85,8 @@ class Request:
     scores: str | None = None
     label: str | None = None
     id: str | None = None
-    group: str | None = None
+    groups: str | None = None
+    by: str | None = None
     weight: str | None = None
     input: Any = None
     unit: Any = None
@@ -129,7 +134,7 @@ class Request:
     def for_model(self, remembered: Any) -> Request:
         """Return this request, with whatever it leaves open filled in from the request of a model's fit.
 
-        A label, id, group or weight that only the model names may be missing in the file. A request that
+        A label, id, group, subgroup or weight that only the model names may be missing in the file. A request that
         contradicts the model about the meaning of the scores is refused.
         """
         model = Request.from_json(remembered or {})
@@ -168,7 +173,9 @@ class Plan:
     scores : list of str
         The columns in the order of the classes, or one array.
     roles : dict of str
-        The columns of the label, id, group and weight.
+        The columns of the label, id, groups and weight.
+    by : list of str
+        The columns of the subgroups.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
     classes : tuple of str, or None
@@ -178,13 +185,14 @@ class Plan:
     kind: InputKind
     scores: list[str]
     roles: dict[str, str]
+    by: list[str] = field(default_factory=list)
     part: str = ""
     classes: tuple[str, ...] | None = None
 
     @property
     def columns(self) -> list[str]:
         """All columns to read."""
-        return list(dict.fromkeys([*self.scores, *self.roles.values()]))
+        return list(dict.fromkeys([*self.scores, *self.roles.values(), *self.by]))
 
 
 def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) -> Plan:
@@ -199,15 +207,20 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
         twice = next(n for n in names if list(names).count(n) > 1)
         raise ValueError(f"two columns are named {quoted(twice)}")
     roles: dict[str, str] = {}
-    for role, name in request.roles.items():
+    by: list[str] = []
+    for role, listing in request.roles.items():
         if role == "label" and request.labels is not None:
             continue
-        held = next((n for n in (f"{name}_{part}", name) if n in names), None)
-        if held is not None:
-            roles[role] = held
-        elif role not in request.optional:
-            raise _lacks(name, names)
-    free = [n for n in names if n not in roles.values() and n != CLASSES]
+        for name in _columns_named(listing) if role == "by" else [listing]:
+            column = next((n for n in (f"{name}_{part}", name) if n in names), None)
+            if column is None and role not in request.optional:
+                raise _lacks(name, names)
+            if column is not None and role == "by":
+                by.append(column)
+            elif column is not None:
+                roles[role] = column
+    taken = {CLASSES, *roles.values(), *by}
+    free = [n for n in names if n not in taken]
     scores, kind, suffix = _find_scores(free, request, ("",) if table else (f"_{part}", ""))
     label = f"y{suffix}"
     if "label" not in roles and request.labels is None and label in free and label not in scores:
@@ -219,7 +232,12 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
         and len(set(parts)) == len(parts)
         and not _by_number(parts, parts)
     )
-    return Plan(kind, scores, roles, suffix.lstrip("_"), tuple(parts) if named else None)
+    return Plan(kind, scores, roles, by, suffix.lstrip("_"), tuple(parts) if named else None)
+
+
+def _columns_named(listing: str) -> list[str]:
+    """Return the names of columns that a text lists, separated by commas."""
+    return [name.strip() for name in listing.split(",") if name.strip()]
 
 
 def _lacks(name: str, names: Iterable[str]) -> ValueError:

@@ -32,7 +32,7 @@ from hcal.rows import ClassNames, Rows
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
-Preserves = Literal["order", "accuracy"] | None
+Preserves = Literal["order", "accuracy", "ranking within segments"] | None
 
 #: A fit with more scores than this predicts its own rows by the compiled kernel; for fewer, loading it takes longer.
 _MANY_SCORES = 1_000_000
@@ -197,7 +197,11 @@ class Calibrator(TakesScores, ABC):
 
             return predict_on_device(self, scores)
         rows = Rows.of_scores(scores, input=self.prediction_.kind, like=self.fit_)
-        return rows.restored(self.prediction_.in_blocks(rows.scores))
+        return rows.restored(self.probs_of(rows))
+
+    def probs_of(self, rows: Rows) -> FloatArray:
+        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them."""
+        return self.prediction_.in_blocks(rows.scores)
 
     def predict(self, scores: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
@@ -210,7 +214,7 @@ class Calibrator(TakesScores, ABC):
         -------
         array of shape (N,)
         """
-        probs = self.prediction_.in_blocks(self.rows_like(scores).scores)
+        probs = self.probs_of(self.rows_like(scores))
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def score(self, scores: Any, y: Any, sample_weight: Any = None) -> float:
@@ -224,8 +228,7 @@ class Calibrator(TakesScores, ABC):
         from hcal.metrics import nll
 
         rows = self.rows_like(scores, y, weight=sample_weight)
-        probs = self.prediction_.in_blocks(rows.scores)
-        return -nll(probs, rows.labels, sample_weight=rows.weight)
+        return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
     def rows_like(self, scores: Any, y: Any = None, *, whole: bool = True, **others: Any) -> Rows:
         """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
@@ -278,9 +281,12 @@ class Calibrator(TakesScores, ABC):
         Calibrator
             As from :meth:`with_prior`; ``fit_.prior`` holds the estimated frequencies.
         """
+        return self._with_prior_of(self.rows_like(scores))
+
+    def _with_prior_of(self, rows: Rows) -> Self:
+        """Return this calibrator for the class frequencies of rows."""
         old = self.fit_.frequencies
-        rows = self.rows_like(scores)
-        probs = self._with_prior(old, None).prediction_.in_blocks(rows.scores).astype(np.float64)
+        probs = self._with_prior(old, None).probs_of(rows).astype(np.float64)
         new = prior.estimate_frequencies(probs, old)
         # Nothing can be learned about a class without calibration rows: its probability is not changed.
         return self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
@@ -299,6 +305,9 @@ class Calibrator(TakesScores, ABC):
     @property
     def preserves(self) -> Preserves:
         """What a prediction preserves; before the fit, what every fit of the method does."""
+        return self._preserved()
+
+    def _preserved(self) -> Preserves:
         if "prediction_" not in vars(self):
             return self.promises
         return self.prediction_.preserves  # type: ignore[return-value]
@@ -325,6 +334,10 @@ class Calibrator(TakesScores, ABC):
                 f"{type(self).__name__} has no {name}: since 0.4 see {_MOVED[name]}"
             )
         return super().__getattr__(name)  # type: ignore[misc]
+
+    def types_of_maps(self) -> tuple[type[Map], ...]:
+        """The types of map that a fit with these parameters may learn."""
+        return self.map_types
 
     # -- machinery --------------------------------------------------------------------------------
 
@@ -381,9 +394,8 @@ class Calibrator(TakesScores, ABC):
     def _record(self, rows: Rows, fitted: Fitted, fingerprint: leakage.Fingerprint) -> FitRecord:
         """Return what is known about the fit, with the scores before and after on its rows."""
         mass = np.bincount(rows.labels, weights=rows.weight, minlength=rows.n_classes)
-        many = rows.scores.size > _MANY_SCORES
         before = softmax(rows.logits())
-        after = self.prediction_.in_blocks(rows.scores, kernel=many)
+        after = self._probs_of_fit(rows)
         return FitRecord(
             rows=len(rows),
             weight=rows.total,
@@ -403,10 +415,15 @@ class Calibrator(TakesScores, ABC):
             fingerprint=fingerprint,
         )
 
+    def _probs_of_fit(self, rows: Rows) -> FloatArray:
+        """Return probabilities (N, K) of the rows of the fit, before its record exists."""
+        many = rows.scores.size > _MANY_SCORES
+        return self.prediction_.in_blocks(rows.scores, kernel=many)
+
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
         """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""
         other = self.clone()
-        preserves = self.preserves if log_ratio is None else None
+        preserves = self.prediction_.preserves if log_ratio is None else None
         other.prediction_ = replace(self.prediction_, prior=log_ratio, preserves=preserves)
         other.fit_ = self.fit_.with_prior(new)
         return other

@@ -15,7 +15,7 @@ from hcal.methods.base import Calibrator
 from hcal.methods.multilabel import MultilabelCalibrator
 from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from hcal.methods.parameters import check_params
-from hcal.methods.registry import get_calibrator, list_calibrators
+from hcal.methods.registry import get_calibrator, is_calibrator, list_calibrators
 
 #: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
 _COMPOSITES: dict[str, type[Any]] = {
@@ -67,9 +67,16 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
     prediction = calibrator.prediction_
+    params = plain_params(calibrator)
+    for name, value in params.items():
+        if callable(value):
+            raise ValueError(
+                f"the parameter {name!r} is a function, and a model file holds no code: set it to a value "
+                f"with set_params({name}=…) before you save; the fitted model stays as it is"
+            )
     header = {
         "name": calibrator.name,
-        "params": calibrator.get_params(deep=False),
+        "params": params,
         "kind": prediction.kind,
         "map": prediction.map.options(),
         "preserves": prediction.preserves,
@@ -82,6 +89,41 @@ def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
         if array is not None:
             arrays[name] = array
     return header, arrays
+
+
+def plain_params(calibrator: Any) -> dict[str, Any]:
+    """Return the parameters of a calibrator as plain values; one that is a calibrator becomes its name and parameters.
+
+    >>> from hcal.methods.ts import TemperatureScaling
+    >>> from hcal.segments import SegmentedCalibrator
+    >>> plain_params(SegmentedCalibrator(TemperatureScaling()))["method"]
+    {'name': 'ts', 'params': {'input': 'logits'}}
+    """
+    params = calibrator.get_params(deep=False)
+    inner = {name: value for name, value in params.items() if isinstance(value, Calibrator)}
+    described = {
+        name: {"name": value.name, "params": plain_params(value)} for name, value in inner.items()
+    }
+    return {**params, **described}
+
+
+def _params(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that :func:`plain_params` describes; only registered methods can be among them."""
+    inner = {
+        name: value for name, value in plain.items() if isinstance(value, dict) and "name" in value
+    }
+    return {**plain, **{name: _unfitted(value) for name, value in inner.items()}}
+
+
+def _unfitted(described: dict[str, Any]) -> Calibrator:
+    name = described["name"]
+    params = described.get("params")
+    if name not in list_calibrators() or not isinstance(params, dict):
+        raise ValueError(
+            f"a parameter is the method {str(name)[:60]!r}, which is not registered here"
+        )
+    method = get_calibrator(name)
+    return method(**check_params(method, params))
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -110,16 +152,15 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     """Return the calibrator that a header and arrays describe, after checking them."""
     _check_header(header)
     name = header["name"]
-    if name not in list_calibrators():
+    if not is_calibrator(name):
         raise ValueError(
             f"it holds the method {name[:60]!r}, which is not registered here: import its module and call "
             "hcal.register(its class) first, or upgrade hcal if the method is newer"
         )
     method = get_calibrator(name)
-    calibrator = method(**check_params(method, header["params"]))
-    chosen = (
-        "preserve" in header["params"]
-    )  # such methods decide in the fit; the others preserve what they declare
+    calibrator = method(**check_params(method, _params(header["params"])))
+    # Such methods decide in the fit, or their common calibrator does; the others preserve what they declare.
+    chosen = not {"preserve", "method"}.isdisjoint(header["params"])
     if not chosen and header["preserves"] not in (None, method.promises):
         raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
     parts = {
@@ -131,8 +172,8 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
         raise ValueError(f"{unknown[0][:80]!r} is not an array of a model")
     record = FitRecord.from_json(header["fit"], parts[_ROWS])
     Request.from_json(record.request)
-    fitted_map = build_map(method.map_types, header["map"], parts[_MAP])
-    fitted_map.check_fields({"K": record.n_classes})
+    fitted_map = build_map(calibrator.types_of_maps(), header["map"], parts[_MAP])
+    fitted_map.check_fields(record.sizes)
     prediction = Prediction(
         map=fitted_map,
         kind=header["kind"],

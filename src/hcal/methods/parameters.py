@@ -6,7 +6,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import (
     TYPE_CHECKING,
@@ -176,6 +176,8 @@ def _accepts(hint: Any, value: Any) -> bool:
         return any(_accepts(part, value) for part in inner)
     if origin is Literal:
         return any(type(value) is type(option) and value == option for option in inner)
+    if origin is Callable:
+        return callable(value)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             return False
@@ -199,6 +201,8 @@ def _in_words(hint: Any) -> str:
         return (
             f"a tuple of {' and '.join(_in_words(part) for part in inner if part is not Ellipsis)}"
         )
+    if origin is Callable:
+        return "a function"
     if inner:
         return " or ".join(repr(part) if origin is Literal else _in_words(part) for part in inner)
     names = {

@@ -34,6 +34,8 @@ _NO_METHOD = {
 }
 #: Methods that have a room of their own.
 _ROOMS = {"h": "hcal.h_calibration.calibrator", "pool": "hcal.pool.calibrator"}
+#: Methods whose fit needs more than scores and labels; they are not among those that all tables list.
+_SPECIAL = {"segmented": "hcal.segments.calibrator"}
 _registered: dict[str, type[Calibrator]] = {}
 
 
@@ -85,7 +87,7 @@ def register(cls: _Method) -> _Method:
         raise ValueError(
             f"the name of a method is lower-case letters, digits and _, got {cls.name!r}"
         )
-    if cls.name in _shipped():
+    if cls.name in _shipped() or cls.name in _SPECIAL:
         raise ValueError(f"{cls.name!r} is a method of hcal: give yours another name")
     if not cls.map_types:
         raise ValueError(
@@ -96,7 +98,9 @@ def register(cls: _Method) -> _Method:
 
 
 def list_calibrators() -> list[str]:
-    """Return the registry names of all methods.
+    """Return the registry names of all methods that learn from scores and labels alone.
+
+    ``"segmented"`` (:class:`hcal.SegmentedCalibrator`), which also needs the segments of rows, is not listed.
 
     Examples
     --------
@@ -104,6 +108,15 @@ def list_calibrators() -> list[str]:
     True
     """
     return sorted({*_shipped(), *_registered, *_plugins()})
+
+
+def is_calibrator(name: str) -> bool:
+    """Return whether a method of this name exists, in the list or with a fit that needs more than scores and labels.
+
+    >>> is_calibrator("segmented"), is_calibrator("nothing")
+    (True, False)
+    """
+    return name in _SPECIAL or name in list_calibrators()
 
 
 def get_calibrator(name: str) -> type[Calibrator]:
@@ -119,6 +132,9 @@ def get_calibrator(name: str) -> type[Calibrator]:
     if name in _shipped():
         module = importlib.import_module(_ROOMS.get(name, f"{package.__name__}.{name}"))
         return next(cls for cls in vars(module).values() if _is_method(cls) and cls.name == name)
+    if name in _SPECIAL:
+        special: type[Calibrator] = importlib.import_module(_SPECIAL[name]).SegmentedCalibrator
+        return special
     if name in (plugins := _plugins()):
         found: type[Calibrator] = register(plugins[name].load())
         return found

@@ -113,9 +113,9 @@ probs : array-like of shape (N, K)
 y : array-like of shape (N,)
 sample_weight : array-like of shape (N,), optional
 """
-_JUDGED = """event : {"auto", "top-label"}
-    What is judged: the probability of the class ``positive`` if there are two classes, else that of the predicted
-    class; or that of the predicted class for two classes too.
+_EVENT = """event : {"auto", "top-label"}
+    Which probability is compared with what happened. "auto": that of the class ``positive`` if there are two
+    classes, else that of the predicted class. "top-label": that of the predicted class in any case.
 positive : {0, 1}
     The positive one of two classes.
 """
@@ -131,14 +131,14 @@ def metric(
         new = Metric(name, level, label or title, title, explain, function, **facts)
         METRICS[name] = new
         function.__doc__ = complete_docstring(
-            function.__doc__, counts=new.weights != "any", judged=level == "top-label"
+            function.__doc__, counts=new.weights != "any", event=level == "top-label"
         )
         return function
 
     return add
 
 
-def complete_docstring(text: str | None, *, counts: bool = False, judged: bool = False) -> str:
+def complete_docstring(text: str | None, *, counts: bool = False, event: bool = False) -> str:
     """Add the shared parameters, before a metric's own, and the return value to a docstring.
 
     >>> "Whole repetition counts." in complete_docstring("Return 1.", counts=True)
@@ -149,8 +149,8 @@ def complete_docstring(text: str | None, *, counts: bool = False, judged: bool =
     parts = [summary.rstrip("\n"), "\n\n", _SHARED]
     if counts:
         parts.append("    Whole repetition counts.\n")
-    if judged:
-        parts.append(_JUDGED)
+    if event:
+        parts.append(_EVENT)
     parts.append(parameters or "\n")
     if "Returns\n-------\n" not in parameters:
         parts.append("Returns\n-------\nfloat\n\n")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
+from hcal.rows import Rows
 
 Vector = Float64
 #: What top-label metrics judge. "auto": P(positive) if there are two classes, else the predicted class.
@@ -466,4 +467,7 @@ def as_sample(
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
+    if type(probs) is not np.ndarray:  # columns of a frame have names, and its rows an index
+        rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight)
+        return Sample(rows.scores, rows.y, sample_weight, event=event, positive=positive)
     return Sample(probs, y, sample_weight, event=event, positive=positive)

@@ -24,6 +24,7 @@ from hcal.reporting import sections
 from hcal.reporting.charts import percent, tick
 from hcal.reporting.content import VIEWS, Content, measure_blocks, measure_report
 from hcal.reporting.verdict import ReportVerdict, next_steps, verdict_of
+from hcal.text import without_controls
 
 
 @renamed(ci="confidence")
@@ -142,7 +143,7 @@ def render(content: Content) -> str:
     env = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}
     verdict = verdict_of(content)
-    return env.from_string(page).render(
+    html = env.from_string(page).render(
         content=content,
         verdict=verdict,
         name=Path(content.source.name).name,
@@ -155,6 +156,7 @@ def render(content: Content) -> str:
         sections=sections,
         tick=tick,
     )
+    return without_controls(html)  # names of classes may hold terminal escapes
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from hcal._version import __version__
 from hcal.certificates.event import class_tolerance
 from hcal.certificates.windows import EventTable, threshold_table
+from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_costs
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.result import number_text
 from hcal.metrics.clinical import clinical
@@ -113,8 +114,10 @@ def thresholds(content: Content, table: EventTable) -> dict[float, str]:
         best = int((2 * positives / (above + positives[0])).argmax())
         found[float(table.low[best])] = "largest F1"
     if content.cost:
-        fn, fp = content.cost["fn"], content.cost["fp"]
-        found[fp / (fp + fn)] = f"least cost (fn {fn:g}, fp {fp:g})"
+        least = LeastCost(*check_costs(content.cost))
+        curve = ThresholdCurve(table.low, table.count, table.happened)
+        found[least.theory] = "fp / (fp + fn)"
+        found[curve.threshold(int(least.choose(curve.counts)))] = least.words().removeprefix("the ")
     return found | dict.fromkeys(content.threshold, "yours")
 
 
@@ -122,6 +125,7 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
     chosen = dict(sorted(thresholds(content, table).items()))
     tails = threshold_table(table, failure, tuple(chosen))
     name, total = content.names[content.positive], float(table.prefix[1][-1])
+    curve = ThresholdCurve(table.low, table.count, table.happened)
     rows = []
     for i, (at, why) in enumerate(chosen.items()):
         if tails.rows[i] < 1:
@@ -131,10 +135,8 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
         found = percent(hits / total) if total else "–"
         rows.append([f"{at:.3g}", why, percent(tails.share[i]), reach, found])
         if content.cost:
-            spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (
-                total - hits
-            )
-            rows[-1].append(f"{1000 * spent / table.n:,.0f}")
+            cost = curve.counts.cost(*check_costs(content.cost))[curve.cut_of(at)]
+            rows[-1].append(f"{1000 * cost:,.0f}")
     head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
     return head + (["cost of 1,000 rows"] if content.cost else []), rows
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import hcal
-from hcal.h_calibration.published import sampled_kmeans
 from helpers import DATA
+from studies.published_loss import PublishedLoss, sampled_kmeans
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_first1000", "resnet110_c10_val_5000")
 
@@ -33,7 +32,7 @@ def measure(z, y, value, **keywords):
     s = torch.tensor(1.0, requires_grad=True)
     probs = torch.softmax(torch.from_numpy(z).float() * s, 1)
     probs.retain_grad()
-    loss = hcal.HCalibrationLoss.published(
+    loss = PublishedLoss(
         window=value["veclen"],
         weighting="uniform" if value["weighting"] == "unweighted" else "kmeans",
         leave_one_out=value["leave_one_class_out"],
@@ -126,11 +125,9 @@ def test_leave_one_out_with_an_absent_class():
     """Leaving out a class without rows changes nothing; leaving out the only class leaves no events."""
     probs = torch.softmax(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), 1)
     options = ({"window": 4, "leave_one_out": False}, {"window": 4}, {"epsilon": 1.0})
-    plain, passes, tolerant = (
-        hcal.HCalibrationLoss.published(weighting="uniform", **o) for o in options
-    )
+    plain, passes, tolerant = (PublishedLoss(weighting="uniform", **o) for o in options)
     y = torch.zeros(40, dtype=torch.int64)
     assert passes(probs, y).item() == pytest.approx(plain(probs, y).item() * 2 / 3)
     assert tolerant(probs, y).item() == 0  # no error exceeds 1
     with pytest.raises(ValueError, match="even"):
-        hcal.HCalibrationLoss.published(window=5)
+        PublishedLoss(window=5)

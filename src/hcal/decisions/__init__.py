@@ -1,0 +1,20 @@
+"""From a probability to a decision: thresholds, abstention, estimates without labels, and the whole model validated."""
+
+from hcal.decisions.deciding import decide
+from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, read_rule
+from hcal.decisions.threshold_curve import Counts, LeastCost, ThresholdCurve
+from hcal.decisions.thresholding import CostTable, Thresholds, thresholds
+
+__all__ = [
+    "AbstainRule",
+    "CostRule",
+    "CostTable",
+    "Counts",
+    "LeastCost",
+    "ThresholdCurve",
+    "ThresholdRule",
+    "Thresholds",
+    "decide",
+    "read_rule",
+    "thresholds",
+]

@@ -1,0 +1,202 @@
+"""Rules that turn probabilities into decisions, and the files in which they are saved.
+
+A rule is what is left of a result when its rows are gone: a threshold, a table of costs, or a confidence below which
+no answer is given. A result is saved with ``to_json()``; :func:`read_rule` checks each entry and takes nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.class_names import check_classes
+from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.rows import ClassNames
+from hcal.text import quoted
+
+#: The decision for a row without an answer.
+ABSTAINED: Final = -1
+#: The most bytes of a saved rule.
+_MOST_BYTES: Final = 50_000_000
+
+
+@dataclass(frozen=True)
+class ThresholdRule:
+    """Decide for the class ``positive`` of two where its probability is at least ``threshold``.
+
+    >>> ThresholdRule(0.2).decide(np.array([[0.9, 0.1], [0.8, 0.2]]))
+    array([0, 1])
+    """
+
+    threshold: float
+    positive: int = 1
+    names: ClassNames | None = None
+
+    @property
+    def n_classes(self) -> int:
+        """Two."""
+        return 2
+
+    def decide(self, probs: FloatArray) -> IntArray:
+        """Return the class decided for each row (N, 2)."""
+        decided = probs[:, self.positive] >= self.threshold
+        return np.where(decided, self.positive, 1 - self.positive).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class CostRule:
+    """Decide for the class of the least expected cost; ``costs[k, j]`` is that of deciding j where k is true.
+
+    >>> CostRule(np.array([[0.0, 1.0], [20.0, 0.0]])).decide(np.array([[0.9, 0.1], [0.99, 0.01]]))
+    array([1, 0])
+    """
+
+    costs: Float64
+    names: ClassNames | None = None
+
+    @property
+    def n_classes(self) -> int:
+        """The number K of classes."""
+        return len(self.costs)
+
+    def expected(self, probs: FloatArray) -> Float64:
+        """Return the expected cost (N, K) of each decision."""
+        return np.asarray(probs.astype(np.float64, copy=False) @ self.costs)
+
+    def decide(self, probs: FloatArray) -> IntArray:
+        """Return the class decided for each row (N, K)."""
+        return np.asarray(self.expected(probs).argmin(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class AbstainRule:
+    """Answer with the most probable class where the confidence is at least ``threshold``; else abstain, −1.
+
+    The confidence is the probability of the answer, or that of ``positive`` where every row has one answer and the
+    probability says whether it is right.
+
+    >>> AbstainRule(0.9).decide(np.array([[0.95, 0.05], [0.6, 0.4]]))
+    array([ 0, -1])
+    """
+
+    threshold: float
+    positive: int | None = None
+    names: ClassNames | None = None
+
+    @property
+    def n_classes(self) -> int | None:
+        """Any number of classes."""
+        return None if self.names is None else len(self.names)
+
+    def decide(self, probs: FloatArray) -> IntArray:
+        """Return the answer for each row, or −1."""
+        if self.positive is not None:
+            answered = probs[:, self.positive] >= self.threshold
+            return np.where(answered, self.positive, ABSTAINED).astype(np.int64)
+        answers = probs.argmax(axis=1)
+        return np.where(probs.max(axis=1) >= self.threshold, answers, ABSTAINED).astype(np.int64)
+
+
+Rule = ThresholdRule | CostRule | AbstainRule
+
+
+def named(decisions: IntArray, names: ClassNames | None) -> NDArray[Any]:
+    """Return decisions as names of classes, None for rows without an answer; without names, as they are."""
+    if names is None:
+        return decisions
+    if (decisions != ABSTAINED).all():
+        return np.asarray(names)[decisions]
+    listed = np.array([*names, None], dtype=object)
+    return np.asarray(listed[decisions])
+
+
+def read_rule(path: str | Path) -> Rule:
+    """Return the rule of a result that was saved as JSON.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that holds ``result.to_json()`` of :func:`hcal.thresholds` or :func:`hcal.abstain_below`, or what
+        ``hcal decide --save`` wrote.
+
+    Returns
+    -------
+    ThresholdRule, CostRule or AbstainRule
+    """
+    path = Path(path)
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{path.name} is too large for a saved rule")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        raise ValueError(f"{path.name} is no JSON, so it is no rule that hcal saved") from None
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    if schema == "hcal/thresholds/1":
+        positive = _entry(content, "positive", path)
+        if type(positive) is not int or positive not in (0, 1):
+            raise ValueError(f"{path.name}: 'positive' must be 0 or 1")
+        return ThresholdRule(_number(content, path), positive, _names(content, 2, path))
+    if schema == "hcal/abstention/1":
+        positive = content.get("positive")
+        if positive is not None and (type(positive) is not int or positive not in (0, 1)):
+            raise ValueError(f"{path.name}: 'positive' must be 0, 1 or null")
+        names = content.get("names")
+        size = len(names) if isinstance(names, list) else 0
+        return AbstainRule(_number(content, path), positive, _names(content, size, path))
+    if schema == "hcal/cost-table/1":
+        costs = check_table(_entry(content, "costs", path))
+        return CostRule(costs, _names(content, len(costs), path))
+    raise ValueError(
+        f"{path.name} holds {quoted(schema)}, and a rule is the JSON of hcal.thresholds or "
+        "hcal.abstain_below"
+    )
+
+
+def check_table(costs: Any, n_classes: int | None = None) -> Float64:
+    """Return a table of costs (K, K): the row is the true class, the column the decision.
+
+    >>> check_table([[0, 1], [20, 0]])
+    array([[ 0.,  1.],
+           [20.,  0.]])
+    """
+    try:
+        table = np.asarray(costs, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("a table of costs must hold K x K numbers") from None
+    if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
+        raise ValueError(f"a table of costs has K rows and K columns, got shape {table.shape}")
+    if n_classes is not None and len(table) != n_classes:
+        raise ValueError(
+            f"the table of costs has {len(table)} rows and columns for {n_classes} classes"
+        )
+    if not np.isfinite(table).all():
+        raise ValueError("a table of costs holds finite numbers alone")
+    return table
+
+
+def _entry(content: Mapping[str, Any], name: str, path: Path) -> Any:
+    if name not in content:
+        raise ValueError(f"{path.name} has no entry {name!r}, so it is no rule that hcal saved")
+    return content[name]
+
+
+def _number(content: Mapping[str, Any], path: Path) -> float:
+    value = _entry(content, "threshold", path)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2:
+        raise ValueError(f"{path.name}: 'threshold' must be a number from 0 to 1")
+    return float(value)
+
+
+def _names(content: Mapping[str, Any], n_classes: int, path: Path) -> ClassNames | None:
+    names = content.get("names")
+    if names is None:
+        return None
+    if not isinstance(names, list):
+        raise ValueError(f"{path.name}: 'names' must be a list of the names of the classes")
+    return check_classes(names, n_classes)

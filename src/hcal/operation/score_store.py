@@ -1,0 +1,315 @@
+"""Scores that wait for their labels, in one SQLite file: written when a model predicts, joined when labels come.
+
+A label often comes weeks after its prediction. The store keeps the probabilities by the id of the row. When the labels
+come it gives them back together, once, and counts the labels that fit no row.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from hcal import inputs
+from hcal.class_names import ClassName, check_classes, encode
+from hcal.numerics import Float64, IntArray
+from hcal.results import Result
+from hcal.text import one_line, printable
+
+#: The layout of the file; another one is refused.
+_VERSION: Final = 1
+#: How long a process waits for others that write to the same file, in seconds.
+_PATIENCE: Final = 60.0
+#: How many ids one statement asks for.
+_IDS_AT_ONCE: Final = 500
+
+_TABLES: Final = """
+CREATE TABLE scores (
+  id TEXT PRIMARY KEY,
+  day TEXT NOT NULL,
+  probs BLOB NOT NULL,
+  labelled TEXT
+) WITHOUT ROWID;
+CREATE INDEX scores_by_day ON scores (day);
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class Joined(Result):
+    """Stored probabilities and the labels that came for them.
+
+    Attributes
+    ----------
+    ids : list of str
+        The rows that have both, in the order of the labels.
+    probs : array of shape (N, K)
+    y : array of int of shape (N,)
+    unknown : int
+        Labels for ids that the store does not hold: they were never scored, or their scores were deleted.
+    twice : int
+        Labels for ids that already had one; the first one counts.
+    waiting : int
+        Stored rows that still have no label.
+    """
+
+    schema: ClassVar[str] = "hcal/joined/1"
+
+    ids: list[str]
+    probs: Float64
+    y: IntArray
+    unknown: int
+    twice: int
+    waiting: int
+
+    def _headline(self) -> list[str]:
+        counts = (
+            f"{self.unknown:,} for unknown ids, {self.twice:,} for ids that had a label already"
+        )
+        return [
+            f"{len(self.ids):,} rows have scores and labels now, {self.waiting:,} still wait; labels left out: {counts}"
+        ]
+
+
+class ScoreStore:
+    """Probabilities by the id of their row, until the labels come.
+
+    Several processes and threads may use the same file. A row is added once: the same id again is refused, unless
+    its probabilities are the same, as after a job that was repeated.
+
+    Parameters
+    ----------
+    path : path-like
+        The SQLite file; it is made if it does not exist.
+    keep_days : int
+        Rows are deleted this many days after their prediction, labelled or not.
+    most_rows : int
+        The most rows that the file holds; more are refused, and nothing is deleted for them.
+    classes : sequence of K str or int, optional
+        Names of the classes; labels may then be names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = ScoreStore(f"{tempfile.mkdtemp()}/scores.sqlite")
+    >>> store.add(["a", "b"], [[0.2, 0.8], [0.6, 0.4]])
+    2
+    >>> store.join(["b", "c"], [0, 1])
+    1 rows have scores and labels now, 1 still wait; labels left out: 1 for unknown ids, 0 for ids that had a label ...
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keep_days: int = 90,
+        most_rows: int = 10_000_000,
+        classes: Sequence[ClassName] | None = None,
+    ) -> None:
+        if keep_days < 1:
+            raise ValueError(f"keep_days must be at least 1, got {keep_days}")
+        if most_rows < 1:
+            raise ValueError(f"most_rows must be at least 1, got {most_rows}")
+        self.path = Path(path)
+        self.keep_days = keep_days
+        self.most_rows = most_rows
+        self.classes = classes
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(f"no such directory: {printable(self.path.parent)}")
+        with self._connected() as connection:
+            _prepare(connection)
+
+    def add(self, ids: Sequence[Any], probs: Any, *, day: str | date | None = None) -> int:
+        """Add predictions and return how many rows are new; ids of equal predictions are passed over.
+
+        Parameters
+        ----------
+        ids : sequence of N str or int
+        probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
+        day : date or str, optional
+            The day of the prediction (2026-05-01); today (UTC) by default.
+        """
+        checked = np.ascontiguousarray(inputs.check_probs(probs)[0], dtype=np.float64)
+        names = _texts(ids, len(checked))
+        if len(set(names)) < len(names):
+            raise ValueError("an id stands twice among the rows to add: an id names one row")
+        today = _day(day)
+        with self._connected() as connection:
+            _set_classes(connection, checked.shape[1])
+            stored = _stored(connection, names)
+            new = [number for number, name in enumerate(names) if name not in stored]
+            for number, name in enumerate(names):
+                if name in stored and stored[name][0] != checked[number].tobytes():
+                    raise ValueError(
+                        f"the id {one_line(name, 60)} is stored with other probabilities: an id names one prediction"
+                    )
+            self._delete_old(connection, today)
+            held = _count(connection)
+            if held + len(new) > self.most_rows:
+                raise ValueError(
+                    f"{printable(self.path)} would hold {held + len(new):,} rows, and most_rows is {self.most_rows:,}: "
+                    "keep fewer days, or allow more rows"
+                )
+            connection.executemany(
+                "INSERT INTO scores VALUES (?, ?, ?, NULL)",
+                ((names[number], today, checked[number].tobytes()) for number in new),
+            )
+        return len(new)
+
+    def join(self, ids: Sequence[Any], y: Any, *, day: str | date | None = None) -> Joined:
+        """Return the stored probabilities of labelled rows, each once, and mark the rows as labelled.
+
+        Parameters
+        ----------
+        ids : sequence of N str or int
+        y : array-like of shape (N,)
+            Integers 0..K−1, or names of classes.
+        day : date or str, optional
+            The day on which the labels came; today (UTC) by default.
+        """
+        names = _texts(ids, len(np.asarray(y)))
+        today = _day(day)
+        with self._connected() as connection:
+            n_classes = _classes_of(connection)
+            labels = self._labels(y, len(names), n_classes)
+            stored = _stored(connection, names)
+            joined: dict[str, int] = {}
+            twice = 0
+            for name, label in zip(names, labels.tolist(), strict=True):
+                if name not in stored:
+                    continue
+                if name in joined or stored[name][1] is not None:
+                    twice += 1
+                    continue
+                joined[name] = label
+            connection.executemany(
+                "UPDATE scores SET labelled = ? WHERE id = ?", ((today, name) for name in joined)
+            )
+            waiting = _count(connection, "WHERE labelled IS NULL")
+            self._delete_old(connection, today)
+        return Joined(
+            ids=list(joined),
+            probs=_probs([stored[name][0] for name in joined], n_classes),
+            y=np.array(list(joined.values()), dtype=np.int64),
+            unknown=sum(name not in stored for name in names),
+            twice=twice,
+            waiting=waiting,
+        )
+
+    def delete_old(self, *, day: str | date | None = None) -> int:
+        """Delete rows that are older than ``keep_days`` on a day, and return how many there were."""
+        with self._connected() as connection:
+            return self._delete_old(connection, _day(day))
+
+    def __len__(self) -> int:
+        with self._connected() as connection:
+            return _count(connection)
+
+    def _labels(self, y: Any, n_rows: int, n_classes: int) -> IntArray:
+        names = None if self.classes is None else check_classes(self.classes, n_classes)
+        return inputs.check_labels(encode(y, names), n_rows, n_classes)
+
+    def _delete_old(self, connection: sqlite3.Connection, today: str) -> int:
+        first = date.fromisoformat(today) - timedelta(days=self.keep_days)
+        deleted = connection.execute("DELETE FROM scores WHERE day < ?", (first.isoformat(),))
+        return deleted.rowcount
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a transaction that others wait for; it is undone where an error is raised."""
+        try:
+            with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as connection:
+                connection.isolation_level = None  # transactions begin and end here
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{printable(self.path)}: {one_line(error, 120)}") from None
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables of a new file; refuse a file with another layout."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if version == _VERSION:
+        return
+    if tables:
+        raise ValueError("the file is not a store of scores, or of another version of hcal")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _set_classes(connection: sqlite3.Connection, n_classes: int) -> None:
+    """Remember how many classes the first rows have; refuse rows with another number."""
+    row = connection.execute("SELECT value FROM settings WHERE name = 'classes'").fetchone()
+    if row is None:
+        connection.execute("INSERT INTO settings VALUES ('classes', ?)", (str(n_classes),))
+    elif int(row[0]) != n_classes:
+        raise ValueError(f"probs has {n_classes} classes, and the rows before have {row[0]}")
+
+
+def _classes_of(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT value FROM settings WHERE name = 'classes'").fetchone()
+    if row is None:
+        raise ValueError("the store holds no scores yet: add predictions before their labels")
+    return int(row[0])
+
+
+def _count(connection: sqlite3.Connection, condition: str = "") -> int:
+    return int(connection.execute(f"SELECT count(*) FROM scores {condition}").fetchone()[0])
+
+
+def _stored(connection: sqlite3.Connection, names: list[str]) -> dict[str, tuple[bytes, Any]]:
+    """Return the probabilities, and the day of the label, of those ids that the store holds."""
+    stored: dict[str, tuple[bytes, Any]] = {}
+    for first in range(0, len(names), _IDS_AT_ONCE):
+        some = names[first : first + _IDS_AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        rows = connection.execute(
+            f"SELECT id, probs, labelled FROM scores WHERE id IN ({marks})", some
+        )
+        stored.update({name: (probs, labelled) for name, probs, labelled in rows})
+    return stored
+
+
+def _probs(stored: list[bytes], n_classes: int) -> Float64:
+    """Return stored probabilities (N, K); what is in a file is checked as any other input is."""
+    if not stored:
+        return np.empty((0, n_classes))
+    rows = [np.frombuffer(row) for row in stored]
+    if any(row.shape != (n_classes,) for row in rows):
+        raise ValueError(f"a row of the store does not hold {n_classes} probabilities")
+    return np.asarray(inputs.check_probs(np.stack(rows))[0])
+
+
+def _texts(ids: Sequence[Any], n_rows: int) -> list[str]:
+    """Return ids as text; a missing id, and a number of ids that is not that of the rows, are refused."""
+    values = inputs.check_names(ids, n_rows, "ids").tolist()
+    return [
+        str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+        for value in values
+    ]
+
+
+def _day(day: str | date | None) -> str:
+    """Return a day as text (2026-05-01), which sorts by time."""
+    if day is None:
+        return datetime.now(UTC).date().isoformat()
+    if isinstance(day, date):
+        return day.isoformat()[:10]
+    try:
+        return date.fromisoformat(day).isoformat()
+    except ValueError:
+        raise ValueError(f"a day is written as 2026-05-01, got {one_line(repr(day), 60)}") from None

@@ -1,0 +1,336 @@
+"""SegmentedCalibrator: one calibrator for all segments, and a correction of each that is as large as its rows allow."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.fit_record import FitRecord
+from hcal.inputs import InputKind
+from hcal.leakage import Fingerprint
+from hcal.maps.base import Map
+from hcal.maps.prediction import Prediction
+from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.methods.folds import split
+from hcal.methods.registry import make_calibrator
+from hcal.metrics.scores import nll
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
+from hcal.rows import Rows, Segments
+from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
+from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
+
+#: The common calibrator of a row, when its segment is corrected, was fitted without the row's fold.
+FOLDS = 5
+#: Rows of a prediction in which no segment is known are worth a warning from this number on.
+_ENOUGH_ROWS = 30
+#: A smaller probability that segments differ at all is told.
+_SURE = 0.95
+#: Rows are predicted in blocks of about this many scores.
+_BLOCK_SCORES = 1_000_000
+
+
+class SegmentedCalibrator(Calibrator):
+    """One calibrator for all segments (countries, tenants, tasks), and a correction of each segment.
+
+    The correction has an intercept and a slope on the common log-odds; with three and more classes, a term of each
+    class and a temperature. It is shrunk by empirical Bayes: how much segments differ is learned from all of them, a
+    segment with 60 rows moves a little and one with 10,000 moves fully. If segments do not differ, nothing is
+    corrected. A segment that the fit did not see gets the common calibrator.
+
+    Slopes are not negative, so the ranking of two classes holds within a segment; with more classes, the predicted
+    class of a row is that of the common calibrator.
+
+    Parameters
+    ----------
+    method : str or Calibrator
+        The common calibrator: a registry name, or an unfitted calibrator.
+    input : {"logits", "probs", "log_probs"}
+
+    Attributes
+    ----------
+    fit_ : FitRecord
+        ``fit_.segments`` are the names of the segments.
+    map_ : SegmentedMap
+        ``slopes`` (S,) and ``offsets`` (S, K) of the segments.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> country = np.repeat(["DE", "FR"], 500)
+    >>> z = rng.normal(size=1000)
+    >>> y = (rng.random(1000) < 1 / (1 + np.exp(-z - np.where(country == "DE", 1.0, -1.0)))).astype(int)
+    >>> cal = SegmentedCalibrator("platt").fit(z, y, by=country)
+    >>> cal.predict_proba(np.zeros(3), by=["DE", "FR", "IT"])[:, 1].round(1)
+    array([0.7, 0.3, 0.5])
+    """
+
+    name = "segmented"
+    title = "Segmented calibration"
+    weighted = True
+    grouped = True
+    map_types = (SegmentedMap, Prediction)
+
+    def __init__(self, method: str | Calibrator = "pool", *, input: InputKind = "logits") -> None:
+        self.method = method
+        self.input = input
+
+    # -- public -----------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        scores: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        classes: Any = None,
+        by: Any = None,
+    ) -> Self:
+        """Learn from the outputs of a trained classifier on held-out rows of several segments.
+
+        Parameters
+        ----------
+        scores : array-like of shape (N, K), or (N,) for a binary score
+        y : array-like of shape (N,)
+        sample_weight, groups : array-like of shape (N,), optional
+        classes : sequence of K str or int, optional
+        by : array-like of shape (N,), frame, or dict of columns
+            The segment of each row; a row without one is refused.
+        """
+        if isinstance(scores, Rows):
+            rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
+        else:
+            rows = Rows.of(
+                scores,
+                y,
+                input=self.input,
+                weight=sample_weight,
+                groups=groups,
+                by=by,
+                classes=classes,
+            )
+        if rows.by is None:
+            raise ValueError("by is missing: pass the segment of each row")
+        return super().fit(rows)
+
+    def predict_proba(self, scores: Any, *, by: Any = None) -> Any:
+        """Return calibrated probabilities in the array library, device and float width of the input.
+
+        Parameters
+        ----------
+        scores : array-like of shape (N, K), or (N,) for a binary score
+        by : array-like of shape (N,), frame, or dict of columns
+            The segment of each row. One that the fit did not see gets the common calibrator.
+
+        Returns
+        -------
+        array of shape (N, K)
+        """
+        rows = self.rows_like(scores, by=by)
+        return rows.restored(self.probs_of(rows))
+
+    def predict(self, scores: Any, *, by: Any = None) -> NDArray[Any]:
+        """Return the most probable class of each row, by name if the fit was given names."""
+        probs = self.probs_of(self.rows_like(scores, by=by))
+        return np.asarray(self.classes_[probs.argmax(axis=1)])
+
+    def score(self, scores: Any, y: Any, sample_weight: Any = None, *, by: Any = None) -> float:
+        """Return the negative NLL."""
+        rows = self.rows_like(scores, y, weight=sample_weight, by=by)
+        return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
+
+    def with_prior_from(self, scores: Any, *, by: Any = None) -> Self:
+        """Return this calibrator for the class frequencies of unlabelled rows, the same shift in every segment."""
+        return self._with_prior_of(self.rows_like(scores, by=by))
+
+    def probs_of(self, rows: Rows) -> FloatArray:
+        """Return probabilities (N, K) of checked rows, whose segments are found by name."""
+        return self._predicted(rows, self._codes(rows))
+
+    # -- what was learned -------------------------------------------------------------------------
+
+    def _preserved(self) -> Preserves:
+        """Return what a prediction preserves: with two classes, the ranking within each segment."""
+        kept = super()._preserved()
+        if kept is None and "fit_" in vars(self) and self.n_classes_ == 2:
+            return "ranking within segments"
+        return kept
+
+    @property
+    def segments_(self) -> tuple[str, ...]:
+        """The names of the segments of the fit."""
+        return self.fit_.segments or ()
+
+    def types_of_maps(self) -> tuple[type[Map], ...]:
+        """The types of map that a fit may learn: also those of the common calibrator."""
+        return (*self.map_types, *self._common().types_of_maps())
+
+    # -- machinery --------------------------------------------------------------------------------
+
+    def _common(self) -> Calibrator:
+        """Return an unfitted common calibrator of logits."""
+        if isinstance(self.method, str):
+            common = make_calibrator(self.method)
+        elif isinstance(self.method, Calibrator):
+            common = self.method.clone()
+        else:
+            raise ValueError(f"method is a registry name or a calibrator, got {self.method!r}")
+        if isinstance(common, SegmentedCalibrator):
+            raise ValueError("the common calibrator of segments cannot have segments itself")
+        return common.set_params(input="logits")
+
+    def _fit(self, rows: Rows) -> Fitted:
+        common = self._common()
+        if rows.weight is not None and not common.weighted:
+            raise ValueError(f"{common.name!r} does not support sample_weight")
+        segments = _segments_of(rows)
+        fitted = common._fit(_for_common(rows, common))
+        unseen, log_probs = _out_of_fold(rows, common)
+        corrections = shrink(unseen, log_probs, len(segments.names))
+        mass = np.bincount(segments.codes, rows.weight, minlength=len(segments.names))
+        segmented = SegmentedMap(
+            common=_prediction(fitted, common),
+            slopes=corrections.slopes,
+            offsets=corrections.offsets,
+            rows=mass.astype(np.float64),
+            keep=rows.n_classes > 2 or _kept(fitted, common) is not None,
+        )
+        details = {
+            "slope_deviation": corrections.slope_deviation,
+            "term_deviation": corrections.term_deviation,
+            "probability_of_difference": corrections.differ,
+            "common": {"method": common.name, **fitted.details},
+        }
+        return Fitted(
+            segmented,
+            fitted.converged,
+            fitted.message,
+            details,
+            notes=(*fitted.notes, _difference(corrections, segments, rows.n_classes)),
+            # Terms of classes may reorder the classes below the top one.
+            preserves=None if _kept(fitted, common) is None else "accuracy",
+            history=fitted.history,
+        )
+
+    def _record(self, rows: Rows, fitted: Fitted, fingerprint: Fingerprint) -> FitRecord:
+        segments = _segments_of(rows)
+        record = super()._record(rows, fitted, fingerprint)
+        return replace(record, segments=segments.names, segment_title=segments.title)
+
+    def _probs_of_fit(self, rows: Rows) -> FloatArray:
+        return self._predicted(rows, _segments_of(rows).codes)
+
+    def _predicted(self, rows: Rows, codes: IntArray) -> FloatArray:
+        """Return probabilities (N, K) of rows whose segments have these numbers in the fit."""
+        segmented = self.map_
+        assert isinstance(segmented, SegmentedMap)
+        probs = np.empty(rows.scores.shape, dtype=rows.scores.dtype)
+        for block in row_blocks(probs.shape, _BLOCK_SCORES):
+            corrected: CorrectedRows = segmented.of_rows(codes[block])
+            prediction = replace(self.prediction_, map=corrected)
+            probs[block] = prediction.in_blocks(rows.scores[block])
+        return probs
+
+    def _codes(self, rows: Rows) -> IntArray:
+        """Return the number of each row's segment in the fit, −1 for a segment that it did not see."""
+        if rows.by is None:
+            raise ValueError(
+                f"the calibrator has segments: pass the {self.fit_.segment_title} of each row (by=)"
+            )
+        self._check_title(rows.by.title)
+        place = {name: number for number, name in enumerate(self.segments_)}
+        known = np.array([place.get(name, UNKNOWN) for name in rows.by.names], dtype=np.int64)
+        codes = known[rows.by.codes]
+        if len(codes) >= _ENOUGH_ROWS and (codes == UNKNOWN).all():
+            example = rows.by.names[0]
+            warnings.warn(
+                f"none of the {len(codes):,} rows has a segment of the fit (such as {self.segments_[0]!r}; here "
+                f"{example!r}): all get the common calibrator",
+                CalibrationWarning,
+                stacklevel=4,
+            )
+        return codes
+
+    def _check_title(self, title: str) -> None:
+        """Refuse segments by several columns that are not those of the fit, or in another order."""
+        fitted = self.fit_.segment_title or ""
+        if " · " in title + fitted and title != fitted:
+            raise ValueError(
+                f"the segments are by {title}, and those of the fit by {fitted}: pass these columns, in this order"
+            )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one fold, and the log-probabilities of a common calibrator that was fitted without them."""
+
+    rows: Rows
+    log_probs: Float64
+
+
+def _out_of_fold(rows: Rows, common: Calibrator) -> tuple[Rows, Float64]:
+    """Return the rows fold by fold, with log-probabilities (N, K) of fits without the fold.
+
+    A row whose weight lies in several folds comes several times, with a part of its weight.
+    """
+    parts = [_part(fold, unseen, common) for fold, unseen in split(rows, FOLDS)]
+    weights = [part.rows.weight for part in parts]
+    weight = None if rows.weight is None else np.concatenate([w for w in weights if w is not None])
+    joined = Rows(
+        scores=np.concatenate([part.rows.scores for part in parts]),
+        kind=rows.kind,
+        y=np.concatenate([part.rows.labels for part in parts]),
+        weight=weight,
+        by=replace(
+            _segments_of(rows),
+            codes=np.concatenate([_segments_of(part.rows).codes for part in parts]),
+        ),
+    )
+    return joined, np.concatenate([part.log_probs for part in parts])
+
+
+def _part(fold: Rows, unseen: Rows, common: Calibrator) -> _Part:
+    fitted = common.clone()._fit(_for_common(fold, common))
+    return _Part(unseen, log_of(_prediction(fitted, common).in_blocks(unseen.x)))
+
+
+def _for_common(rows: Rows, common: Calibrator) -> Rows:
+    """Return the rows as the common method takes them: without segments, and groups if it has a use for them."""
+    return replace(rows, by=None, groups=rows.groups if common.grouped else None)
+
+
+def _prediction(fitted: Fitted, common: Calibrator) -> Prediction:
+    return Prediction(
+        map=fitted.map, kind="logits", preserves=_kept(fitted, common), floor=None, prior=None
+    )
+
+
+def _kept(fitted: Fitted, common: Calibrator) -> Preserves:
+    return common.promises if fitted.preserves == "as declared" else fitted.preserves
+
+
+def _segments_of(rows: Rows) -> Segments:
+    assert rows.by is not None
+    return rows.by
+
+
+def _difference(corrections: Corrections, segments: Segments, n_classes: int) -> str:
+    """Return a sentence on how much the segments differ."""
+    count = len(segments.names)
+    if corrections.slope_deviation == corrections.term_deviation == 0:
+        return f"the {count:,} segments do not differ by more than chance: all get the common calibrator"
+    terms = f"class terms deviate by {corrections.term_deviation:.2g}"
+    if n_classes == 2:
+        # The intercept is the difference of two independent class terms.
+        terms = f"intercepts deviate by {np.sqrt(2) * corrections.term_deviation:.2g}"
+    sentence = (
+        f"the {count:,} segments differ: {terms} in log-odds (standard deviation), slopes by "
+        f"{corrections.slope_deviation:.2g}"
+    )
+    if corrections.differ > _SURE:
+        return sentence
+    return f"{sentence}; that they differ at all has a probability of {corrections.differ:.0%}"

@@ -1,0 +1,113 @@
+"""Scores wait for their labels: joined by id, once, by several threads and processes, for a stated number of days."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hcal
+
+PROBS = np.array([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> hcal.ScoreStore:
+    return hcal.ScoreStore(tmp_path / "scores.sqlite", keep_days=30)
+
+
+def test_labels_meet_their_scores_in_any_order(store: hcal.ScoreStore) -> None:
+    assert store.add(["a", "b", "c"], PROBS) == 3
+    joined = store.join(["c", "x", "a"], [1, 0, 0])
+    assert joined.ids == ["c", "a"]
+    np.testing.assert_array_equal(joined.probs, PROBS[[2, 0]])
+    np.testing.assert_array_equal(joined.y, [1, 0])
+    assert (joined.unknown, joined.twice, joined.waiting) == (1, 0, 1)
+
+
+def test_a_label_counts_once(store: hcal.ScoreStore) -> None:
+    store.add(["a", "b"], PROBS[:2])
+    assert store.join(["a", "a"], [1, 0]).twice == 1
+    again = store.join(["a", "b"], [1, 1])
+    assert again.ids == ["b"]
+    assert again.twice == 1
+
+
+def test_a_job_that_is_repeated_adds_nothing(store: hcal.ScoreStore) -> None:
+    assert store.add([1, 2], PROBS[:2]) == 2
+    assert store.add([1, 2, 3], PROBS) == 1
+    with pytest.raises(ValueError, match="the id 1 is stored with other probabilities"):
+        store.add([1], PROBS[1:2])
+    assert len(store) == 3
+
+
+def test_rows_are_deleted_after_the_stated_days(store: hcal.ScoreStore) -> None:
+    store.add(["old"], PROBS[:1], day="2026-01-01")
+    store.add(["new"], PROBS[1:2], day="2026-01-31")
+    assert len(store) == 2
+    assert store.delete_old(day="2026-02-01") == 1
+    assert store.join(["old", "new"], [1, 1], day="2026-02-02").unknown == 1
+
+
+def test_a_full_store_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
+    store = hcal.ScoreStore(tmp_path / "scores.sqlite", most_rows=2)
+    store.add(["a", "b"], PROBS[:2])
+    with pytest.raises(ValueError, match=r"would hold 3 rows, and most_rows is 2"):
+        store.add(["c"], PROBS[2:])
+    assert len(store) == 2
+
+
+def test_threads_lose_no_rows(store: hcal.ScoreStore) -> None:
+    def add(number: int) -> int:
+        return store.add([f"{number}-{row}" for row in range(3)], PROBS)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(add, range(24))) == 72
+    assert len(store) == 72
+
+
+def test_labels_by_name(tmp_path: Path) -> None:
+    store = hcal.ScoreStore(tmp_path / "scores.sqlite", classes=["stay", "churn"])
+    store.add(["a", "b"], [0.9, 0.1])
+    np.testing.assert_array_equal(store.join(["a", "b"], ["churn", "stay"]).y, [1, 0])
+
+
+def test_bad_rows_are_refused_and_nothing_is_kept(store: hcal.ScoreStore) -> None:
+    with pytest.raises(ValueError, match="the store holds no scores yet"):
+        store.join(["a"], [1])
+    with pytest.raises(ValueError, match="an id stands twice"):
+        store.add(["a", "a"], PROBS[:2])
+    with pytest.raises(ValueError, match=r"sum to 1|from 0 to 1"):
+        store.add(["a"], [[0.9, 0.9]])
+    store.add(["a"], PROBS[:1])
+    with pytest.raises(ValueError, match="probs has 3 classes, and the rows before have 2"):
+        store.add(["b"], [[0.2, 0.3, 0.5]])
+    with pytest.raises(ValueError, match="a day is written as 2026-05-01"):
+        store.add(["b"], PROBS[:1], day="yesterday")
+    assert len(store) == 1
+
+
+def test_nothing_in_the_file_is_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "scores.sqlite"
+    path.write_text("not a database, but long enough to look like one: " + "x" * 4096)
+    with pytest.raises(ValueError, match=r"scores.sqlite: file is not a database"):
+        hcal.ScoreStore(path)
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    with pytest.raises(ValueError, match="not a store of scores"):
+        hcal.ScoreStore(other)
+    store = hcal.ScoreStore(tmp_path / "third.sqlite")
+    store.add(["a", "b"], PROBS[:2])
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("UPDATE scores SET probs = ? WHERE id = 'a'", (b"\0" * 8,))
+        connection.execute(
+            "UPDATE scores SET probs = ? WHERE id = 'b'", (np.array([5.0, -4.0]).tobytes(),)
+        )
+    with pytest.raises(ValueError, match="does not hold 2 probabilities"):
+        store.join(["a"], [1])
+    with pytest.raises(ValueError, match="row 0"):
+        store.join(["b"], [1])

@@ -1,0 +1,353 @@
+"""SegmentedCalibrator: what it gains, what it never loses, and what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+from sklearn.base import clone
+
+import hcal
+from hcal.metrics import nll
+from hcal.rows import Rows, Segments
+from hcal.segments import SegmentedCalibrator, shrinkage
+from helpers import DATA, fit_quietly, synthetic
+
+TASKS = [
+    *("bank_month_blind", "bank_month_aware", "bank_job_blind", "bank_job_aware"),
+    *("credit_pay0_blind", "credit_pay0_aware", "credit_ageedu_blind", "credit_ageedu_aware"),
+]
+#: Test NLL of the prototype, as the README of the shared tables prints it.
+PROTOTYPE = dict(
+    zip(TASKS, [0.2134, 0.2098, 0.2115, 0.2122, 0.4404, 0.4425, 0.4455, 0.4428], strict=True)
+)
+
+
+def two_columns(score: np.ndarray) -> np.ndarray:
+    return np.stack([np.zeros_like(score), score], axis=1)
+
+
+class World:
+    """Segments whose log-odds of class 1 are intercept + slope · score."""
+
+    def __init__(self, seed: int, n_segments: int, intercepts: float, slopes: float) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.intercept = self.rng.normal(0, intercepts, n_segments)
+        self.slope = np.exp(self.rng.normal(0, slopes, n_segments))
+
+    def draw(self, code: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return scores, labels and true log-odds of rows of these segments."""
+        score = self.rng.normal(-0.5, 1.6, len(code))
+        truth = self.intercept[code] + self.slope[code] * score
+        y = (self.rng.random(len(code)) < 1 / (1 + np.exp(-truth))).astype(np.int64)
+        return score, y, truth
+
+
+def three_classes(seed: int = 0, n: int = 900) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return logits, labels and segments: one is sharper than the others, one prefers a class."""
+    z, y = synthetic(n, 3, seed=seed)
+    by = np.array(["a", "b", "c"])[np.arange(n) % 3]
+    z[by == "a"] *= 3
+    z[by == "b", 2] += 2
+    return z, y, by
+
+
+def test_small_segments_are_shrunk_and_beat_one_pool_and_a_fit_of_each() -> None:
+    world = World(0, 300, 1.0, 0.3)
+    code = np.repeat(np.arange(300), 60)
+    score, y, _ = world.draw(code)
+    new_code = world.rng.integers(0, 300, 30_000)
+    new_score, new_y, truth = world.draw(new_code)
+
+    cal = SegmentedCalibrator("platt").fit(two_columns(score), y, by=code)
+    shrunk = nll(cal.predict_proba(two_columns(new_score), by=new_code), new_y)
+    common = nll(hcal.make_calibrator("platt").fit(score, y).predict_proba(new_score), new_y)
+    alone = np.empty((len(new_y), 2))
+    for segment in range(300):
+        seen = code == segment
+        own = fit_quietly(hcal.make_calibrator("platt"), score[seen], y[seen])
+        rows = new_code == segment
+        alone[rows] = own.predict_proba(new_score[rows])
+    true_nll = nll(hcal.softmax(two_columns(truth)), new_y)
+
+    assert true_nll < shrunk < nll(alone, new_y) < common
+    assert shrunk - true_nll < 0.85 * (nll(alone, new_y) - true_nll)
+
+
+@pytest.mark.parametrize("n_segments", [20, 200])
+def test_nothing_is_lost_where_segments_do_not_differ(n_segments: int) -> None:
+    losses = []
+    for seed in range(6):
+        world = World(seed, n_segments, 0.0, 0.0)
+        code = np.arange(9000) % n_segments
+        score, y, _ = world.draw(code)
+        cal = SegmentedCalibrator("platt").fit(two_columns(score), y, by=code)
+        new_score, _, truth = world.draw(code)
+        common = cal.map_.common.in_blocks(two_columns(new_score))  # type: ignore[attr-defined]
+        corrected = cal.predict_proba(two_columns(new_score), by=code)
+        rate = 1 / (1 + np.exp(-truth))
+        expected = [
+            -np.mean(rate * np.log(p[:, 1]) + (1 - rate) * np.log(p[:, 0]))
+            for p in (corrected, common)
+        ]
+        losses.append(expected[0] - expected[1])
+    assert np.mean(losses) <= 1e-4
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_shared_table_loses_and_the_prototype_is_reached(task: str) -> None:
+    path = DATA / "segments" / f"{task}.npz"
+    if not path.exists():
+        pytest.skip(f"needs the shared data: {path.name}")
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    cal = SegmentedCalibrator("pool", input="probs")
+    cal.fit(content["probs_cal"], content["y_cal"], by=content["segment_cal"])
+    test, y = content["probs_test"], content["y_test"]
+    common = hcal.PooledCalibrator(input="probs").fit(content["probs_cal"], content["y_cal"])
+    shrunk = nll(cal.predict_proba(test, by=content["segment_test"]), y)
+    assert shrunk <= nll(common.predict_proba(test), y) + 3e-5
+    assert shrunk <= PROTOTYPE[task] + 1.5e-4
+
+
+def test_corrections_are_the_most_probable_ones() -> None:
+    world = World(3, 5, 1.0, 0.4)
+    code = np.repeat(np.arange(5), [8, 20, 60, 200, 600])
+    score, y, _ = world.draw(code)
+    log_probs = np.log(hcal.softmax(two_columns(score)))
+    rows = Rows.of(log_probs, y, input="log_probs", by=code)
+    data, means = shrinkage._data(rows, log_probs, 5)
+    fitted = shrinkage._most_probable(data, 0.5, 0.25, None, 1e-16).theta
+
+    def minus_log_density(flat: np.ndarray) -> float:
+        theta = flat[:10].reshape(5, 2)
+        shift = flat[10:]
+        odds = score + theta[code, 0] * (score - means[0]) + theta[code, 1]
+        likelihood = np.sum(y * odds - np.logaddexp(0, odds))
+        variance = np.array([0.25**2, 2 * 0.5**2])
+        spread = np.sum((theta - shift) ** 2 / variance) + np.sum(shift**2 / variance)
+        return float(0.5 * spread - likelihood)
+
+    best = minimize(minus_log_density, np.zeros(12), tol=1e-12)
+    np.testing.assert_allclose(fitted, best.x[:10].reshape(5, 2), atol=1e-4)
+
+
+def test_the_evidence_is_the_integral_over_the_corrections() -> None:
+    # One segment, the intercept alone: intercept = shift + deviation is normal with twice the variance.
+    score = np.linspace(-2, 2, 40)
+    y = (np.sin(np.arange(40.0)) > -0.4).astype(np.int64)
+    log_probs = np.log(hcal.softmax(two_columns(score)))
+    rows = Rows.of(log_probs, y, input="log_probs", by=np.zeros(40))
+    data, _ = shrinkage._data(rows, log_probs, 1)
+    fitted = shrinkage._most_probable(data, 0.5, 0.0, None, 1e-14)
+
+    intercept = np.linspace(-8, 8, 4001)
+    odds = score[:, None] + intercept
+    likelihood = (y[:, None] * odds - np.logaddexp(0, odds)).sum(axis=0)
+    variance = 2 * (2 * 0.5**2)
+    prior = np.exp(-0.5 * intercept**2 / variance) / np.sqrt(2 * np.pi * variance)
+    integral = np.trapezoid(np.exp(likelihood) * prior, intercept)
+    assert fitted.evidence == pytest.approx(np.log(integral), abs=0.02)
+
+
+@pytest.mark.parametrize("method", ["platt", "pool", "iso"])
+def test_the_ranking_of_two_classes_holds_within_a_segment(method: str) -> None:
+    world = World(1, 4, 1.0, 0.0)
+    code = np.arange(800) % 4
+    score, y, _ = world.draw(code)
+    y[code == 2] = 1 - y[code == 2]  # a segment whose scores are the wrong way round
+    cal = SegmentedCalibrator(method).fit(score, y, by=code)
+    assert cal.preserves == "ranking within segments"
+    assert (cal.map_.slopes >= 0).all()  # type: ignore[attr-defined]
+    grid = np.linspace(-6, 6, 200)
+    for segment in range(4):
+        p = cal.predict_proba(grid, by=np.full(200, segment))[:, 1]
+        assert (np.diff(p) >= 0).all()
+
+
+def test_the_prediction_of_three_classes_holds() -> None:
+    z, y, by = three_classes()
+    cal = SegmentedCalibrator("ts").fit(z, y, by=by)
+    assert cal.preserves == "accuracy"
+    np.testing.assert_array_equal(cal.predict_proba(z, by=by).argmax(axis=1), z.argmax(axis=1))
+    narrow = cal.predict_proba(z.astype(np.float32), by=by)
+    assert narrow.dtype == np.float32
+    np.testing.assert_array_equal(narrow.argmax(axis=1), z.argmax(axis=1))
+    common = hcal.make_calibrator("ts").fit(z, y)
+    assert nll(cal.predict_proba(z, by=by), y) < nll(common.predict_proba(z), y) - 0.01
+
+
+def test_two_classes_keep_their_predictions_where_the_common_calibrator_does() -> None:
+    world = World(1, 4, 1.5, 0.0)
+    code = np.arange(800) % 4
+    score, y, _ = world.draw(code)
+    cal = SegmentedCalibrator(hcal.PooledCalibrator(preserve="accuracy")).fit(score, y, by=code)
+    assert cal.preserves == "accuracy"
+    np.testing.assert_array_equal(cal.predict(score, by=code), (score > 0).astype(int))
+
+
+def test_an_unknown_segment_gets_the_common_calibrator() -> None:
+    z, y, by = three_classes()
+    cal = SegmentedCalibrator("ts").fit(z, y, by=by)
+    common = hcal.make_calibrator("ts").fit(z, y)
+    np.testing.assert_array_equal(
+        cal.predict_proba(z[:5], by=["new"] * 5), common.predict_proba(z[:5])
+    )
+    with pytest.warns(
+        hcal.CalibrationWarning, match="none of the 40 rows has a segment of the fit"
+    ):
+        cal.predict_proba(z[:40], by=["new"] * 40)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, ""])
+def test_a_missing_segment_is_refused(missing: Any) -> None:
+    z, y, by = three_classes()
+    gap = by.astype(object)
+    gap[7] = missing
+    with pytest.raises(ValueError, match=r"by has no value in 1 of 900 rows, first at row 7"):
+        SegmentedCalibrator("ts").fit(z, y, by=gap)
+    cal = SegmentedCalibrator("ts").fit(z, y, by=by)
+    with pytest.raises(ValueError, match=r"by has no value in 1 of 900 rows"):
+        cal.predict_proba(z, by=gap)
+
+
+def test_segments_are_needed() -> None:
+    z, y, by = three_classes()
+    with pytest.raises(ValueError, match="by is missing"):
+        SegmentedCalibrator("ts").fit(z, y)
+    cal = SegmentedCalibrator("ts").fit(z, y, by=pd.Series(by, name="country"))
+    with pytest.raises(
+        ValueError, match=r"the calibrator has segments: pass the country of each row"
+    ):
+        cal.predict_proba(z)
+    with pytest.raises(ValueError, match="needs the segment of each row"):
+        cal.prediction_.in_blocks(z)
+
+
+def test_columns_of_segments_must_be_those_of_the_fit() -> None:
+    z, y, by = three_classes()
+    columns = pd.DataFrame({"country": by, "site": np.arange(len(by)) % 2})
+    cal = SegmentedCalibrator("ts").fit(z, y, by=columns)
+    assert cal.segments_[:2] == ("a · 0", "a · 1")
+    with pytest.raises(
+        ValueError, match="by site · country, and those of the fit by country · site"
+    ):
+        cal.predict_proba(z, by=columns[["site", "country"]])
+
+
+# -- relations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["platt", "ts", "pool"])
+def test_the_order_of_rows_does_not_matter(method: str) -> None:
+    z, y, by = three_classes()
+    order = np.random.default_rng(0).permutation(len(y))
+    one = SegmentedCalibrator(method).fit(z, y, by=by)
+    other = SegmentedCalibrator(method).fit(z[order], y[order], by=by[order])
+    np.testing.assert_allclose(
+        one.predict_proba(z, by=by), other.predict_proba(z, by=by), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("method", ["ts", "vs"])
+def test_the_numbers_of_classes_do_not_matter(method: str) -> None:
+    z, y, by = three_classes()
+    order = np.array([2, 0, 1])
+    one = SegmentedCalibrator(method).fit(z, y, by=by).predict_proba(z, by=by)
+    other = SegmentedCalibrator(method).fit(z[:, order], order.argsort()[y], by=by)
+    np.testing.assert_allclose(one[:, order], other.predict_proba(z[:, order], by=by), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["ts", "platt"])
+def test_a_weight_of_two_is_the_row_twice(method: str) -> None:
+    z, y, by = three_classes(n=300)
+    weight = np.where(np.arange(300) % 2, 2.0, 1.0)
+    twice = np.repeat(np.arange(300), weight.astype(int))
+    one = SegmentedCalibrator(method).fit(z, y, weight, by=by)
+    other = SegmentedCalibrator(method).fit(z[twice], y[twice], by=by[twice])
+    np.testing.assert_allclose(
+        one.predict_proba(z, by=by), other.predict_proba(z, by=by), atol=1e-7
+    )
+
+
+def test_blocks_of_a_prediction_are_the_whole() -> None:
+    z, y, by = three_classes()
+    cal = SegmentedCalibrator("pool").fit(z, y, by=by)
+    whole = cal.predict_proba(z, by=by)
+    parts = [cal.predict_proba(z[i : i + 70], by=by[i : i + 70]) for i in range(0, len(z), 70)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs", "log_probs"])
+def test_the_three_kinds_of_scores_agree(kind: Any) -> None:
+    z, y, by = three_classes()
+    probs = hcal.softmax(z)
+    scores = {"logits": z, "probs": probs, "log_probs": np.log(probs)}[kind]
+    reference = SegmentedCalibrator("ts").fit(z, y, by=by).predict_proba(z, by=by)
+    cal = SegmentedCalibrator("ts", input=kind).fit(scores, y, by=by)
+    np.testing.assert_allclose(cal.predict_proba(scores, by=by), reference, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["pool", hcal.PooledCalibrator(preserve=None)])
+def test_a_file_keeps_everything(method: Any, tmp_path: Path) -> None:
+    z, y, by = three_classes(n=300)
+    cal = SegmentedCalibrator(method).fit(z, y, by=pd.Series(by, name="country"))
+    hcal.save(cal, tmp_path / "model.hcal")
+    loaded: Any = hcal.load(tmp_path / "model.hcal")
+    np.testing.assert_array_equal(loaded.predict_proba(z, by=by), cal.predict_proba(z, by=by))
+    assert loaded.fit_.to_json() == cal.fit_.to_json()
+    assert loaded.segments_ == ("a", "b", "c")
+    assert loaded.preserves == cal.preserves
+    assert repr(loaded) == repr(cal)
+
+
+def test_names_of_classes_and_frames_come_back() -> None:
+    z, y, by = three_classes(n=300)
+    frame = pd.DataFrame(z, columns=["cat", "dog", "eel"], index=np.arange(300) + 7)
+    names = np.array(["cat", "dog", "eel"])
+    cal = SegmentedCalibrator("ts").fit(frame, names[y], by=pd.Series(by, index=frame.index))
+    turned = cal.predict_proba(frame[["eel", "cat", "dog"]], by=by)
+    assert list(turned.columns) == ["cat", "dog", "eel"]
+    assert turned.index.equals(frame.index)
+    assert set(cal.predict(frame, by=by)) <= set(names)
+
+
+def test_it_is_an_estimator_of_the_registry() -> None:
+    cal = hcal.make_calibrator("segmented", method="ts", input="probs")
+    assert isinstance(clone(cal), SegmentedCalibrator)
+    assert clone(cal).get_params() == {"method": "ts", "input": "probs"}
+    with pytest.raises(ValueError, match="method is a registry name or a calibrator"):
+        SegmentedCalibrator(3).fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])  # type: ignore[arg-type]
+    nested = SegmentedCalibrator(SegmentedCalibrator("ts"))
+    with pytest.raises(ValueError, match="cannot have segments itself"):
+        nested.fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])
+
+
+def test_another_prior_shifts_all_segments() -> None:
+    world = World(5, 3, 1.0, 0.0)
+    code = np.arange(600) % 3
+    score, y, _ = world.draw(code)
+    cal = SegmentedCalibrator("platt").fit(score, y, by=code)
+    probs = cal.predict_proba(score, by=code)
+    odds = np.log(probs[:, 1] / probs[:, 0])
+    rate = float(y.mean())
+    shifted = cal.with_prior([1 - rate / 2, rate / 2]).predict_proba(score, by=code)
+    expected = np.log(rate / 2 / (1 - rate / 2)) - np.log(rate / (1 - rate))
+    np.testing.assert_allclose(np.log(shifted[:, 1] / shifted[:, 0]) - odds, expected, atol=1e-9)
+    estimated = cal.with_prior_from(score, by=code)
+    assert estimated.fit_.prior is not None
+    assert estimated.fit_.prior[1] == pytest.approx(rate, abs=0.05)
+
+
+def test_thousands_of_segments_fit_in_seconds() -> None:
+    code = np.repeat(np.arange(3000), 10)
+    segments = Segments.of(code, len(code))
+    assert len(segments.names) == 3000
+    world = World(2, 3000, 0.8, 0.2)
+    score, y, _ = world.draw(code)
+    cal = SegmentedCalibrator("ts").fit(score, y, by=segments)
+    assert cal.map_.slopes.shape == (3000,)  # type: ignore[attr-defined]
