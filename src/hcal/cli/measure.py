@@ -1,13 +1,11 @@
-"""``hcal evaluate``, ``report``, ``certify``, ``compare`` and ``watch``: measure how well a model is calibrated."""
+"""``hcal evaluate``, ``report`` and ``certify``: measure how well a model is calibrated."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Exit, Option, echo
+from typer import Option
 
 from hcal.cli import console, options
 from hcal.cli.options import (
@@ -23,7 +21,6 @@ from hcal.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hcal.certificates import Monitor
     from hcal.evaluation import Evaluation
     from hcal.io import DataFile
 
@@ -199,7 +196,7 @@ def _measure(
     return Measured(data, calibrator, number, result, raw, probs, changed, {}, [], notes)
 
 
-# -- report, certify, compare, watch ----------------------------------------------------------------------
+# -- report, certify ----------------------------------------------------------------------
 
 
 @command(
@@ -344,193 +341,3 @@ def certify(
         with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
             found = hcal.certify(*rows, groups=data.groups, by=data.by or None, **wanted)
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))
-
-
-@command(
-    "hcal compare task.npz --methods ts,iso,pool",
-    "hcal compare tasks/ --methods pool,h --out results.jsonl",
-)
-def compare(
-    *,
-    files: Files,
-    test: Annotated[
-        Path | None, Option(help="test on this file; else the test part, else folds")
-    ] = None,
-    methods: Annotated[
-        str | None, Option(help="registry names separated by commas; default: all")
-    ] = None,
-    metrics: Annotated[str | None, Option(help="names separated by commas")] = None,
-    sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
-    folds: Annotated[int, Option(help="number of folds of a file without a test part")] = 5,
-    out: Annotated[
-        Path | None, Option(help="a file for finished results; an interrupted run resumes")
-    ] = None,
-    latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
-    markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
-    jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,
-    scheduler: Annotated[str | None, Option(help="address of a Dask scheduler")] = None,
-    shown: Shown,
-) -> None:
-    """Fit several methods and show which does best on rows that they have not seen."""
-    import hcal
-    from hcal.evaluation.comparison import FOLDS, Task, named_files
-    from hcal.io.files import files_of
-
-    options.check_output(out, *files.file, test, files.labels)
-    wanted: dict[str, Any] = {
-        "methods": names_of(methods), "metrics": names_of(metrics), "results": out, "n_jobs": jobs,
-        "scheduler": scheduler, "progress": False if shown.silent else None,
-    }  # fmt: skip
-    if files.several and (test is not None or files.labels is not None):
-        raise ValueError("--test and --labels go with one file; several files are a task each")
-
-    def task(asked: Files, name: str) -> Task:
-        learn = asked.read(part="cal")
-        if test is None and not learn.part:
-            return Task.from_data(name, learn, folds=folds)
-        asked = replace(asked, input=learn.kind)
-        unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
-        return Task.from_data(name, learn, unseen)
-
-    tasks: dict[str, Any] = {}
-    if not files.several:
-        tasks["task"] = task(files, "task")
-    for name, path in named_files(files_of(files.file)).items() if files.several else ():
-        plain = not files.options() and folds == FOLDS  # then the file is read where it is needed
-        tasks[name] = path if plain else task(files.of(path), name)
-    table = hcal.compare(tasks=tasks, **wanted)
-    table = table if sort is None else table.sorted(sort)
-
-    def show() -> None:
-        if latex or markdown:
-            echo(table.to_latex() if latex else table.to_markdown())
-        else:
-            console.out().print(table)
-
-    shown.show(table.to_dict, show)
-
-
-@command("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json")
-def watch(
-    *,
-    files: Annotated[Files, "groups", "by", "weight", "labels"],
-    model: Model = None,
-    confidence: Annotated[
-        float | None, Option(help="probability of no false alarm over all time; 0.95 by default")
-    ] = None,
-    tolerance: Annotated[
-        str | None,
-        Option(help="error that raises no alarm; default: auto (by the fit) with --model, else 0"),
-    ] = None,
-    state: Annotated[
-        Path | None, Option(help="continue from this file if it exists, and update it")
-    ] = None,
-    reset: Annotated[
-        bool, Option("--reset", help="forget the evidence so far, keep the settings")
-    ] = False,
-    since: Annotated[str | None, Option(help="show recent rows from this date on")] = None,
-    date: Annotated[str | None, Option(help="the date of these files; today by default")] = None,
-    reference: Annotated[
-        Path | None, Option(help="compare scores with this file's, without labels")
-    ] = None,
-    prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
-    shown: Shown,
-) -> None:
-    """Check batches of predictions and labels as they come: is the model still calibrated?"""
-    import hcal
-    from hcal.certificates.monitor_file import shared_state
-    from hcal.io import atomic_path
-
-    for path in (state, prometheus):
-        options.check_output(path, *files.file, model, reference)
-    calibrator = options.load_model(model)
-    settings = {"confidence": confidence, "tolerance": tolerance}
-
-    def begin() -> Monitor:
-        return _new_monitor(settings, calibrator)
-
-    drifts: dict[str, Any] = {}
-    # Other processes wait until this one has added its files, so that no row is lost.
-    with nullcontext(begin()) if state is None else shared_state(state, begin) as monitor:
-        _check_settings(monitor, settings, state)
-        if reset:
-            monitor.reset()
-        for file in files.file:
-            data = _watch_file(monitor, files.of(file), calibrator, date)
-            lines = [f"{console.name(file.name)}: {console.name(monitor)}"]
-            if reference is not None:
-                old = replace(files.of(reference), unlabelled="error").read(calibrator)
-                drifts[file.name] = hcal.drift(old.values, data.values, input=data.kind)
-                lines.append(f"  {console.name(drifts[file.name])}")
-            if not shown.silent:
-                console.out().print("\n".join(lines))
-    if prometheus is not None:
-        with atomic_path(prometheus) as temporary:
-            temporary.write_text(monitor.prometheus(), encoding="utf-8")
-    alarm = None if monitor.alarm is None else vars(monitor.alarm)
-    found = {
-        "rows": monitor.n,
-        "log_evidence": monitor.log_evidence,
-        "alarm": alarm,
-        "files": monitor.files,
-    }
-    found |= {
-        "windows": monitor.windows(since),
-        "drift": {name: drift.to_dict() for name, drift in drifts.items()},
-    }
-    shown.show(found, lambda: None)
-    if alarm is not None:
-        raise Exit(3)  # 1 is an error, 2 a wrong command
-
-
-def _new_monitor(settings: dict[str, Any], calibrator: Any) -> Monitor:
-    """Return a monitor without rows; without a model nothing but a number can be the tolerance."""
-    from hcal.certificates import Monitor
-
-    tolerance = settings["tolerance"]
-    if tolerance is None:
-        tolerance = "0" if calibrator is None else "auto"
-    if tolerance == "auto" and calibrator is None:
-        raise ValueError(
-            "--tolerance auto is decided by the fit of a model: add --model, or a number"
-        )
-    confidence = 0.95 if settings["confidence"] is None else settings["confidence"]
-    allowed = "auto" if tolerance == "auto" else float(tolerance)
-    return Monitor(confidence=confidence, tolerance=allowed, calibrator=calibrator)
-
-
-def _check_settings(monitor: Monitor, settings: dict[str, Any], state: Path | None) -> None:
-    """Refuse options that differ from those with which the state was begun."""
-    for name, value in settings.items():
-        begun = getattr(monitor, name)
-        if value is None or str(begun) == str(value):
-            continue
-        if value == "auto" or begun == "auto" or float(begun) != float(value):
-            raise ValueError(
-                f"--{name} is {value}, and {state} was begun with {begun}: leave it out, or choose another --state"
-            )
-
-
-def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:
-    """Add the rows of a file to a monitor; the first file with class names names the classes for all."""
-    from datetime import UTC, datetime
-
-    import numpy as np
-
-    from hcal.class_names import reorder
-
-    data = file.read(calibrator)
-    probs = (
-        _own_probs(data)
-        if calibrator is None
-        else np.asarray(calibrator.predict_proba(data.values))
-    )
-    y, names = data.labels(), _text_names(data)
-    if names is not None:
-        monitor.classes = tuple(names) if monitor.classes is None else monitor.classes
-        order = reorder(names, monitor.classes) or range(len(names))
-        probs, y = probs[:, order], np.argsort(order)[y]
-    labels = y if monitor.classes is None else np.array(monitor.classes)[y]
-    day = date or datetime.now(UTC).date().isoformat()
-    monitor.update(probs, labels, name=data.path.name, digest=data.checksum(), date=day)
-    return data
