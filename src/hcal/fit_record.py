@@ -9,19 +9,22 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 from hcal import leakage
 from hcal.class_names import check_classes
 from hcal.frames import ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64
-from hcal.rows import ClassNames
+from hcal.rows import ClassNames, Rows
 
 #: A score of the calibration rows by its name.
 Scores = dict[str, float]
 #: The deepest nesting and the longest text of what a file says about a fit.
 MOST_LEVELS: Final = 8
 MOST_CHARACTERS: Final = 10_000
+#: A quantile by which the caution for few groups is set.
+_RARELY: Final = 0.995
 #: The most classes of a model in a file.
 MOST_CLASSES: Final = 10_000_000
 
@@ -62,6 +65,8 @@ class FitRecord:
         The class frequencies that ``with_prior`` adjusted the probabilities to.
     source_rows : int
         Rows of the source; more than ``rows`` where a sample was fitted.
+    effective_rows : float, optional
+        How many independent rows of weight 1 would tell the class frequencies as exactly: :func:`effective_rows`.
     file, part, sha256 : str, optional
         The file that the rows were read from.
     request : dict
@@ -88,6 +93,7 @@ class FitRecord:
     history: Mapping[str, Any] = field(default_factory=dict)
     prior: Float64 | None = None
     source_rows: int = 0
+    effective_rows: float | None = None
     file: str | None = None
     part: str | None = None
     sha256: str | None = None
@@ -166,6 +172,45 @@ class FitRecord:
         )
 
 
+def effective_rows(rows: Rows) -> float:
+    """Return how many independent rows of weight 1 would tell the class frequencies as exactly as rows with labels.
+
+    Unequal weights count as Kish's effective size. Rows of one group count by how much the classes cluster in the
+    groups; few groups count less, because their spread is known badly itself.
+
+    Examples
+    --------
+    >>> rows = Rows.of(np.eye(2)[[0, 1, 0, 1]], [0, 1, 0, 1], input="probs", weight=[3, 3, 1, 1])
+    >>> effective_rows(rows)
+    3.2
+    """
+    weight = np.ones(len(rows)) if rows.weight is None else rows.weight
+    total = float(weight.sum())
+    by_weight = total**2 / float(weight @ weight)
+    if rows.groups is None:
+        return by_weight
+    group = np.unique(rows.groups, return_inverse=True)[1]
+    count = int(group.max()) + 1
+    if count < 2:
+        return 1.0
+    frequency = np.bincount(rows.labels, weight, rows.n_classes) / total
+    of_group = np.bincount(group, weight)
+    cell, place = np.unique(group * rows.n_classes + rows.labels, return_inverse=True)
+    of_cell = np.bincount(place, weight)
+
+    # The squared residuals of all groups and classes, Σ (W_gk − W_g·f_k)², where most W_gk are 0.
+    crossed = of_cell * of_group[cell // rows.n_classes] * frequency[cell % rows.n_classes]
+    squares = (
+        of_cell @ of_cell - 2 * crossed.sum() + (of_group @ of_group) * (frequency @ frequency)
+    )
+    spread = 1 - float(frequency @ frequency)
+    if spread <= 0:  # one class alone says nothing about how classes cluster
+        return total**2 / float(of_group @ of_group)
+    variance = max(float(squares), 1e-12) / total**2 * count / (count - 1)
+    caution = (ndtri(_RARELY) / stdtrit(count - 1, _RARELY)) ** 2
+    return float(min(spread / variance * caution, by_weight))
+
+
 def fitted_names(calibrator: Any) -> ClassNames | None:
     """Return the names of the classes of a fitted calibrator, if it has any."""
     record = getattr(calibrator, "fit_", None)
@@ -184,6 +229,7 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "rows": ((int,), "a whole number"),
     "source_rows": ((int,), "a whole number"),
     "weight": ((int, float), "a number"),
+    "effective_rows": ((int, float, type(None)), "a number"),
     "converged": ((bool,), "true or false"),
     "details": ((dict,), "an object"),
     "history": ((dict,), "an object"),

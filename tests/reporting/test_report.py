@@ -19,10 +19,11 @@ import hcal
 from hcal.certificates.sentences import points
 from hcal.cli.app import app
 from hcal.reporting import Source, build_report, measure_report
-from hcal.reporting.charts import Axis, percent, probability_axis
+from hcal.reporting.charts import Axis, probability_axis
 from hcal.reporting.content import HEADLINE, RESAMPLES, Content
 from hcal.reporting.page import render
-from hcal.reporting.sections import thresholds
+from hcal.reporting.sentences import number
+from hcal.reporting.tables import thresholds
 from hcal.reporting.verdict import verdict_of
 from helpers import measured_report as measured
 from helpers import synthetic
@@ -124,27 +125,27 @@ def test_without_a_calibrator_there_is_no_after() -> None:
 def test_names_are_text_never_markup() -> None:
     logits, y = synthetic(200, 2)
     evil = "<script>alert(1)</script>"
-    text = build_report(logits, y, class_names=[evil, '"quoted" & co'], source=Source(evil))
+    text = build_report(logits, y, classes=[evil, '"quoted" & co'], source=Source(evil))
     assert evil not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     with pytest.raises(ValueError, match="classes has 1 names for 2 classes"):
-        build_report(logits, y, class_names=["one"])
+        build_report(logits, y, classes=["one"])
 
 
-def test_a_thousand_classes_are_a_heat_list_of_the_worst_twenty() -> None:
+def test_a_thousand_classes_are_one_table() -> None:
     rng = np.random.default_rng(0)
     logits, y = rng.normal(size=(1500, 1000)).astype(np.float32) * 4, rng.integers(0, 900, 1500)
     text = build_report(logits, y)
-    listed = re.findall(r'<table class="numbers heat">(.*?)</table>', text, re.DOTALL)
-    assert [table.count('scope="row"') for table in listed] == [20, 980]
+    [table] = re.findall(r"<caption>Classes</caption>(.*?)</table>", text, re.DOTALL)
+    assert table.count('scope="row"') == 1000
     assert len(text) < 1_000_000
-    assert f"No row of {1000 - len(np.unique(y))} of 1000 classes" in text
+    assert f"No row is of {1000 - len(np.unique(y))} of 1,000 classes" in text
     assert not re.search(r"\d,\d{3},\d{3} (labelled )?rows", text)  # no "5,100,000 rows would tell"
 
 
 def test_classes_that_are_proven_wrong_come_first() -> None:
     content = measure_report(*synthetic(4000, 6, seed=1))
-    table = re.search(r'<table class="numbers heat">(.*?)</table>', render(content), re.DOTALL)
+    table = re.search(r"<caption>Classes</caption>(.*?)</table>", render(content), re.DOTALL)
     certificate = content.final.evaluation.certificate
     assert table is not None
     assert certificate is not None
@@ -175,7 +176,7 @@ def binary() -> Content:
     options: dict[str, Any] = {
         "threshold": 0.3,
         "cost": {"fn": 10, "fp": 1},
-        "class_names": ["well", "sick"],
+        "classes": ["well", "sick"],
     }
     return measure_report(
         score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options
@@ -189,11 +190,11 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     assert rate is not None
     assert rate.observed == pytest.approx((content.y == 1).mean())
     assert rate.stated == pytest.approx(content.before.probs[:, 1].mean())
-    assert f"states a sick rate of {percent(rate.stated, 2)} on average" in text
+    assert f"states a sick rate of {number(rate.stated, True)} on average" in text
     found = content.final.evaluation.assessment
     assert found is not None
     assert found.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
-    assert points(found.tolerance) in verdict_of(content).headline
+    assert points(found.bound) in verdict_of(content).headline
     assert "P(sick) in" in text
     assert "Decision curve" in text
 
@@ -240,7 +241,7 @@ def test_another_class_frequency_is_told_with_the_command_that_corrects_it() -> 
     )
     assert content.shift > 0.1
     verdict = verdict_of(content)
-    assert any("predicted class frequencies differ" in a for a in verdict.alarms)
+    assert any("class frequencies of these rows differ" in a for a in verdict.alarms)
     assert verdict.chips["What to do"] == "correct for the class frequencies of these rows"
     assert "hcal apply m.hcal t.npz -o probs.npz --prior estimate" in render(content)
 
@@ -274,16 +275,97 @@ def test_files_by_blocks_have_the_numbers_of_all_rows(tmp_path: Path, monkeypatc
     assert f"{hcal.metrics.nll(hcal.softmax(logits), y):.4f}" in text
 
 
-# -- groups, few rows -------------------------------------------------------------------------------
+# -- segments, groups, few rows ---------------------------------------------------------------------
 
 
-def test_groups_are_on_the_page_worst_first() -> None:
+def countries(
+    n: int = 16_000, off: float = 0.18, wrong: int = 8
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """P(positive), labels and countries: half of the wrong ones state too much, the others too little."""
+    rng = np.random.default_rng(0)
+    country = np.arange(n) % 8
+    truth = rng.uniform(0.3, 0.7, n)
+    y = (rng.random(n) < truth).astype(int)
+    shift = np.where(country < wrong, np.where(country % 2, off, -off), 0.0)
+    return truth + shift, y, np.array([f"C{c}" for c in country])
+
+
+def test_segments_whose_errors_cancel_are_in_every_part_of_the_verdict(tmp_path: Path) -> None:
+    p, y, country = countries()
+    path = tmp_path / "r.html"
+    verdict = hcal.report(None, p, y, path, input="probs", by=country)
+    assert verdict.grade == "bad"
+    count = "8 of 8 segments, with 16,000 of 16,000 rows"
+    texts = [verdict.headline, verdict.chips["How sure"], " ".join(verdict.sentences)]
+    for text in [*texts, " ".join(verdict.alarms), path.read_text(encoding="utf-8")]:
+        assert count in text
+    assert verdict.to_dict()["segments"]["count"] == verdict.segments_off == 8
+    assert not hcal.require(verdict, ["segments_off<1"]).passed
+    alone = hcal.report(None, p, y, path, input="probs")
+    assert alone.segments is None
+    # One wrong segment of eight: care, and it is named.
+    p, y, country = countries(wrong=1)
+    one = hcal.report(None, p, y, path, input="probs", by=country)
+    assert one.grade in ("care", "few")
+    assert "1 of 8 segments, with 2,000 of 16,000 rows" in one.headline
+    assert "segment C0" in one.chips["How far off"]
+    # None is off: the page says so, and the grade stays.
+    p, y, country = countries(wrong=0)
+    fine = hcal.report(None, p, y, path, input="probs", by={"country": country})
+    assert fine.alarms == ()
+    assert "None of the 8 segments is proven to be off" in " ".join(fine.sentences)
+    assert "Segment by segment: country" in path.read_text(encoding="utf-8")
+    assert "more rows would tell" in path.read_text(encoding="utf-8")
+
+
+def test_segments_of_files_are_in_the_verdict_too(tmp_path: Path, monkeypatch: Any) -> None:
+    from hcal.evaluation import blocks
+
+    p, y, country = countries(4000)
+    lines = ["p,y,country", *(f"{a},{b},{c}" for a, b, c in zip(p, y, country, strict=True))]
+    for part in (0, 1):
+        text = "\n".join([lines[0], *lines[1 + 2000 * part : 2001 + 2000 * part]])
+        (tmp_path / f"{part}.csv").write_text(text)
+    monkeypatch.setattr(blocks, "SAMPLE_ROWS", 1000)
+    options = ["--scores", "p", "--input", "probs", "--label", "y", "--by", "country", "--json"]
+    told = json.loads(_run("report", tmp_path / "*.csv", *options, "-o", tmp_path / "r.html"))
+    assert told["grade"] == "bad"
+    assert told["segments"]["count"] == 8
+    assert told["segments"]["rows"] == 4000
+    assert "8 of 8 segments, with 4,000 of 4,000 rows" in told["headline"]
+
+
+def test_segments_on_the_page_are_worst_first() -> None:
     logits, y = synthetic(4000, 4, scale=1.0, seed=1)
     logits[:600] *= 4
     site = np.where(np.arange(4000) < 600, "<north>", "south")
-    text = build_report(logits, y, groups=site)
-    assert text.index("&lt;north&gt;") < text.index(">south<")
-    assert "proven too high" in text
+    text = build_report(logits, y, by=site)
+    table = text[text.index('<section id="segments"') :]
+    assert table.index("&lt;north&gt;") < table.index(">south<")
+    assert "proven too high" in table
+
+
+def test_rows_of_groups_get_a_verdict_that_counts_groups() -> None:
+    rng = np.random.default_rng(0)
+    patient = np.repeat(np.arange(400), 10)
+    risk = np.repeat(rng.uniform(0.1, 0.9, 400), 10)
+    y = (np.repeat(rng.random(400), 10) < risk).astype(int)
+    content = measure_report(risk, y, input="probs", groups=patient)
+    verdict = verdict_of(content)
+    assessment = content.final.evaluation.assessment
+    assert assessment is not None
+    independent = measure_report(risk, y, input="probs").final.evaluation
+    assert independent.assessment is not None
+    assert assessment.bound > independent.assessment.bound
+    assert "no test" in " ".join(verdict.sentences)
+    assert "counted by whole groups" in render(content)
+    low, high = content.final.evaluation.interval("nll") or (0.0, 0.0)
+    other = independent.interval("nll") or (0.0, 0.0)
+    assert high - low > 1.5 * (other[1] - other[0])
+    few = measure_report(risk, y, input="probs", groups=patient % 5)
+    assert verdict_of(few).grade == "few"
+    assert "nothing is proven" in " ".join(verdict_of(few).alarms).lower()
+    assert "</html>" in render(few)
 
 
 def test_few_rows_still_make_a_page() -> None:

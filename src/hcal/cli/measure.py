@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -23,6 +27,7 @@ from hcal.cli.options import (
 if TYPE_CHECKING:
     from hcal.evaluation import Evaluation
     from hcal.io import DataFile
+    from hcal.reporting import ReportVerdict, Source
 
 
 def _text_names(data: Any) -> list[str] | None:
@@ -220,51 +225,72 @@ def report(
     shown: Shown,
 ) -> None:
     """Write one HTML page that says whether the probabilities can be trusted."""
-    from hcal.reporting import Source, measure_blocks, measure_report, write_page
+    from hcal.reporting import measure_blocks, measure_report, write_page
 
     options.check_output(output, *files.file, model, files.labels)
     calibrator = options.load_model(model)
-    wanted: Any = {
-        "confidence": confidence,
-        "threshold": tuple(threshold),
-        "cost": parse_cost(cost),
-        "cross_fit": cross_fit,
-    }
+    costs = parse_cost(cost)
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
-        wanted["positive"] = options.class_number(positive, source.classes)
-        with blocks.working(f"measuring {source.name}", source.n_rows, quiet=shown.silent) as told:
-            content = measure_blocks(source, calibrator, **wanted, **told)
+        with blocks.working(f"measuring {source.name}", source.n_rows, quiet=shown.silent) as work:
+            content = measure_blocks(
+                source,
+                calibrator,
+                source=_source_of(source.first, files, model),
+                confidence=confidence,
+                positive=options.class_number(positive, source.classes),
+                threshold=tuple(threshold),
+                cost=costs,
+                cross_fit=cross_fit,
+                **work,
+            )
     else:
         data = files.read(calibrator)
-        wanted |= {
-            "positive": options.class_number(positive, data.classes),
-            "class_names": _text_names(data),
-        }
-        file = (
-            str(data.path),
-            data.part,
-            data.kind,
-            data.checksum(),
-            str(model or ""),
-            files.options(),
-        )
-        wanted |= {"input": data.kind, "groups": data.by or None, "source": Source(*file)}
         with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
             content = measure_report(
-                data.values, data.labels(), method if cross_fit else calibrator, **wanted
+                data.values,
+                data.labels(),
+                method if cross_fit else calibrator,
+                input=data.kind,
+                classes=_text_names(data),
+                source=_source_of(data, files, model),
+                confidence=confidence,
+                positive=options.class_number(positive, data.classes),
+                groups=data.groups,
+                by=data.by or None,
+                threshold=tuple(threshold),
+                cost=costs,
+                cross_fit=cross_fit,
             )
     verdict = write_page(output, content)
     for alarm in verdict.alarms:
         console.say("warning", "yellow", alarm)
+    shown.show(
+        {"report": str(output), **verdict.to_dict()}, partial(_show_verdict, verdict, output)
+    )
 
-    def show() -> None:
-        console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
-        console.show_lines("\n".join(verdict.sentences))
-        console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
 
-    parts = ("grade", "headline", "chips", "sentences", "alarms")
-    shown.show({"report": str(output), **{name: getattr(verdict, name) for name in parts}}, show)
+def _show_verdict(verdict: ReportVerdict, output: Path) -> None:
+    console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
+    console.show_lines("\n".join(verdict.sentences))
+    console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
+
+
+def _source_of(data: DataFile, files: Files, model: Path | None) -> Source:
+    """Return where the rows of a report come from, and the command that repeats it."""
+    from hcal.io import checksum
+    from hcal.reporting import Source
+
+    return Source(
+        name=str(data.path) if len(files.file) == 1 else data.name,
+        part=data.part,
+        kind=data.kind,
+        checksum=data.checksum(),
+        model=str(model or ""),
+        options=files.options(),
+        model_checksum="" if model is None else checksum(model),
+        command=shlex.join(["hcal", *sys.argv[1:]]) if len(sys.argv) > 1 else "",
+    )
 
 
 def parse_cost(text: str | None) -> dict[str, float] | None:

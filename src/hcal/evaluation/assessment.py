@@ -7,7 +7,7 @@ number of rows alone. ``hcal.evaluate`` prints the verdict and the report shows 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from hcal.metrics.sample import Sample
 from hcal.metrics.scores import SMALLEST, nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
 from hcal.numerics import Float64, IntArray
+from hcal.text import printable
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
@@ -38,6 +39,10 @@ VECTOR_ROWS: Final = 2000
 #: "good", above the second the predictor should not be relied on.
 FEW_ROWS = 0.01
 MANY_ROWS = 0.05
+#: If segments that are proven to be off hold more than this share of the rows, errors cancel at best.
+MOST_ROWS = 0.5
+#: The most segments that a sentence names.
+_NAMED: Final = 8
 #: About this many labels are drawn to see how a calibrated predictor compares with base rates.
 _MOST_DRAWS: Final = 20_000_000
 
@@ -47,9 +52,10 @@ RULE: Final = (
     "proven to be off by more, and NLL is better than that of the base rates. "
     "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and the error is "
     "not proven to be within it; or NLL is worse than that of the base rates, or more than 1 % worse than "
-    "before calibration; or the predictor has collapsed. With care: within the tolerance on average, but "
-    "with more rows off than that, or not shown to know more than the base rates. Otherwise the rows "
-    "cannot tell."
+    "before calibration; or the predictor has collapsed; or segments that are proven to be off by more than "
+    "the tolerance hold more than half of the rows. With care: within the tolerance on average, but with "
+    "more rows off than that, or with a segment that is proven to be off, or not shown to know more than "
+    "the base rates. Otherwise the rows cannot tell."
 )
 
 
@@ -59,6 +65,97 @@ class Statement:
 
     status: Status
     words: str
+
+
+@dataclass(frozen=True)
+class SegmentOff:
+    """A segment that is proven to be off by more than the tolerance.
+
+    Attributes
+    ----------
+    name : str
+    rows : int
+        Rows of the segment.
+    off : int
+        Those of its rows that are proven to be off by more than the tolerance: all, or those of some windows.
+    at_least : float
+        The proven gap: of the mean over all its rows, else of its worst window.
+    direction : {"over", "under"}
+        Whether the probabilities are too high or too low.
+    """
+
+    name: str
+    rows: int
+    off: int
+    at_least: float
+    direction: str
+
+    @property
+    def words(self) -> str:
+        """The segment and its error, in words."""
+        height = "high" if self.direction == "over" else "low"
+        rows = f"{self.rows:,} rows"
+        if self.off < self.rows:
+            rows = f"{self.off:,} of {self.rows:,} rows"
+        return f"{printable(self.name)} ({rows} too {height} by at least {points(self.at_least)})"
+
+
+@dataclass(frozen=True)
+class SegmentsOff:
+    """The segments that are proven to be off by more than the tolerance, the worst first.
+
+    Attributes
+    ----------
+    segments : tuple of SegmentOff
+    of_segments, of_rows : int
+        All segments, and all rows.
+    tolerance : float
+    """
+
+    segments: tuple[SegmentOff, ...]
+    of_segments: int
+    of_rows: int
+    tolerance: float
+
+    @property
+    def rows(self) -> int:
+        """How many rows the segments that are off hold."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def share(self) -> float:
+        """The share of all rows that the segments that are off hold."""
+        return self.rows / self.of_rows
+
+    @property
+    def share_proven(self) -> float:
+        """The share of all rows that are proven to be off by more than the tolerance."""
+        return sum(segment.off for segment in self.segments) / self.of_rows
+
+    @property
+    def count(self) -> str:
+        """How many segments are off, and how many rows they hold, in words."""
+        return (
+            f"{len(self.segments):,} of {self.of_segments:,} segments, "
+            f"with {self.rows:,} of {self.of_rows:,} rows"
+        )
+
+    @property
+    def words(self) -> str:
+        """A sentence that names the worst segments."""
+        if not self.segments:
+            return (
+                f"None of the {self.of_segments:,} segments is proven to be off by more than "
+                f"{points(self.tolerance)}."
+            )
+        named = ", ".join(segment.words for segment in self.segments[:_NAMED])
+        rest = len(self.segments) - _NAMED
+        remaining = f" and {rest:,} more" if rest > 0 else ""
+        verb = "is" if len(self.segments) == 1 else "are"
+        return (
+            f"{self.count}, {verb} proven to be off by more than {points(self.tolerance)}: "
+            f"{named}{remaining}."
+        )
 
 
 @dataclass(frozen=True)
@@ -82,6 +179,8 @@ class Assessment:
         already, or if no number of rows would be enough.
     within, exact, skill : Statement
         Statements that it is within the tolerance, exactly calibrated (never proven), better than the base rates.
+    segments : SegmentsOff or None
+        The segments (``by=``) that are proven to be off; None if no segments were given.
     grade : {"good", "care", "few", "bad"}
     """
 
@@ -96,6 +195,7 @@ class Assessment:
     exact: Statement
     skill: Statement
     grade: Grade
+    segments: SegmentsOff | None = None
 
     @property
     def how_far(self) -> str:
@@ -105,7 +205,8 @@ class Assessment:
     @property
     def sentences(self) -> list[str]:
         """The whole assessment in words."""
-        return [self.how_far, self.within.words, self.exact.words, self.skill.words]
+        sentences = [self.how_far, self.within.words, self.exact.words, self.skill.words]
+        return sentences if self.segments is None else [*sentences, self.segments.words]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -115,38 +216,100 @@ class Assessment:
 def assess(
     s: Sample,
     certificate: Certificate,
-    top: CalibrationTest,
-    vector: CalibrationTest | None,
     title: str,
+    top: CalibrationTest | None = None,
+    vector: CalibrationTest | None = None,
+    groups: IntArray | None = None,
 ) -> Assessment:
-    """Return the assessment that follows from a sample's certificate and tests; the title names the event."""
+    """Return the assessment that follows from a sample's certificate and tests.
+
+    The title names the event. Rows of one group depend on each other; there are no tests of such rows.
+    """
     event = certificate.headline
     limit = certificate.limit
-    share_proven = max([_share_far(event, limit), *_class_shares(certificate)])
-    within = _within(title, event, limit, share_proven, certificate.confidence)
-    skill = knows_more(s, certificate.confidence)
+    segments = segments_off(certificate)
+    shares = [_share_far(event, limit), *_class_shares(certificate)]
+    if segments is not None:
+        shares.append(segments.share_proven)
+    within = _within(title, event, limit, max(shares), certificate.confidence)
+    skill = knows_more(s, certificate.confidence, groups)
     return Assessment(
         event=title,
         estimate=event.estimate,
         bound=event.bound,
         tolerance=limit,
         share_far=event.share_far,
-        share_proven=share_proven,
+        share_proven=max(shares),
         rows_needed=_rows_needed(event, limit, within),
         within=within,
         exact=_exactly(certificate, top, vector),
         skill=skill,
-        grade=_grade(event.bound <= limit, share_proven, within, skill),
+        grade=_grade(event.bound <= limit, max(shares), within, skill, segments),
+        segments=segments,
     )
 
 
-def _grade(proven: bool, share_proven: float, within: Statement, skill: Statement) -> Grade:
+def with_segments(assessment: Assessment, certificate: Certificate) -> Assessment:
+    """Return the assessment of a sample with the segments of a certificate of all rows."""
+    segments = segments_off(certificate)
+    if segments is None:
+        return assessment
+    share_proven = max(assessment.share_proven, segments.share_proven)
+    event = certificate.headline
+    limit = assessment.tolerance
+    within = _within(assessment.event, event, limit, share_proven, certificate.confidence)
+    proven = assessment.within.status == "proven" or event.bound <= limit
+    return replace(
+        assessment,
+        share_proven=share_proven,
+        within=within,
+        grade=_grade(proven, share_proven, within, assessment.skill, segments),
+        segments=segments,
+    )
+
+
+def _grade(
+    proven: bool,
+    share_proven: float,
+    within: Statement,
+    skill: Statement,
+    segments: SegmentsOff | None,
+) -> Grade:
     """Return the grade; :data:`RULE` says it in words."""
-    if skill.status == "refuted":
+    some_off = segments is not None and bool(segments.segments)
+    most_off = segments is not None and segments.share_proven > MOST_ROWS
+    if skill.status == "refuted" or most_off:
         return "bad"
     if not proven:
         return "bad" if within.status == "refuted" else "few"
-    return "good" if share_proven <= FEW_ROWS and skill.status == "proven" else "care"
+    sound = share_proven <= FEW_ROWS and skill.status == "proven" and not some_off
+    return "good" if sound else "care"
+
+
+def segments_off(certificate: Certificate) -> SegmentsOff | None:
+    """Return the segments of a certificate that are proven to be off; None if it has no segments."""
+    if not certificate.subgroups:
+        return None
+    limit = certificate.limit
+    found = [_segment_off(subgroup, limit) for subgroup in certificate.subgroups]
+    off = [segment for segment in found if segment is not None]
+    off.sort(key=_at_least, reverse=True)
+    return SegmentsOff(tuple(off), len(certificate.subgroups), certificate.n, limit)
+
+
+def _at_least(segment: SegmentOff) -> float:
+    return segment.at_least
+
+
+def _segment_off(event: EventCertificate, limit: float) -> SegmentOff | None:
+    """Return how far a segment is proven to be off: as a whole, else in some windows; None if it is not."""
+    if event.proven_gap > limit:
+        return SegmentOff(event.name, event.n, event.n, event.proven_gap, event.proven)
+    window = event.refutation
+    if window is None or window.at_least <= limit:
+        return None
+    off = round(_share_far(event, limit) * event.n)
+    return SegmentOff(event.name, event.n, off, window.at_least, window.direction)
 
 
 def _rows_needed(event: EventCertificate, limit: float, within: Statement) -> int | None:
@@ -226,14 +389,16 @@ def p_words(test: CalibrationTest) -> str:
 
 
 def _exactly(
-    certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None
+    certificate: Certificate, top: CalibrationTest | None, vector: CalibrationTest | None
 ) -> Statement:
     """Refute exact calibration, by the certificate or by a test, or leave it open."""
     limit = (1 - certificate.confidence) / 2  # two tests share the failure probability
-    tests = f"{p_words(top)} for the top label"
+    tests = "no test: rows of one group depend on each other"
+    if top is not None:
+        tests = f"{p_words(top)} for the top label"
     if vector is not None:
         tests += f", {p_words(vector)} for the whole vector"
-    by_test = top.p_value < limit or (vector is not None and vector.p_value < limit)
+    by_test = any(test is not None and test.p_value < limit for test in (top, vector))
     if certificate.refuted or by_test:
         reason = tests if by_test else f"by the certificate; {tests}"
         return Statement("refuted", f"Exactly calibrated: refuted ({reason}).")
@@ -243,12 +408,13 @@ def _exactly(
 # -- base rates -------------------------------------------------------------------------------------
 
 
-def knows_more(s: Sample, confidence: float) -> Statement:
+def knows_more(s: Sample, confidence: float, groups: IntArray | None = None) -> Statement:
     """Compare NLL with that of a predictor that states the classes' frequencies, row by row.
 
     Each claim has to hold against the harder opponent. "Better" compares with the frequencies of these very rows, which
     no stated base rate can beat here. "Worse" compares every row with the frequencies of the other rows. It also has to
     be improbable for a calibrated predictor, because differences are far from normal where events are rare.
+    Intervals count whole groups where rows of a group depend on each other.
 
     Examples
     --------
@@ -258,13 +424,13 @@ def knows_more(s: Sample, confidence: float) -> Statement:
     """
     losses = nll_rows(s)
     own_rates = _base_rate_losses(s.y[None], s.k, left_out=False)[0]
-    _, high = _mean_interval(losses - own_rates, confidence)
+    _, high = _mean_interval(losses - own_rates, confidence, groups)
     if high < 0:
         words = _against(losses, own_rates, "states the base rates")
         return Statement("proven", f"It knows more than the base rates: {words}.")
 
     other_rates = _base_rate_losses(s.y[None], s.k, left_out=True)[0]
-    low, _ = _mean_interval(losses - other_rates, confidence)
+    low, _ = _mean_interval(losses - other_rates, confidence, groups)
     if low > 0 and _improbable_if_calibrated(s, losses - other_rates, confidence):
         words = _against(losses, other_rates, "states the base rates of the other rows")
         return Statement("refuted", f"It is worse than the base rates: {words}.")
@@ -276,12 +442,20 @@ def _against(losses: Float64, base: Float64, predictor: str) -> str:
     return f"NLL {losses.mean():.4g} against {base.mean():.4g} of a predictor that {predictor}"
 
 
-def _mean_interval(values: Float64, confidence: float) -> tuple[float, float]:
-    """Return the normal interval of a mean; without limits for a single row."""
-    if len(values) < 2:
-        return -np.inf, np.inf
-    margin = float(ndtri((1 + confidence) / 2) * values.std(ddof=1) / np.sqrt(len(values)))
+def _mean_interval(
+    values: Float64, confidence: float, groups: IntArray | None = None
+) -> tuple[float, float]:
+    """Return the normal interval of a mean of rows or of whole groups; without limits for a single one."""
     mean = float(values.mean())
+    sums = values - mean
+    if groups is not None:
+        group = np.unique(groups, return_inverse=True)[1]
+        sums = np.bincount(group, values - mean).astype(np.float64)
+    count = len(sums)
+    if count < 2:
+        return -np.inf, np.inf
+    variance = count / (count - 1) * float(sums @ sums) / len(values) ** 2
+    margin = float(ndtri((1 + confidence) / 2)) * np.sqrt(variance)
     return mean - margin, mean + margin
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs, leakage
 from hcal.certificates import CertificateStream
-from hcal.evaluation.assessment import collapse_reasons
+from hcal.evaluation.assessment import collapse_reasons, with_segments
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation
 from hcal.inputs import to_probs
@@ -82,11 +82,11 @@ class BatchedEvaluation:
 class _Part:
     """The sums and sampled rows of some blocks: a partial result (:mod:`hcal.passes`)."""
 
-    def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
+    def __init__(self, n_classes: int, streamed: list[str], positive: int, segmented: bool) -> None:
         judged = positive if n_classes == 2 else 1
         empty = StreamingMetrics(n_classes, streamed, positive=judged)
         self.before, self.after = empty.empty(), empty.empty()
-        self.groups = CertificateStream(n_classes, positive=positive) if grouped else None
+        self.segments = CertificateStream(n_classes, positive=positive) if segmented else None
         self.rows: leakage.Fingerprint | None = None
         self.changed = 0
         self.sample: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
@@ -101,11 +101,11 @@ class _Part:
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
             x = calibrator.rows_like(batch.scores, whole=False).logits()
             self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
-        if self.groups is not None:
-            self.groups.update(probs, batch.y, batch.groups)
+        if self.segments is not None:
+            self.segments.update(probs, batch.y, batch.by)
         ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
         mine = rows[slice(*ends)] - batch.start
-        for name in ("scores", "y", "groups", "weight"):
+        for name in ("scores", "y", "groups", "weight", "by"):
             if (column := getattr(batch, name)) is not None:
                 self.sample[name].append(column[mine])
 
@@ -114,8 +114,8 @@ class _Part:
         self.before.merge(other.before)
         self.after.merge(other.after)
         self.rows = leakage.merge_fingerprints(self.rows, other.rows)
-        if self.groups is not None and other.groups is not None:
-            self.groups.merge(other.groups)
+        if self.segments is not None and other.segments is not None:
+            self.segments.merge(other.segments)
         self.changed += other.changed
         for name, parts in other.sample.items():
             self.sample[name] += parts
@@ -184,9 +184,11 @@ def evaluate_batches(
     metrics = metrics if metrics is None or isinstance(metrics, str) else list(metrics)
     wanted = {*chosen_metrics(metrics), "nll", "accuracy"}  # by these a collapse is recognised
     source.check_labels()
-    pieces, grouped = source.pieces(), source.first.groups is not None
+    pieces = source.pieces()
+    # Counts do not tell which rows depend on each other: with groups the sample alone is certified.
+    segmented = bool(source.first.by) and source.first.groups is None
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes)
-    empty = partial(_Part, source.n_classes, [n for n in NAMES if n in wanted], positive, grouped)
+    empty = partial(_Part, source.n_classes, [n for n in NAMES if n in wanted], positive, segmented)
     whole = add_up(
         partial(_measure, empty, calibrator, rows), pieces, empty, runner=runner, advance=advance
     )
@@ -202,7 +204,7 @@ def evaluate_batches(
         "positive": positive,
         "classes": names,
     }
-    asked |= {"sample_weight": sample.weight, "groups": sample.groups}
+    asked |= {"sample_weight": sample.weight, "groups": sample.groups, "by": sample.by}
     sides = [None] if calibrator is None else [None, calibrator]
     drawn = (runner or map)(partial(_evaluate_sample, sample, asked), sides)
     found: list[Evaluation] = []
@@ -220,10 +222,12 @@ def evaluate_batches(
             for n in how
             if bounds.get(n, 1)
         }
-        if whole.groups is not None:
-            result = replace(
-                result, certificate=whole.groups.result(confidence or 0.95, classes=names)
-            )
+        if whole.segments is not None:
+            certificate = whole.segments.result(confidence or 0.95, classes=names)
+            verdict = result.assessment
+            if verdict is not None:
+                verdict = with_segments(verdict, certificate)
+            result = replace(result, certificate=certificate, assessment=verdict)
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
 
 

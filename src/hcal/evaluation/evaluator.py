@@ -12,6 +12,7 @@ from scipy.special import ndtri
 
 from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
+from hcal.certificates.certification import FEWEST_GROUPS
 from hcal.class_names import class_title
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
@@ -28,7 +29,7 @@ from hcal.metrics.resampling import (
 from hcal.metrics.sample import Sample, check_integer
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.testing import calibration_test
-from hcal.numerics import FloatArray
+from hcal.numerics import FloatArray, IntArray
 from hcal.renamed import renamed
 from hcal.rows import Rows
 
@@ -283,10 +284,10 @@ class _Measurement:
             )
         groups = self.rows.groups
         if groups is not None and tested:
-            tested = False
             notes.append(
                 "no test: it needs independent rows, and groups= says that rows depend on each other"
             )
+            tested = _enough_groups(groups, notes)
         tested = tested and sample.weight is None and sample.n > 1
         if not tested and by is None:
             return evaluation
@@ -302,12 +303,18 @@ class _Measurement:
         return self._with_tests(evaluation, certificate) if tested else evaluation
 
     def _with_tests(self, evaluation: Evaluation, certificate: Certificate) -> Evaluation:
-        """Return the evaluation with tests, the verdict that follows from them, and the panel of two classes."""
+        """Return the evaluation with tests, the verdict that follows from them, and the panel of two classes.
+
+        Rows of groups that depend on each other get the verdict alone.
+        """
         sample = self.sample
         rate = evaluation.positive
+        title = "top label" if rate is None else f"P({rate.name})"
+        groups = self.rows.groups
+        if groups is not None:
+            return replace(evaluation, assessment=assess(sample, certificate, title, groups=groups))
         top = calibration_test(sample, random_state=self.settings.random_state)
         vector = vector_test(sample, self.settings.random_state)
-        title = "top label" if rate is None else f"P({rate.name})"
         panel = None
         if rate is not None and 0 < rate.observed < 1:
             panel = clinical(sample, None, confidence=self.settings.level, positive=self.positive)
@@ -315,7 +322,7 @@ class _Measurement:
             evaluation,
             test=top,
             vector_test=vector,
-            assessment=assess(sample, certificate, top, vector, title),
+            assessment=assess(sample, certificate, title, top, vector),
             clinical=panel,
         )
 
@@ -355,6 +362,17 @@ class _Measurement:
                     low, high = percentile(drawn, confidence)
                 differences[name] = Difference(before[name], change, low, high)
         return differences
+
+
+def _enough_groups(groups: IntArray, notes: list[str]) -> bool:
+    """Say whether the groups of dependent rows are enough for a proof, and note it if they are not."""
+    count = len(np.unique(groups))
+    if count >= FEWEST_GROUPS:
+        return True
+    notes.append(
+        f"nothing is proven: a proof needs at least {FEWEST_GROUPS} groups of rows, and groups= has {count}"
+    )
+    return False
 
 
 def _before_and_after(

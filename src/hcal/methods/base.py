@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hcal import leakage
 from hcal._version import __version__
 from hcal.class_names import with_names
-from hcal.fit_record import FitRecord
+from hcal.fit_record import FitRecord, effective_rows
 from hcal.frames import is_on_accelerator
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
@@ -410,6 +410,7 @@ class Calibrator(TakesScores, ABC):
             details=fitted.details,
             history=fitted.history,
             source_rows=len(rows),
+            effective_rows=effective_rows(rows),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             version=__version__,
             fingerprint=fingerprint,

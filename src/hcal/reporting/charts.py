@@ -15,19 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcal.evaluation.curves import ReliabilityCurve
-from hcal.numerics import Float64
+from hcal.numerics import Float64, IntArray
+from hcal.reporting.sentences import number, percent
 
+#: Bins of the calibration error (ECE).
+_ECE_BINS: Final = 15
+#: The most points of a drawn map.
+_MAP_POINTS: Final = 600
 #: Bins with fewer rows than this are too noisy for the line, and have small dots.
 _ENOUGH: Final = 10
-
-
-def percent(value: float, digits: int = 1) -> str:
-    """Return a share in per cent.
-
-    >>> percent(0.12345).replace("\\N{NO-BREAK SPACE}", "_")
-    '12.3_%'
-    """
-    return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 @dataclass(frozen=True)
@@ -56,19 +52,33 @@ class Axis:
         ([0.0, 0.05, 0.1], [0.01, 0.1, 1.0])
         """
         if self.log:
-            first, last = (
-                math.ceil(math.log10(self.low) - 1e-9),
-                math.floor(math.log10(self.high) + 1e-9),
-            )
-            found = [10.0**e for e in range(first, last + 1)]
-            if len(found) < 3:
-                found = sorted({m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5)})
-            return [float(f"{t:.1g}") for t in found if self.low * 0.999 <= t <= self.high * 1.001]
+            return self._logarithmic_ticks()
         rough = (self.high - self.low) / 5
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
-        start, stop = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        step = _round_up(rough * 0.999)
+        start = math.ceil(self.low / step - 1e-9)
+        stop = math.floor(self.high / step + 1e-9)
         return [float(f"{i * step:.10g}") for i in range(start, stop + 1)]
+
+    def _logarithmic_ticks(self) -> list[float]:
+        """Return powers of ten on the axis; of few of them also their doubles and quintuples."""
+        first = math.ceil(math.log10(self.low) - 1e-9)
+        last = math.floor(math.log10(self.high) + 1e-9)
+        candidates = [10.0**power for power in range(first, last + 1)]
+        if len(candidates) < 3:
+            powers = np.power(10.0, np.arange(first - 1, last + 1))
+            candidates = sorted(np.outer(powers, [1, 2, 5]).ravel().tolist())
+        inside = [t for t in candidates if self.low * 0.999 <= t <= self.high * 1.001]
+        return [float(f"{t:.1g}") for t in inside]
+
+
+def _round_up(value: float) -> float:
+    """Return the next round number: 1, 2 or 5 times a power of ten.
+
+    >>> _round_up(0.03), _round_up(0.7)
+    (0.05, 1.0)
+    """
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value)
 
 
 @dataclass(frozen=True)
@@ -119,24 +129,37 @@ def tick(value: float, share: bool) -> str:
     return f"{100 * value:.4g} %" if share else f"{value:,.6g}".replace("-", "−")
 
 
-def probability_axis(*probabilities: NDArray[np.floating]) -> Axis:
+def probability_axis(
+    *probabilities: NDArray[np.floating], observed: NDArray[np.floating] | None = None
+) -> Axis:
     """Return an axis that suits the probabilities: from 0 to 1, or zoomed in, or logarithmic.
 
+    Frequencies that were ``observed`` lie on the axis too.
+
     If 90 % of them are below 0.2, the axis ends at the next round number above the 99.9 % quantile. If also half of
-    them are below a twentieth of that number, the axis is logarithmic.
+    them are below a twentieth of that number, the axis is logarithmic. If almost all of them are above one half, the
+    axis begins at the next tenth below them.
 
     >>> probability_axis(np.array([0.1, 0.9])), probability_axis(np.full(9, 0.03))
     (Axis(low=0.0, high=1.0, log=False), Axis(low=0.0, high=0.05, log=False))
+    >>> probability_axis(np.array([0.75, 0.99]))
+    Axis(low=0.7, high=1.0, log=False)
     """
-    p = np.concatenate([np.ravel(x) for x in probabilities]).astype(np.float64)
-    low, middle, most, largest = (float(q) for q in np.quantile(p, [0.02, 0.5, 0.9, 0.999]))
+    values = np.concatenate([np.ravel(p) for p in probabilities]).astype(np.float64)
+    quantiles = np.quantile(values, [0.001, 0.02, 0.5, 0.9, 0.999])
+    lowest, low, middle, most, largest = (float(quantile) for quantile in quantiles)
+    if observed is not None and len(observed):
+        lowest = min(lowest, float(observed.min()))
+        largest = max(largest, float(observed.max()))
+    if lowest > 0.5:
+        return Axis(min(math.floor(10 * lowest) / 10, 0.9), 1.0)
     if most >= 0.2 or largest <= 0:
         return Axis()
-    power = 10.0 ** math.floor(math.log10(largest))
-    high = min(next(m * power for m in (1, 2, 5, 10) if m * power >= largest), 1.0)
+    high = min(_round_up(largest), 1.0)
     if middle >= high / 20:
         return Axis(0.0, high)
-    return Axis(10.0 ** math.floor(math.log10(max(low, high / 1e4))), high, log=True)
+    lowest_power = math.floor(math.log10(max(low, high / 1e4)))
+    return Axis(10.0**lowest_power, high, log=True)
 
 
 def reliability_chart(
@@ -144,87 +167,105 @@ def reliability_chart(
 ) -> Chart:
     """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
     full = np.flatnonzero(curve.weight > 0)
-    kind = {"corp": "steps", "smooth": "points"}.get(curve.binning, "bins")
-    gap = "smooth calibration error" if curve.binning == "smooth" else "mean gap"
-    words = (
-        f"{len(full)} {kind}, {int(curve.outside.sum())} outside their consistency band; {gap} "
-        f"{percent(curve.error, 2)}. The numbers are in the table below."
-    )
     below = 0.0 if curve.binning == "equal-mass" else 58.0  # a histogram of equal-mass bins is flat
     title = f"Reliability diagram, {side} calibration"
-    chart = Chart(title, words, labels, axis, axis, height=300.0, below=below)
+    chart = Chart(title, _curve_words(curve, full), labels, axis, axis, height=300.0, below=below)
     chart.draw_diagonal()
     if curve.along:
         chart.draw_band(curve.predicted[full], curve.low[full], curve.high[full])
     drawn = full if curve.along else np.flatnonzero(curve.weight >= _ENOUGH)
     chart.draw(f"line {side}", curve.predicted[drawn], curve.observed[drawn])
-    bars = 46 * curve.weight / curve.weight.max()
-    for b in full:
-        outside = bool(curve.outside[b])
-        radius = 2 if curve.binning == "smooth" else (5 if curve.weight[b] >= _ENOUGH else 3)
-        said, seen, low, high = curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]
-        words = (
-            f"stated {percent(said, 2)}, happened in {percent(seen, 2)} of {curve.weight[b]:,.0f} rows "
-            f"({'outside' if outside else 'inside'} the band {percent(low)} to {percent(high)})"
-        )
-        point = " point" if curve.binning == "smooth" else ""
-        found = {
-            "words": words,
-            "side": side,
-            "x": chart.x(said),
-            "y": chart.y(seen),
-            "radius": radius,
-        }
-        found["class"] = f"dot {side}{' outside' if outside else ''}{point}"
-        if not curve.along:
-            top = chart.y(high)
-            found |= {"top": top, "band": max(chart.y(low) - top, 1.5), "diagonal": chart.y(said)}
-        if below:
-            left, right = chart.x(curve.edges[b : b + 2])
-            found |= {
-                "left": left + 0.5,
-                "width": max(right - left - 1, 1.0),
-                "bar": max(bars[b].round(1), 0.8),
-            }
-        chart.bins.append(found)
+    for b in full.tolist():
+        chart.bins.append(_bin(chart, curve, b, side))
     return chart
+
+
+def _curve_words(curve: ReliabilityCurve, full: IntArray) -> str:
+    """Return the chart in words; only fifteen bins of equal width give the calibration error (ECE)."""
+    points = {"corp": "steps", "smooth": "points"}.get(curve.binning, "bins")
+    error = f"the mean gap of these {points}"
+    if curve.binning == "smooth":
+        error = "the smooth calibration error (smECE)"
+    elif curve.binning == "equal-width" and len(curve.weight) == _ECE_BINS:
+        error = "the calibration error (ECE)"
+    return (
+        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error} is "
+        f"{number(curve.error, True)}. The numbers are in the table below."
+    )
+
+
+def _bin(chart: Chart, curve: ReliabilityCurve, b: int, side: str) -> dict[str, Any]:
+    """Return a dot with its band and its bar of the histogram; ``b`` is the number of the bin."""
+    stated = curve.predicted[b]
+    observed = curve.observed[b]
+    low = curve.low[b]
+    high = curve.high[b]
+    outside = bool(curve.outside[b])
+    smooth = curve.binning == "smooth"
+    where = "outside" if outside else "inside"
+    radius = 5 if curve.weight[b] >= _ENOUGH else 3
+    dot = {
+        "words": (
+            f"stated {percent(stated, 2)}, happened in {percent(observed, 2)} of "
+            f"{curve.weight[b]:,.0f} rows ({where} the band {percent(low)} to {percent(high)})"
+        ),
+        "side": side,
+        "class": f"dot {side}{' outside' if outside else ''}{' point' if smooth else ''}",
+        "x": chart.x(stated),
+        "y": chart.y(observed),
+        "radius": 2 if smooth else radius,
+    }
+    if not curve.along:
+        top = chart.y(high)
+        dot["top"] = top
+        dot["band"] = max(chart.y(low) - top, 1.5)
+        dot["diagonal"] = chart.y(stated)
+    if chart.below:
+        left, right = chart.x(curve.edges[b : b + 2])
+        bar = 46 * curve.weight[b] / curve.weight.max()
+        dot["left"] = left + 0.5
+        dot["width"] = max(right - left - 1, 1.0)
+        dot["bar"] = max(round(float(bar), 1), 0.8)
+    return dot
 
 
 def probability_map(before: Float64, after: Float64, event: str) -> Chart:
     """Draw calibrated probabilities (vertical axis) against uncalibrated ones (horizontal axis)."""
     axis = probability_axis(before, after)
-    told = []
-    for t in axis.ticks()[:6]:
-        near = np.abs(before - t) <= 0.05 * t
+    examples = []
+    for level in axis.ticks()[:6]:
+        near = np.abs(before - level) <= 0.05 * level
         if near.any():
-            told.append(f"{100 * t:.3g} % becomes about {100 * after[near].mean():.2g} %")
-    words = (
-        f"{', '.join(told)}." if told else "The probabilities lie too close together to describe."
-    )
+            mean = 100 * after[near].mean()
+            examples.append(f"{100 * level:.3g} % becomes about {mean:.2g} %")
+    words = "The probabilities lie too close together to describe."
+    if examples:
+        words = f"{', '.join(examples)}."
     chart = Chart("The map", words, (f"{event} in", f"{event} out"), axis, axis, height=260.0)
     chart.draw_diagonal()
     order = np.argsort(before, kind="stable")
-    some = order[np.unique(np.linspace(0, len(order) - 1, 600).astype(int))]
+    places = np.linspace(0, len(order) - 1, _MAP_POINTS).astype(int)
+    drawn = order[np.unique(places)]
     # An increasing map is drawn as a curve, any other as the points of its rows.
     rising = bool((np.diff(after[order]) >= -1e-6).all())
-    chart.draw(
-        "line after" if rising else "cloud after", before[some], after[some], dots=not rising
-    )
+    class_ = "line after" if rising else "cloud after"
+    chart.draw(class_, before[drawn], after[drawn], dots=not rising)
     return chart
 
 
-def net_benefit_chart(at: Float64, lines: Mapping[str, Float64]) -> Chart:
+def net_benefit_chart(levels: Float64, lines: Mapping[str, Float64]) -> Chart:
     """Draw net benefit against the threshold for the model, treating all, and treating none."""
-    top = max(max(float(np.nanmax(v)) for v in lines.values()), 1e-3) * 1.1
+    highest = max(float(np.nanmax(values)) for values in lines.values())
+    top = 1.1 * max(highest, 1e-3)
     bottom = -0.25 * top
     words = (
         "Above the other lines, decisions by the model are worth more than treating all or none."
     )
-    axes = Axis(0.0, float(at.max())), Axis(bottom, top)
-    chart = Chart("Decision curve", words, ("threshold", "net benefit"), *axes, shares="x")
+    across = Axis(0.0, float(levels.max()))
+    labels = ("threshold", "net benefit")
+    chart = Chart("Decision curve", words, labels, across, Axis(bottom, top), shares="x")
     for name, values in lines.items():
-        drawn = (values >= bottom) | (
-            name != "all"
-        )  # the net benefit of treating all falls without limit
-        chart.draw(f"line {name}", at[drawn], values[drawn])
+        # The net benefit of treating all falls without limit.
+        drawn = (values >= bottom) | (name != "all")
+        chart.draw(f"line {name}", levels[drawn], values[drawn])
     return chart

@@ -8,21 +8,29 @@ from typing import Any, Final
 
 import numpy as np
 
-from hcal import inputs, leakage
-from hcal.class_names import check_classes
-from hcal.evaluation import Evaluation, crossfit, evaluate, reliability
+from hcal import leakage
+from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
-from hcal.evaluation.evaluator import overlap_note
-from hcal.inputs import to_probs
+from hcal.evaluation.evaluator import (
+    Settings,
+    evaluate_rows,
+    overlap_note,
+    positive_class,
+    probs_of_calibrator,
+    rows_of_calibrator,
+)
+from hcal.fit_record import FitRecord, effective_rows
+from hcal.inputs import InputKind, check_confidence
 from hcal.methods import Calibrator
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.rows import Rows
 
 #: The headline metrics; only they have intervals, which take most of the time.
 HEADLINE: Final = ("ece_ew", "nll", "brier", "accuracy")
 #: With more probabilities than this only the metrics of ``_ONE_PASS`` are computed.
-_ENTRIES: Final = 5_000_000
+_MOST_PROBABILITIES: Final = 5_000_000
 _ONE_PASS: Final = (
     "ece_ew",
     "ece_em",
@@ -45,6 +53,11 @@ VIEWS: Final[dict[Binning, tuple[str, str]]] = {
     "corp": ("Isotonic", "steps of the isotonic fit"),
     "smooth": ("Smooth", "points of the smooth curve"),
 }
+#: Class frequencies that differ by less than this in total raise no alarm.
+_SMALL_SHIFT: Final = 0.05
+#: How often equal class frequencies raise an alarm, and the draws that this is computed from.
+SHIFT_LEVEL: Final = 0.01
+_SHIFT_DRAWS: Final = 999
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,10 @@ class Source:
         The name of the calibrator's file; empty if there is none.
     options : str
         The options with which a command reads the file, such as ``--label y``.
+    model_checksum : str
+        SHA-256 of the calibrator's file.
+    command : str
+        The whole command that wrote the report; empty from Python.
     """
 
     name: str = "arrays in memory"
@@ -69,6 +86,29 @@ class Source:
     checksum: str = ""
     model: str = ""
     options: str = ""
+    model_checksum: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What the reader asked for.
+
+    Attributes
+    ----------
+    confidence : float
+    positive : int
+        The number of the positive class of two.
+    threshold : tuple of float
+        Thresholds of P(positive) that matter to the reader.
+    cost : dict of float
+        ``{"fn": …, "fp": …}``; empty if no costs were given.
+    """
+
+    confidence: float = 0.95
+    positive: int = 1
+    threshold: tuple[float, ...] = ()
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,24 +122,41 @@ class ReportSide:
 
 @dataclass(frozen=True)
 class Content:
-    """All that the report shows, as data."""
+    """All that the report shows, as data.
+
+    Attributes
+    ----------
+    source : Source
+    rows : Rows
+        The rows whose pictures are shown: all of them, or a sample.
+    names : tuple of K str
+    before, after : ReportSide
+        ``after`` is None without a calibrator.
+    calibrator : Calibrator or None
+    notes : tuple of str
+    options : ReportOptions
+    seen : bool
+        Whether these are rows of the calibrator's fit.
+    crossed : CrossFit or None
+        If every row is predicted by a fit without it.
+    shift : float
+        How far the class frequencies are from those of the fit, beyond chance; 0 if they are not.
+    changed : int
+        How many of all rows the calibrator gives another class.
+    """
 
     source: Source
-    y: IntArray
+    rows: Rows
     names: tuple[str, ...]
     before: ReportSide
     after: ReportSide | None
     calibrator: Calibrator | None
     notes: tuple[str, ...]
-    confidence: float
-    positive: int = 1
-    seen: bool = False  # whether these are rows of the calibrator's fit
+    options: ReportOptions
+    seen: bool = False
     crossed: crossfit.CrossFit | None = None
-    threshold: tuple[float, ...] = ()
-    cost: Mapping[str, float] = field(default_factory=dict)
-    shift: float = (
-        0.0  # how far predicted class frequencies are from those of the fit, beyond chance
-    )
+    shift: float = 0.0
+    changed: int = 0
 
     @property
     def final(self) -> ReportSide:
@@ -112,9 +169,19 @@ class Content:
         return {"before": self.before} | ({} if self.after is None else {"after": self.after})
 
     @property
+    def y(self) -> IntArray:
+        """The labels of the rows."""
+        return self.rows.labels
+
+    @property
     def n(self) -> int:
-        """How many rows were measured; more than ``y`` holds if the charts show a sample."""
+        """How many rows were measured; more than ``rows`` holds if the pictures show a sample."""
         return self.final.evaluation.n
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the pictures show a sample of the rows."""
+        return self.n > len(self.rows)
 
     @property
     def counts(self) -> IntArray:
@@ -129,7 +196,7 @@ class Content:
     @property
     def event(self) -> str:
         """What the report assesses, in words."""
-        return f"P({self.names[self.positive]})" if self.binary else "the stated confidence"
+        return f"P({self.names[self.options.positive]})" if self.binary else "the stated confidence"
 
 
 def measure_report(
@@ -137,30 +204,25 @@ def measure_report(
     y: Any,
     calibrator: Calibrator | str | None = None,
     *,
-    input: inputs.InputKind | None = None,
-    class_names: Sequence[str] | None = None,
+    input: InputKind | None = None,
+    classes: Any = None,
     source: Source | None = None,
     confidence: float = 0.95,
-    positive: int = 1,
+    positive: Any = 1,
     groups: Any = None,
+    by: Any = None,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
     cross_fit: bool = False,
-    measured: Sequence[Evaluation] = (),
 ) -> Content:
     """Measure what a report shows, before and (with a calibrator) after calibration.
 
     Parameters
     ----------
-    scores, y, calibrator, input, groups, confidence, threshold, cost, cross_fit
+    scores, y, calibrator, input, classes, confidence, positive, groups, by, threshold, cost, cross_fit
         As for :func:`hcal.report`.
-    class_names : sequence of K str, optional
     source : Source, optional
         The file, for the page.
-    positive : int
-        The positive class of two.
-    measured : sequence of Evaluation, optional
-        If the rows are a sample: the headline metrics of all rows, before and (with a calibrator) after calibration.
 
     Examples
     --------
@@ -169,97 +231,158 @@ def measure_report(
     """
     kind: Any = input or getattr(calibrator, "input", "logits")
     crossed = None
+    fitted: Any = calibrator
     if cross_fit:
-        crossed = crossfit.cross_fit(
-            calibrator or "pool", scores, y, groups=groups, classes=class_names, input=kind
-        )
-        calibrator = crossed.calibrator
+        method: Any = calibrator or "pool"
+        crossed = crossfit.cross_fit(method, scores, y, groups=groups, classes=classes, input=kind)
+        fitted = crossed.calibrator
     elif isinstance(calibrator, str):
         raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
-    own = getattr(
-        calibrator, "uncalibrated", None
-    )  # of questions with different numbers of options
-    raw = to_probs(scores, kind) if own is None else own(scores)
-    labels = inputs.check_labels(y, *raw.shape)
-    names = (
-        None if class_names is None else tuple(map(str, check_classes(class_names, raw.shape[1])))
+    if fitted is None:
+        rows = Rows.of_predictions(scores, y, input=kind, groups=groups, by=by, classes=classes)
+    else:
+        others = {"groups": groups, "by": by, "classes": classes}
+        rows = rows_of_calibrator(fitted, scores, y, **others)
+    options = ReportOptions(
+        confidence=check_confidence(confidence),
+        positive=positive_class(positive, rows),
+        threshold=tuple(np.atleast_1d(threshold).tolist()),
+        cost=_checked_cost(cost),
     )
+    probs = None
+    overlap = None
+    if crossed is not None:
+        probs = np.asarray(crossed.probs)
+    elif fitted is not None:
+        probs = probs_of_calibrator(fitted, rows, scores)
+        overlap = leakage.fit_overlap(fitted, scores)
+    content = _measured(rows, probs, options)
+    return replace(
+        content,
+        source=source or Source(kind=kind),
+        calibrator=fitted,
+        crossed=crossed,
+        seen=overlap is not None and overlap.refused,
+        shift=0.0 if fitted is None or crossed else frequency_shift(fitted.fit_, rows),
+        notes=(*overlap_note(overlap), *content.notes),
+    )
+
+
+def _checked_cost(cost: Mapping[str, float] | None) -> Mapping[str, float]:
     if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
         raise ValueError(
             f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}"
         )
-    probs, told, seen, shift = None, [], False, 0.0
-    if crossed is not None:
-        probs = crossed.probs
-    elif calibrator is not None:
-        probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
-        overlap = leakage.fit_overlap(calibrator, scores)
-        seen = overlap is not None and overlap.refused
-        told += overlap_note(overlap)
-        shift = frequency_shift(calibrator, probs)
-    wanted = list_metrics()
-    if raw.size > _ENTRIES:
-        wanted = list(_ONE_PASS)
-        told.append("only metrics that need one pass over the rows are shown at this size")
-    judged = positive if raw.shape[1] == 2 else 1
-    samples = [Sample(p, labels, positive=judged) for p in (raw, probs) if p is not None]
-    if not measured:
-        options: dict[str, Any] = {
-            "confidence": confidence,
-            "positive": positive,
-            "classes": names,
-            "resamples": RESAMPLES,
-        }
-        of_final = {"by": groups} if probs is None else {"by": groups, "baseline": samples[0]}
-        tested = [of_final] if probs is None else [{"test": False}, of_final]
-        measured = [
-            evaluate(s, metrics=HEADLINE, **options, **more)
-            for s, more in zip(samples, tested, strict=True)
-        ]
-    sides = [_side(s, found, wanted, positive) for s, found in zip(samples, measured, strict=True)]
-    names = names or tuple(f"class {i}" for i in range(raw.shape[1]))
-    before, after = sides[0], None if probs is None else sides[1]
-    asked: dict[str, Any] = {
-        "confidence": confidence,
-        "positive": positive,
-        "cost": cost or {},
-        "crossed": crossed,
-    }
-    asked["threshold"] = tuple(np.atleast_1d(threshold).tolist())
-    rows = source or Source(kind=kind), labels, names
-    return Content(*rows, before, after, calibrator, tuple(told), seen=seen, shift=shift, **asked)
+    return cost or {}
 
 
-def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
-    """Return the total variation distance of predicted class frequencies to those of the fit, or 0 if it is small.
+def _measured(rows: Rows, probs: FloatArray | None, options: ReportOptions) -> Content:
+    """Measure probabilities before calibration, and after it (None without a calibrator)."""
+    raw = rows.probs()
+    settings = Settings(
+        metrics=HEADLINE,
+        confidence=options.confidence,
+        resamples=RESAMPLES,
+        positive=options.positive,
+    )
+    if probs is None:
+        headlines = [evaluate_rows(rows, raw, settings)]
+    else:
+        # Segments and proofs are about what is used: the probabilities after calibration.
+        before = evaluate_rows(replace(rows, by=None), raw, replace(settings, test=False))
+        headlines = [before, evaluate_rows(rows, probs, settings, baseline=raw)]
+    chosen, notes = _chosen_metrics(raw.size)
+    sides = [
+        _side(rows, side, headline, chosen, options)
+        for side, headline in zip((raw, probs), headlines, strict=False)
+        if side is not None
+    ]
+    names = rows.names or tuple(f"class {k}" for k in range(rows.n_classes))
+    changed = 0 if probs is None else int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
+    return Content(
+        source=Source(),
+        rows=rows,
+        names=tuple(str(name) for name in names),
+        before=sides[0],
+        after=sides[1] if len(sides) > 1 else None,
+        calibrator=None,
+        notes=(*notes, *headlines[-1].notes),
+        options=options,
+        changed=changed,
+    )
 
-    Small is less than 5 points, or less than three standard errors of the frequencies of this many rows.
+
+def _chosen_metrics(n_probabilities: int) -> tuple[list[str], list[str]]:
+    """Return the metrics of the page, and a note where only some are computed."""
+    if n_probabilities <= _MOST_PROBABILITIES:
+        return list_metrics(), []
+    note = "only metrics that need one pass over the rows are shown at this size"
+    return list(_ONE_PASS), [note]
+
+
+def _side(
+    rows: Rows, probs: FloatArray, headline: Evaluation, chosen: list[str], options: ReportOptions
+) -> ReportSide:
+    """Return everything about one predictor; ``headline`` has the metrics with intervals."""
+    sample = Sample(probs, rows.labels, positive=options.positive)
+    curves = {}
+    for binning in VIEWS:
+        curves[binning] = reliability(
+            sample,
+            binning=binning,
+            confidence=options.confidence,
+            positive=options.positive,
+            bins=15 if sample.n >= 1000 else 8,
+            resamples=int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100)),
+        )[0]
+    others = tuple(name for name in chosen if name not in HEADLINE)
+    plain = replace(rows, by=None, groups=None)
+    further = evaluate_rows(plain, probs, Settings(metrics=others, positive=options.positive))
+    results = further.results | headline.results
+    ordered = {name: results[name] for name in chosen}
+    return ReportSide(probs, replace(headline, results=ordered, notes=further.notes), curves)
+
+
+# -- class frequencies ------------------------------------------------------------------------------
+
+
+def frequency_shift(record: FitRecord, rows: Rows) -> float:
+    """Return how far the class frequencies of rows are from those of the fit; 0 where chance explains it.
+
+    The distance is that of total variation. It is compared with the distances of class counts that are drawn twice
+    from the pooled frequencies, for as many independent rows as the fit and these rows are worth.
     """
-    record = calibrator.fit_
-    old = record.frequencies
-    if record.prior is not None or len(old) != probs.shape[1]:  # questions with more options
+    fitted = record.frequencies
+    if record.prior is not None or len(fitted) != rows.n_classes:  # questions with more options
         return 0.0
-    distance = float(0.5 * np.abs(probs.mean(axis=0, dtype=np.float64) - old).sum())
-    rows = [len(probs), record.weight]
-    chance = 1.5 * np.sqrt(old * (1 - old) * sum(1 / max(r, 1) for r in rows)).sum()
-    return distance if distance > max(0.05, chance) else 0.0
+    counts = np.bincount(rows.labels, minlength=rows.n_classes)
+    observed = counts / counts.sum()
+    distance = float(np.abs(observed - fitted).sum() / 2)
+    if distance <= _SMALL_SHIFT:
+        return 0.0
+    size_of_fit = record.effective_rows or min(record.rows, record.weight)
+    by_chance = _chance_distances(fitted, observed, (size_of_fit, effective_rows(rows)))
+    p_value = (1 + (by_chance >= distance - 1e-12).sum()) / (_SHIFT_DRAWS + 1)
+    return distance if p_value <= SHIFT_LEVEL else 0.0
 
 
-def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> ReportSide:
-    common: dict[str, Any] = {"confidence": headline.confidence, "positive": positive}
-    common |= {
-        "bins": 15 if s.n >= 1000 else 8,
-        "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100)),
-    }
-    curves = {binning: reliability(s, binning=binning, **common)[0] for binning in VIEWS}
-    others = evaluate(s, metrics=[name for name in wanted if name not in HEADLINE])
-    found = others.results | headline.results
-    results = {name: found[name] for name in wanted}
-    return ReportSide(s.data.probs, replace(headline, results=results, notes=others.notes), curves)
+def _chance_distances(fitted: Float64, observed: Float64, sizes: tuple[float, float]) -> Float64:
+    """Return distances of two samples of the pooled class frequencies, shape (draws,)."""
+    rng = np.random.default_rng(0)
+    weights = np.array(sizes) / sum(sizes)
+    pooled = weights[0] * fitted + weights[1] * observed
+    first, second = (
+        rng.multinomial(max(round(size), 1), pooled, _SHIFT_DRAWS) / max(round(size), 1)
+        for size in sizes
+    )
+    return np.asarray(np.abs(first - second).sum(axis=1) / 2)
+
+
+# -- files in blocks --------------------------------------------------------------------------------
 
 
 def measure_blocks(
-    source: Any,
+    blocks: Any,
     calibrator: Calibrator | str | None = None,
     *,
     runner: Any = None,
@@ -270,7 +393,7 @@ def measure_blocks(
 
     Parameters
     ----------
-    source : hcal.io.Batches
+    blocks : hcal.io.Batches
     runner, advance
         As for :func:`hcal.evaluation.blocks.evaluate_batches`.
     calibrator, **options
@@ -278,29 +401,55 @@ def measure_blocks(
     """
     from hcal.evaluation.blocks import evaluate_batches
 
-    if options.get("cross_fit") or isinstance(calibrator, str):
+    if options.pop("cross_fit", False) or isinstance(calibrator, str):
         raise ValueError(
             "cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)"
         )
-    confidence, positive = options.get("confidence", 0.95), options.get("positive", 1)
-    found = evaluate_batches(
-        source,
+    all_rows = evaluate_batches(
+        blocks,
         calibrator,
         list(HEADLINE),
-        confidence,
-        positive=positive,
+        options.get("confidence", 0.95),
+        positive=options.get("positive", 1),
         runner=runner,
         advance=advance,
     )
-    sample = found.sample
-    options.setdefault("source", Source(str(source.name), source.part, source.kind))
-    options["class_names"] = options.get("class_names") or source.classes
-    whole = found.result.n == len(sample)
-    rows: dict[str, Any] = {"input": source.kind, "groups": sample.groups}
-    rows["measured"] = [] if whole else [e for e in (found.before, found.result) if e is not None]
-    content = measure_report(sample.scores, sample.y, calibrator, **rows, **options)
-    if whole:
+    sample = all_rows.sample
+    options.setdefault("source", Source(str(blocks.name), blocks.part, blocks.kind))
+    if options.get("classes") is None:
+        options["classes"] = None if blocks.classes is None else [str(n) for n in blocks.classes]
+    content = measure_report(
+        sample.scores,
+        sample.y,
+        calibrator,
+        input=blocks.kind,
+        groups=sample.groups,
+        by=sample.by,
+        **options,
+    )
+    if all_rows.result.n == len(sample):
         return content
-    note = f"everything but the headline numbers comes from a {found.sampled}"
-    seen = content.seen or (found.overlap is not None and found.overlap.refused)
-    return replace(content, seen=seen, notes=(*content.notes, note))
+    return _with_all_rows(content, all_rows)
+
+
+def _with_all_rows(content: Content, all_rows: Any) -> Content:
+    """Return the content of a sample with the numbers of all rows, where there are any."""
+    note = f"everything but the headline numbers comes from a {all_rows.sampled}"
+    overlap = all_rows.overlap
+    before = all_rows.result if all_rows.before is None else all_rows.before
+    after = content.after
+    if after is not None:
+        after = _with_headline(after, all_rows.result)
+    return replace(
+        content,
+        before=_with_headline(content.before, before),
+        after=after,
+        changed=all_rows.argmax_changed,
+        seen=content.seen or (overlap is not None and overlap.refused),
+        notes=(*content.notes, note),
+    )
+
+
+def _with_headline(side: ReportSide, headline: Evaluation) -> ReportSide:
+    results = side.evaluation.results | headline.results
+    return replace(side, evaluation=replace(headline, results=results, notes=side.evaluation.notes))

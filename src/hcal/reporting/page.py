@@ -15,16 +15,20 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
-from hcal.class_names import check_classes, encode
+from hcal.class_names import check_classes
 from hcal.fit_record import fitted_names
-from hcal.io import atomic_path, batches
+from hcal.io import Request, atomic_path, batches
 from hcal.methods import Calibrator
 from hcal.renamed import renamed
-from hcal.reporting import sections
-from hcal.reporting.charts import percent, tick
+from hcal.reporting import sentences, tables
+from hcal.reporting.charts import tick
 from hcal.reporting.content import VIEWS, Content, measure_blocks, measure_report
-from hcal.reporting.verdict import ReportVerdict, next_steps, verdict_of
+from hcal.reporting.verdict import ReportVerdict, verdict_of
+from hcal.reporting.what_if import what_if
 from hcal.text import without_controls
+
+#: The files of the page: the template, and the style and the script that it holds.
+_FILES = ("page.html", "style.css", "script.js")
 
 
 @renamed(ci="confidence")
@@ -36,6 +40,7 @@ def report(
     *,
     input: inputs.InputKind | None = None,
     classes: Any = None,
+    by: Any = None,
     groups: Any = None,
     positive: Any = 1,
     confidence: float = 0.95,
@@ -61,8 +66,12 @@ def report(
         What ``scores`` holds; the calibrator's own kind, or ``"logits"``, by default.
     classes : sequence of K str or int, optional
         Names of the classes; the calibrator's own by default.
+    by : array-like of shape (N,), frame, or dict of columns, optional
+        The segment of each row (a country, a tenant). The verdict says which segments are proven to be off, and
+        a table lists them all, the worst first.
     groups : array-like of shape (N,), optional
-        A group of each row: a section on groups, the worst first.
+        Rows of one group depend on each other (a patient, a user): intervals and proofs count whole groups, of
+        which a proof needs at least 20. With ``batch_rows``, ``by`` and ``groups`` are names of columns.
     positive : int or str
         The positive class of two, by its number or name.
     confidence : float
@@ -90,24 +99,42 @@ def report(
     >>> path.exists(), bool(verdict.headline)
     (True, True)
     """
-    own = fitted_names(calibrator)
-    names = own if classes is None else check_classes(classes, len(classes))
-    options: dict[str, Any] = {
-        "confidence": confidence,
-        "threshold": threshold,
-        "cost": cost,
-        "cross_fit": cross_fit,
-    }
-    options["class_names"] = None if names is None else [str(n) for n in names]
-    options["positive"] = (
-        names.index(positive) if names is not None and positive in names else positive
-    )
+    names = fitted_names(calibrator)
+    if classes is not None:
+        names = check_classes(classes, len(classes))
     if batch_rows is not None:
-        return write_page(
-            path, measure_blocks(batches(scores, rows=batch_rows), calibrator, **options)
+        request = Request(by=by, groups=groups)
+        content = measure_blocks(
+            batches(scores, request, rows=batch_rows),
+            calibrator,
+            classes=None if names is None else [str(name) for name in names],
+            confidence=confidence,
+            positive=_number_of(positive, names),
+            threshold=threshold,
+            cost=cost,
+            cross_fit=cross_fit,
         )
-    options |= {"input": input, "groups": groups}
-    return write_page(path, measure_report(scores, encode(y, names), calibrator, **options))
+        return write_page(path, content)
+    content = measure_report(
+        scores,
+        y,
+        calibrator,
+        input=input,
+        classes=names,
+        confidence=confidence,
+        positive=positive,
+        groups=groups,
+        by=by,
+        threshold=threshold,
+        cost=cost,
+        cross_fit=cross_fit,
+    )
+    return write_page(path, content)
+
+
+def _number_of(positive: Any, names: Any) -> Any:
+    """Return the number of the positive class, from its number or its name."""
+    return names.index(positive) if names is not None and positive in names else positive
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -136,14 +163,13 @@ def write_page(path: str | os.PathLike[str], content: Content) -> ReportVerdict:
 def render(content: Content) -> str:
     """Write the page as HTML."""
     folder = files("hcal.reporting")
-    page, style, script = (
-        folder.joinpath(name).read_text(encoding="utf-8")
-        for name in ("page.html", "style.css", "script.js")
-    )
-    env = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}
+    page, style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["percent"] = sentences.percent
+    environment.filters["number"] = sentences.number
+    environment.filters["digest"] = _digest
     verdict = verdict_of(content)
-    html = env.from_string(page).render(
+    html = environment.from_string(page).render(
         content=content,
         verdict=verdict,
         name=Path(content.source.name).name,
@@ -151,9 +177,11 @@ def render(content: Content) -> str:
         script=script,
         version=__version__,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        steps=next_steps(content, verdict),
+        steps=sentences.next_steps(content, verdict.grade),
         views=VIEWS,
-        sections=sections,
+        tables=tables,
+        class_rows=sentences.class_rows(content),
+        what_if=what_if(content),
         tick=tick,
     )
     return without_controls(html)  # names of classes may hold terminal escapes
