@@ -392,7 +392,7 @@ def export(
     ] = None,
     shown: Shown,
 ) -> None:
-    """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""
+    """Write a model for use without hcal: .onnx, or .json for any language."""
     from hcal.integrations.export import export as write
 
     check_output(output, model)
