@@ -262,10 +262,14 @@ class Rows:
         if not is_ragged(baseline):
             n_classes = _width(to_numpy(baseline, "baseline")[0])
             if n_classes != rows.n_classes:
-                raise ValueError(f"baseline has {n_classes} classes, probs has {rows.n_classes}")
+                raise ValueError(
+                    f"baseline has {n_classes} classes, and the predictions have {rows.n_classes}"
+                )
         other = cls.of_predictions(baseline, input=input, like=rows)
         if len(other) != len(rows):
-            raise ValueError(f"baseline has {len(other):,} rows, probs has {len(rows):,}")
+            raise ValueError(
+                f"baseline has {len(other):,} rows, and the predictions have {len(rows):,}"
+            )
         return other
 
     def __len__(self) -> int:
