@@ -91,7 +91,7 @@ def fit(
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
                 warned = _warnings(data)
-                more = {
+                more: dict[str, Any] = {
                     "sample_weight": data.weight,
                     "groups": data.groups,
                     "classes": data.classes,
