@@ -34,6 +34,7 @@ _WORDS = {"None": None, "none": None, "True": True, "False": False}
 @command(
     "hcal fit cal.npz -o model.hcal",
     "hcal fit t.csv --scores 'p_*' --label y --id id -o model.hcal",
+    "hcal fit t.csv --by country -o model.hcal",
 )
 def fit(
     *,
@@ -68,7 +69,7 @@ def fit(
         source.check_labels()
         data, rows = source.first, source.n_rows
         what = f"{source.name} ({rows:,} × {source.n_classes:,})"
-        calibrator = _new_calibrator(method, data, params)
+        calibrator = _new_calibrator(method, data, params, segmented=files.by is not None)
         with blocks.working(
             f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
         ) as told:
@@ -78,7 +79,9 @@ def fit(
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
-        calibrator = _new_calibrator(method, data, params, multilabel=multilabel)
+        calibrator = _new_calibrator(
+            method, data, params, multilabel=multilabel, segmented=files.by is not None
+        )
         with console.working(
             f"fitting {calibrator.name} on {what}", quiet=shown.silent, calibrator=calibrator
         ):
@@ -86,11 +89,13 @@ def fit(
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
                 warned = _warnings(data)
-                more = {
+                more: dict[str, Any] = {
                     "sample_weight": data.weight,
                     "groups": data.groups,
                     "classes": data.classes,
                 }
+                if files.by is not None:
+                    more["by"] = data.by
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
     _remember(calibrator, files, data)
     save(calibrator, output)
@@ -133,9 +138,16 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
 
 
 def _new_calibrator(
-    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False
+    method: str | None,
+    data: DataFile,
+    params: dict[str, Any],
+    *,
+    multilabel: bool = False,
+    segmented: bool = False,
 ) -> Any:
     """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
+    if segmented:
+        return _new_segmented(method, data, params, multilabel=multilabel)
     if multilabel:
         from hcal.methods.multilabel import MultilabelCalibrator
 
@@ -149,6 +161,23 @@ def _new_calibrator(
     if unknown := sorted(set(params) - {"min_questions"}):
         raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
     return MultipleChoiceCalibrator(method or "ts", **params)
+
+
+def _new_segmented(
+    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool
+) -> Any:
+    """Return a calibrator with a correction of each segment; the parameters are those of the common calibrator."""
+    from hcal.methods import make_calibrator
+    from hcal.segments import SegmentedCalibrator
+
+    if multilabel:
+        raise ValueError("--by fits segments of one label a row: leave out --multilabel, or --by")
+    if data.questions:
+        raise ValueError(
+            f"{data.path.name} holds questions with options: --by fits segments of rows with classes"
+        )
+    common = make_calibrator(method or "pool", **params)
+    return SegmentedCalibrator(common if params else common.name, input=data.kind)
 
 
 def _warnings(data: DataFile) -> list[str]:
@@ -180,10 +209,14 @@ def _warnings(data: DataFile) -> list[str]:
 
 def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
     """Store in the model how its rows were read and from which file."""
+    from hcal.fit_record import fitted_segments
+
     if not hasattr(calibrator, "remember_source"):
         return
     asked = {**files.request().to_json(), "input": data.kind}
     asked.pop("classes", None)
+    if fitted_segments(calibrator):
+        asked["segments"] = asked.pop("by")
     calibrator.remember_source(asked, data.name, data.part, data.checksum())
 
 
@@ -273,8 +306,13 @@ def apply(
 
 def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
     """Return the calibrator for the class frequencies that --prior names."""
+    from hcal.fit_record import fitted_segments
+
     if prior == "estimate":
-        return calibrator.with_prior_from(files.read(calibrator).values)
+        data = files.read(calibrator)
+        if fitted_segments(calibrator):
+            return calibrator.with_prior_from(data.values, by=data.segments)
+        return calibrator.with_prior_from(data.values)
     try:
         frequencies = [float(part) for part in prior.split(",")]
     except ValueError:
@@ -315,6 +353,7 @@ def _show_info(found: dict[str, Any]) -> None:
         "classes": fit.get("names") or found.get("classes") or found.get("labels"),
         "input": found.get("input"),
         "preserves": found.get("preserves"),
+        "segments": _segments_in_words(fit),
         "fitted": f"{fit['date']} on {fit['rows']:,} rows" if fit else None,
         "from": fit.get("file"),
         "options": ", ".join(f"{k} {v}" for k, v in fit.get("request", {}).items()) or None,
@@ -327,6 +366,15 @@ def _show_info(found: dict[str, Any]) -> None:
         out.print(console.before_after(fit, "on the calibration rows"))
     for note in fit.get("notes", []):
         out.print(console.name(note))
+
+
+def _segments_in_words(fit: dict[str, Any]) -> str | None:
+    """Return how many segments a model has, and by which columns."""
+    names = fit.get("segments")
+    if names is None:
+        return None
+    listing = one_line(", ".join(names), 80)
+    return f"{len(names):,} by {fit.get('segment_title') or 'segment'}: {listing}"
 
 
 @command("hcal export model.hcal -o model.onnx", "hcal export model.hcal -o model.json")

@@ -19,6 +19,7 @@ import numpy as np
 
 from hcal import xp
 from hcal._version import __version__
+from hcal.fit_record import refuse_segments
 from hcal.io.files import atomic_path
 from hcal.maps.base import Map
 from hcal.methods.base import Calibrator
@@ -53,6 +54,7 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
     >>> scope["predict_proba"]([[0.0, 2.0]]).round(2)
     array([[0.25, 0.75]])
     """
+    refuse_segments(calibrator, "an exported model")
     suffix = Path(path).suffix.lower()
     if suffix == ".onnx":
         from hcal.integrations.onnx import export_onnx

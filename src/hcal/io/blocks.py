@@ -20,6 +20,7 @@ from hcal.io.finding import files_of
 from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
 from hcal.io.request import Part, Request
+from hcal.rows import Segments
 
 #: The rows of a block if the caller does not say, and the most numbers that such a block holds.
 ROWS: Final = 65_536
@@ -45,6 +46,8 @@ class Batch:
     start : int
         The number of the first row in the source.
     ids, groups, weight : array of shape (B,), or None
+    by : Segments, optional
+        The segment, or the subgroup, of each row.
     """
 
     scores: NDArray[Any]
@@ -54,6 +57,7 @@ class Batch:
     ids: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
+    by: Segments | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -87,7 +91,19 @@ def _as_batch(start: int, data: DataFile) -> Batch:
             if data.y is None
             else inputs.check_labels(data.labels(), len(data.values), data.n_classes)
         )
-    return Batch(data.values, data.kind, y, start, data.ids, data.groups, data.weight)
+        # The segments of a calibrator, where it has any, are what a block is predicted with.
+        columns = data.segments or data.by
+        by = Segments.of(columns, len(data.values)) if columns else None
+    return Batch(
+        data.values,
+        data.kind,
+        y,
+        start,
+        ids=data.ids,
+        groups=data.groups,
+        weight=data.weight,
+        by=by,
+    )
 
 
 def read_piece(piece: Piece) -> Iterator[Batch]:

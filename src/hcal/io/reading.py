@@ -56,8 +56,8 @@ class DataFile:
         Names of the classes in the order of the columns, if the file or the caller gives them.
     ids, groups, weight : array of shape (N,), or None
         The columns that :class:`Request` names.
-    by : dict of arrays
-        The columns of subgroups that :class:`Request` names.
+    by, segments : dict of arrays
+        The columns of subgroups, and of the segments of a calibrator, that :class:`Request` names.
     more : tuple of Path
         The files that were read together with ``path``.
     questions : bool
@@ -82,6 +82,7 @@ class DataFile:
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
     by: dict[str, NDArray[Any]] = field(default_factory=dict)
+    segments: dict[str, NDArray[Any]] = field(default_factory=dict)
     more: tuple[Path, ...] = ()
     questions: bool = False
     beside: dict[str, Any] = field(default_factory=dict)
@@ -143,7 +144,8 @@ class DataFile:
         }
         beside = {name: column[kept] for name, column in self.beside.items()}
         by = {name: column[kept] for name, column in self.by.items()}
-        return replace(self, **some, beside=beside, by=by)
+        segments = {name: column[kept] for name, column in self.segments.items()}
+        return replace(self, **some, beside=beside, by=by, segments=segments)
 
 
 @dataclass(frozen=True)
@@ -321,7 +323,11 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
-        texts = {n for role, n in plan.roles.items() if role != "weight"} | {*plan.by, *keep}
+        texts = {n for role, n in plan.roles.items() if role != "weight"} | {
+            *plan.by,
+            *plan.segments,
+            *keep,
+        }
         names = reading.request.classes or plan.classes
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
@@ -357,10 +363,11 @@ def _data(
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
     y = None if cells is None else label_cells(cells, names or reading.order)
     by = {name: typed(block[name]) for name in plan.by}
+    segments = {name: typed(block[name]) for name in plan.segments}
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the groups and the weight are kept under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("groups", "weight") if role in parts}
-        beside |= by
+        beside |= by | segments
     found = DataFile(
         piece.path,
         plan.kind,
@@ -371,6 +378,7 @@ def _data(
         groups=parts.get("groups"),
         weight=parts.get("weight"),
         by=by,
+        segments=segments,
         beside=beside,
     )
     if names is None:
@@ -455,7 +463,9 @@ def read(
             for n, held in arrays.items()
         }
         beside = _joined([part.beside for part in parts])
-        first = replace(first, **joined, beside=beside, by=_joined([part.by for part in parts]))
+        by = _joined([part.by for part in parts])
+        segments = _joined([part.segments for part in parts])
+        first = replace(first, **joined, beside=beside, by=by, segments=segments)
     words = (
         "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from hcal.fit_record import fitted_kind, fitted_names
+from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments
 from hcal.io.blocks import Batches, NoRowsError, batches
 from hcal.io.finding import Source, sources_of
 from hcal.io.language_models import is_questions
@@ -295,7 +295,8 @@ class _Job:
         self, write: BlockWriter, data: DataFile, names: Mapping[Path, str] | None
     ) -> FloatArray:
         """Write the probabilities of some rows and return them."""
-        probs = np.asarray(self.calibrator.predict_proba(data.values))
+        predicted = predict_with_segments(self.calibrator, data.values, data.segments)
+        probs = np.asarray(predicted)
         kept = dict(data.beside)
         if names and not data.more:
             column = "source_file" if "file" in {*self.request.roles.values(), *kept} else "file"
