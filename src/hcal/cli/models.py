@@ -239,7 +239,7 @@ def facts(calibrator: Any) -> dict[str, Any]:
 
 def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     """Print the scores before and after calibration, notes about the fit, and the next command to try."""
-    from hcal.io.targets import written_name
+    from hcal.io.finding import written_name
 
     out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":

@@ -20,6 +20,8 @@ from hcal.text import one_line
 
 #: The types that can be read.
 TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
+#: Those that are not written.
+_READ_ONLY: Final = (".p", ".pkl")
 #: Endings of files that probably hold rows, and that hcal does not read.
 _UNREADABLE: Final = (".arrow", ".bz2", ".gz", ".orc", ".tsv", ".xlsx", ".xz", ".zip", ".zst")
 #: A folder of a partitioned table, such as ``country=DE``.
@@ -173,3 +175,54 @@ def partition_values(path: Path) -> dict[str, str | None]:
             text = unquote(match[2])
             values[unquote(match[1])] = None if text == _MISSING else text
     return values
+
+
+# -- outputs that are no inputs -------------------------------------------------------------------
+
+
+def written_name(name: Path) -> Path:
+    """Return the name that an output gets for an input of this name.
+
+    >>> written_name(Path("day/a.csv")), written_name(Path("day/a.pkl"))
+    (PosixPath('day/a.csv'), PosixPath('day/a.npz'))
+    """
+    return name.with_suffix(".npz") if name.suffix.lower() in _READ_ONLY else name
+
+
+def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> None:
+    """Refuse, before the work begins, an output in a missing folder or one that would replace an input.
+
+    An output of a type that hcal reads may not stand in a folder that is read, where the next run would read it too.
+    """
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {output.parent}")
+    for given in inputs:
+        if given is None:
+            continue
+        path = Path(given)
+        if path.is_dir() and (not output.suffix or output.suffix.lower() in TYPES):
+            if output.resolve().is_relative_to(path.resolve()):
+                raise ValueError(
+                    f"the output {output} is inside the input {path}, and the next run would read it: choose "
+                    "another folder"
+                )
+            continue
+        files = [path] if path.exists() else _matching(path)
+        if output.exists() and any(output.samefile(file) for file in files):
+            raise ValueError(f"the output {output} is also an input: choose another name")
+        if output.is_dir() and any(
+            file.resolve().is_relative_to(output.resolve()) for file in files if file.is_file()
+        ):
+            raise ValueError(
+                f"the input {path} is inside the output {output}: choose another folder"
+            )
+
+
+def _matching(path: Path) -> list[Path]:
+    """Return the files of a pattern; none if nothing matches, which the reader of the input says."""
+    try:
+        return [file for source in sources_of(path) for file in source.files if file.exists()]
+    except FileNotFoundError:
+        return []

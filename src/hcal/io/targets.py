@@ -14,8 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from hcal.io.finding import TYPES, Source, sources_of
-from hcal.io.writing import WRITERS
+from hcal.io.finding import TYPES, Source, written_name
 from hcal.text import one_line
 
 #: How the names of files begin that :func:`hcal.io.atomic_path` has not finished.
@@ -63,15 +62,6 @@ def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
             )
         pairs.append(Pair(file, target))
     return pairs
-
-
-def written_name(name: Path) -> Path:
-    """Return the name that an output gets for an input of this name.
-
-    >>> written_name(Path("day/a.csv")), written_name(Path("day/a.pkl"))
-    (PosixPath('day/a.csv'), PosixPath('day/a.npz'))
-    """
-    return name if name.suffix.lower() in WRITERS else name.with_suffix(".npz")
 
 
 def prepare_folder(folder: Path, pairs: Sequence[Pair], *, replace: bool) -> None:
@@ -135,42 +125,3 @@ def _warn_of_others(folder: Path, pairs: Iterable[Pair]) -> None:
             f"{one_line(min(others).name, 80)}",
             stacklevel=2,
         )
-
-
-def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> None:
-    """Refuse, before the work begins, an output in a missing folder or one that would replace an input.
-
-    An output of a type that hcal reads may not stand in a folder that is read, where the next run would read it too.
-    """
-    if output is None:
-        return
-    if not output.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {output.parent}")
-    for given in inputs:
-        if given is None:
-            continue
-        path = Path(given)
-        if path.is_dir() and (not output.suffix or output.suffix.lower() in TYPES):
-            if output.resolve().is_relative_to(path.resolve()):
-                raise ValueError(
-                    f"the output {output} is inside the input {path}, and the next run would read it: choose "
-                    "another folder"
-                )
-            continue
-        files = [path] if path.exists() else _matching(path)
-        if output.exists() and any(output.samefile(file) for file in files):
-            raise ValueError(f"the output {output} is also an input: choose another name")
-        if output.is_dir() and any(
-            file.resolve().is_relative_to(output.resolve()) for file in files if file.is_file()
-        ):
-            raise ValueError(
-                f"the input {path} is inside the output {output}: choose another folder"
-            )
-
-
-def _matching(path: Path) -> list[Path]:
-    """Return the files of a pattern; none if nothing matches, which the reader of the input says."""
-    try:
-        return [file for source in sources_of(path) for file in source.files if file.exists()]
-    except FileNotFoundError:
-        return []

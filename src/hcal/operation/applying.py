@@ -14,11 +14,11 @@ import numpy as np
 
 from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments
 from hcal.io.blocks import Batches, NoRowsError, batches
-from hcal.io.finding import Source, sources_of
+from hcal.io.finding import Source, check_output, sources_of
 from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, column_names, read, read_blocks
 from hcal.io.request import Request
-from hcal.io.targets import Pair, check_output, is_folder, mirrored, prepare_folder, relative_names
+from hcal.io.targets import Pair, is_folder, mirrored, prepare_folder, relative_names
 from hcal.io.writing import BlockWriter, can_write, write_blocks
 from hcal.leakage import model_fingerprint
 from hcal.numerics import FloatArray
