@@ -444,7 +444,7 @@ def read(
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request, paths = request or Request(), files_of(path)
-    if request.plain and is_questions(paths):
+    if request.plain and paths[0].suffix.lower() == ".jsonl" and is_questions(paths):
         return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
     reading, parts = (
         Reading(request, part, keep, None if order is None else tuple(order)),
