@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hcal.fit_record import refuse_segments
 from hcal.integrations.json_file import as_json
 from hcal.io.files import atomic_path
 from hcal.methods.base import Calibrator
-from hcal.segments import SegmentedCalibrator
 
 _FORMS = ".onnx, .json"
 
@@ -42,7 +42,6 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
     if suffix == ".onnx":
         from hcal.integrations.onnx import export_onnx
 
-        _check_no_segments(calibrator, suffix)
         return export_onnx(calibrator, path, **options)
     if options:
         raise ValueError(f"{', '.join(options)}: options of .onnx files alone")
@@ -52,7 +51,7 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
         )
     if suffix != ".json":
         raise ValueError(f"export writes {_FORMS}, not {suffix or 'a file without an ending'!r}")
-    _check_no_segments(calibrator, suffix)
+    refuse_segments(calibrator, f"a {suffix} file")
     with atomic_path(path) as temporary:
         temporary.write_text(as_json(calibrator), encoding="utf-8")
 
@@ -69,10 +68,3 @@ def _check_calibrator(calibrator: Any) -> None:
         raise TypeError(f"export takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
     if "prediction_" not in vars(calibrator):
         raise ValueError(f"this {type(calibrator).__name__} is not fitted: call fit first")
-
-
-def _check_no_segments(calibrator: Calibrator, suffix: str) -> None:
-    if isinstance(calibrator, SegmentedCalibrator):
-        raise ValueError(
-            f"{suffix} files hold no segments, and the calibrator needs the segment of each row"
-        )

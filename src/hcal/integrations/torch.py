@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from hcal.fit_record import refuse_segments
 from hcal.inputs import sum_to_one, two_columns
 from hcal.integrations import dense
 from hcal.maps.base import Map
@@ -130,6 +131,7 @@ class CalibrationHead(nn.Module):
             self._become(calibrator)
 
     def _become(self, calibrator: Calibrator) -> None:
+        refuse_segments(calibrator, "a module")
         where = next(self.buffers(), torch.empty(0)).device
         self.calibrator = calibrator
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
