@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcal.maps.base import Map
-from hcal.methods._scaling import Temperature
 from hcal.methods.platt import AffineOdds
 from hcal.methods.smooth_spline import OddsCurves
+from hcal.methods.ts import Temperature
 from hcal.numerics import Float64
 from hcal.pool.map import BinaryPoolMap
 
