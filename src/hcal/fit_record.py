@@ -224,6 +224,40 @@ def fitted_kind(calibrator: Any) -> InputKind:
     return calibrator.prediction_.kind  # type: ignore[no-any-return]
 
 
+def fitted_segments(calibrator: Any) -> tuple[str, ...]:
+    """Return the columns by which a fitted calibrator has segments; none where it has no segments.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.SegmentedCalibrator("ts")
+    >>> _ = cal.fit([[0.0, 2.0]] * 8, [1, 1, 1, 0] * 2, by={"country": ["DE", "FR"] * 4})
+    >>> fitted_segments(cal), fitted_segments(hcal.make_calibrator("ts"))
+    (('country',), ())
+    """
+    record = getattr(calibrator, "fit_", None)
+    if record is None or record.segments is None:
+        return ()
+    return tuple((record.segment_title or "segment").split(" · "))
+
+
+def predict_with_segments(calibrator: Any, scores: Any, by: Any = None) -> Any:
+    """Return the probabilities of a fitted calibrator; ``by`` goes to one that has segments, and to no other."""
+    if fitted_segments(calibrator):
+        return calibrator.predict_proba(scores, by=by)
+    return calibrator.predict_proba(scores)
+
+
+def refuse_segments(calibrator: Any, what: str) -> None:
+    """Raise a ValueError where a calibrator has segments, and ``what`` has no place for the segment of a row."""
+    columns = fitted_segments(calibrator)
+    if columns:
+        raise ValueError(
+            f"{what} knows no segments, and this calibrator was fitted by {', '.join(columns)}: use "
+            "predict_proba(scores, by=…), or hcal apply"
+        )
+
+
 #: The types of the entries that need no other check, and how a message calls them.
 _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "rows": ((int,), "a whole number"),

@@ -22,6 +22,8 @@ from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.text import one_line
 
 ClassNames = tuple[ClassName, ...]
+#: The title of segments whose column has no name.
+UNNAMED = "segment"
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
 
@@ -62,7 +64,7 @@ class Segments:
 
     codes: IntArray
     names: tuple[str, ...]
-    title: str = "segment"
+    title: str = UNNAMED
 
     @classmethod
     def of(cls, by: Any, n_rows: int) -> Segments:
@@ -262,10 +264,14 @@ class Rows:
         if not is_ragged(baseline):
             n_classes = _width(to_numpy(baseline, "baseline")[0])
             if n_classes != rows.n_classes:
-                raise ValueError(f"baseline has {n_classes} classes, probs has {rows.n_classes}")
+                raise ValueError(
+                    f"baseline has {n_classes} classes, and the predictions have {rows.n_classes}"
+                )
         other = cls.of_predictions(baseline, input=input, like=rows)
         if len(other) != len(rows):
-            raise ValueError(f"baseline has {len(other):,} rows, probs has {len(rows):,}")
+            raise ValueError(
+                f"baseline has {len(other):,} rows, and the predictions have {len(rows):,}"
+            )
         return other
 
     def __len__(self) -> int:
@@ -517,7 +523,7 @@ def _columns_of(by: Any) -> dict[str, Any]:
     array, origin = to_numpy(by, "by")
     if array.ndim != 2:
         title = getattr(by, "name", None)
-        return {title if isinstance(title, str) and title else "segment": by}
+        return {title if isinstance(title, str) and title else UNNAMED: by}
     titles = origin.columns or [f"segment {k}" for k in range(array.shape[1])]
     return {str(title): array[:, k] for k, title in enumerate(titles)}
 

@@ -376,7 +376,10 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
         ({"confidence": 1.0}, "confidence must lie between"),
         ({"assume": "smooth"}, "assume must be 'monotone'"),
         ({"tolerance": 0}, "tolerance must lie"),
-        ({"baseline": [[0.2, 0.3, 0.5]] * 50}, "baseline has 3 classes"),
+        (
+            {"baseline": [[0.2, 0.3, 0.5]] * 50},
+            "baseline has 3 classes, and the predictions have 2",
+        ),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -76,8 +76,10 @@ def test_numbers_that_have_formulas() -> None:
         (y[g].sum() - p[g].sum()) ** 2 / (p[g].sum() * (1 - p[g].mean())) for g in groups if g.any()
     )
     assert found.hosmer_lemeshow == pytest.approx(chi)
-    assert found.hosmer_lemeshow_p == pytest.approx(float(np.exp(-chi / 2) * sum(  # χ² of 10 degrees of freedom
-        (chi / 2) ** k / np.prod(np.arange(1, k + 1)) for k in range(5))))  # fmt: skip
+    # χ² of 10 degrees of freedom. One group expects fewer than 5 events, so the p-value is the
+    # rank among 999 drawn sets, whose standard deviation is 0.015.
+    tail = np.exp(-chi / 2) * sum((chi / 2) ** k / np.prod(np.arange(1, k + 1)) for k in range(5))
+    assert found.hosmer_lemeshow_p == pytest.approx(float(tail), abs=0.05)
 
 
 def test_distances_to_the_smooth_curve_are_those_of_the_truth() -> None:

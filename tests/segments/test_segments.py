@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy.optimize import minimize
 from sklearn.base import clone
+from typer.testing import CliRunner
 
 import hcal
 from hcal.metrics import nll
@@ -25,6 +27,15 @@ TASKS = [
 PROTOTYPE = dict(
     zip(TASKS, [0.2134, 0.2098, 0.2115, 0.2122, 0.4404, 0.4425, 0.4455, 0.4428], strict=True)
 )
+
+
+def command(*words: str, code: int = 0) -> str:
+    """Run a command and return what it prints."""
+    from hcal.cli.app import app
+
+    result = CliRunner().invoke(app, list(words), env={"NO_COLOR": "1", "COLUMNS": "160"})
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def two_columns(score: np.ndarray) -> np.ndarray:
@@ -233,10 +244,16 @@ def test_columns_of_segments_must_be_those_of_the_fit() -> None:
     columns = pd.DataFrame({"country": by, "site": np.arange(len(by)) % 2})
     cal = SegmentedCalibrator("ts").fit(z, y, by=columns)
     assert cal.segments_[:2] == ("a · 0", "a · 1")
-    with pytest.raises(
-        ValueError, match="by site · country, and those of the fit by country · site"
-    ):
-        cal.predict_proba(z, by=columns[["site", "country"]])
+    expected = cal.predict_proba(z, by=columns)
+    np.testing.assert_array_equal(cal.predict_proba(z, by=columns[["site", "country"]]), expected)
+    wider = {"year": np.ones(len(by)), "site": columns["site"], "country": by}
+    np.testing.assert_array_equal(cal.predict_proba(z, by=wider), expected)
+    with pytest.raises(ValueError, match="by year · site, and those of the fit by country · site"):
+        cal.predict_proba(z, by={"year": np.ones(len(by)), "site": columns["site"]})
+    one = SegmentedCalibrator("ts").fit(z, y, by=columns["country"])
+    np.testing.assert_array_equal(one.predict_proba(z, by=by), one.predict_proba(z, by=columns))
+    with pytest.raises(ValueError, match="by site, and those of the fit by country"):
+        one.predict_proba(z, by=columns["site"])
 
 
 # -- relations ------------------------------------------------------------------------------------
@@ -341,6 +358,95 @@ def test_another_prior_shifts_all_segments() -> None:
     estimated = cal.with_prior_from(score, by=code)
     assert estimated.fit_.prior is not None
     assert estimated.fit_.prior[1] == pytest.approx(rate, abs=0.05)
+
+
+def test_evaluate_certify_and_drift_take_the_segments_of_rows() -> None:
+    z, y, by = three_classes()
+    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by={"country": by[:600]})
+    rest = {"country": by[600:]}
+    probs = cal.predict_proba(z[600:], by=rest)
+    listed = hcal.evaluate(cal, z[600:], y[600:], by=rest)
+    assert listed.values["nll"] == pytest.approx(nll(probs, y[600:]))
+    proven = hcal.certify(cal, z[600:], y[600:], by=rest)
+    alone = hcal.certify(probs, y[600:], by=rest)
+    assert proven.to_dict()["headline"] == alone.to_dict()["headline"]
+    for call in (hcal.evaluate, hcal.certify):
+        with pytest.raises(ValueError, match="pass the country of each row"):
+            call(cal, z[600:], y[600:])
+
+
+def test_what_knows_no_segments_says_so_in_one_line(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from hcal.integrations.torch import CalibratedModule
+
+    z, y, by = three_classes(n=300)
+    cal = SegmentedCalibrator("ts").fit(z, y, by={"country": by})
+    refused = r"knows no segments, and this calibrator was fitted by country"
+    for name in ("m.json", "m.py", "m.onnx"):
+        with pytest.raises(ValueError, match=refused):
+            hcal.export(cal, tmp_path / name)
+    with pytest.raises(ValueError, match=refused):
+        CalibratedModule(torch.nn.Identity(), cal)
+    with pytest.raises(ValueError, match="by is missing: pass the segment of each row"):
+        hcal.MultilabelCalibrator("segmented").fit(z, np.eye(3, dtype=np.int64)[y])
+    monitor = hcal.Monitor(tolerance="auto", calibrator=cal)
+    assert monitor.update(cal.predict_proba(z, by=by), y) is not None
+
+
+def test_the_commands_fit_apply_and_measure_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    z, y, by = three_classes()
+    site = np.arange(len(y)) % 2
+    frame = pd.DataFrame(z, columns=["logits_0", "logits_1", "logits_2"])
+    frame = frame.assign(y=y, country=by, site=site)
+    frame[:600].to_csv("cal.csv", index=False)
+    frame[600:].to_csv("test.csv", index=False)
+    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by={"country": by[:600]})
+    expected = cal.predict_proba(z[600:], by={"country": by[600:]})
+
+    output = command("fit", "cal.csv", "--by", "country", "--method", "ts", "-o", "m.hcal")
+    assert "3 segments" in output
+    command("apply", "m.hcal", "test.csv", "-o", "p.csv", "--keep")
+    written = pd.read_csv("p.csv")
+    np.testing.assert_allclose(written[["probs_0", "probs_1", "probs_2"]], expected, atol=1e-6)
+    assert list(written["country"]) == list(by[600:])
+    assert "3 by country: a, b, c" in command("info", "m.hcal")
+    result = json.loads(command("evaluate", "test.csv", "--model", "m.hcal", "--json"))
+    assert result["metrics"]["nll"] == pytest.approx(nll(expected, y[600:]))
+    for words in (
+        ["evaluate"],
+        ["evaluate", "--by", "site"],
+        ["certify", "--by", "country"],
+        ["certify"],
+    ):
+        command(words[0], "test.csv", "--model", "m.hcal", *words[1:])
+    for words in (
+        ["apply", "m.hcal", "lost.csv", "-o", "q.csv"],
+        ["evaluate", "lost.csv", "-m", "m.hcal"],
+    ):
+        frame[600:].drop(columns="country").to_csv("lost.csv", index=False)
+        assert "has no 'country'; it holds" in command(*words, code=1)
+    frame.loc[610, "country"] = None
+    frame[600:].to_csv("gap.csv", index=False)
+    assert "has no value in 1 of 300 rows" in command(
+        "apply", "m.hcal", "gap.csv", "-o", "q.csv", code=1
+    )
+
+    command("fit", "cal.csv", "--by", "country,site", "--method", "ts", "-o", "two.hcal")
+    command("apply", "two.hcal", "test.csv", "-o", "two.csv")
+    two = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=frame[["country", "site"]][:600])
+    written = pd.read_csv("two.csv")[["probs_0", "probs_1", "probs_2"]]
+    by_two = pd.DataFrame({"site": site, "country": by})[600:]
+    np.testing.assert_allclose(written, two.predict_proba(z[600:], by=by_two), atol=1e-6)
+
+    command(
+        "fit", "cal.csv", "--by", "country", "--method", "ts", "--batch-rows", "70", "-o", "b.hcal"
+    )
+    command("apply", "b.hcal", "test.csv", "--batch-rows", "90", "-o", "b.csv")
+    written = pd.read_csv("b.csv")[["probs_0", "probs_1", "probs_2"]]
+    np.testing.assert_allclose(written, expected, atol=1e-6)
 
 
 def test_thousands_of_segments_fit_in_seconds() -> None:

@@ -21,7 +21,7 @@ from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, cer
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
 from hcal.class_names import ClassName, check_classes, class_title
-from hcal.fit_record import fitted_kind, fitted_names
+from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments
 from hcal.metrics.sample import Data, Sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64, IntArray
@@ -156,7 +156,7 @@ def certify(
         overlap = leakage.fit_overlap(predictor, scores)
         classes = fitted_names(predictor) if classes is None else classes
         rows = Rows.of_predictions(
-            predictor.predict_proba(scores), y, input="probs", classes=classes
+            predict_with_segments(predictor, scores, by), y, input="probs", classes=classes
         )
         sample = Sample(rows.probs(), rows.y)
     elif y is not None:
@@ -652,5 +652,6 @@ def _certify_piece(
                 part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
                 continue
             x = calibrator.rows_like(batch.scores, whole=False).logits()
-            part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)
+            probs = predict_with_segments(calibrator, batch.scores, batch.by)
+            part.update(probs, batch.y, batch.groups, logits=x)
     return part

@@ -20,11 +20,13 @@ def probabilities(data: DataFile, calibrator: Any) -> Any:
     """Return the probabilities (N, K) of a model for the rows of a file, or those that the file holds or implies."""
     import numpy as np
 
+    from hcal.fit_record import predict_with_segments
     from hcal.inputs import to_probs
 
     if calibrator is None:
         return to_probs(data.values, data.kind)
-    return to_probs(np.asarray(calibrator.predict_proba(data.values)), "probs")
+    probs = predict_with_segments(calibrator, data.values, data.segments)
+    return to_probs(np.asarray(probs), "probs")
 
 
 def text_names(data: DataFile) -> list[str] | None:

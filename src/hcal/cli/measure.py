@@ -160,6 +160,7 @@ def _measure(
     import hcal
     from hcal import inputs, leakage
     from hcal.evaluation.evaluator import overlap_note
+    from hcal.fit_record import predict_with_segments
 
     if blocks.asked(files):
         from hcal.evaluation.blocks import evaluate_batches
@@ -172,7 +173,9 @@ def _measure(
             source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:])
         )
         raw = _own_probs(data)
-        probs = raw if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
+        probs = raw
+        if calibrator is not None:
+            probs = np.asarray(predict_with_segments(calibrator, data.values, data.segments))
         found = (
             done.argmax_changed,
             {"how": done.how, "sample_rows": len(done.sample)},
@@ -192,7 +195,8 @@ def _measure(
     }
     with console.working(f"measuring {console.shape_of(data)}", quiet=quiet):
         if calibrator is not None:
-            probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
+            probs = predict_with_segments(calibrator, data.values, data.segments)
+            probs = inputs.check_probs(probs)[0]
         result = hcal.evaluate(
             probs, y, baseline=None if calibrator is None else raw, positive=number, **asked
         )
@@ -365,5 +369,7 @@ def certify(
             wanted["baseline"] = rows[0]
             rows = [calibrator, data.values, y]
         with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
-            found = hcal.certify(*rows, groups=data.groups, by=data.by or None, **wanted)
+            found = hcal.certify(
+                *rows, groups=data.groups, by=data.segments | data.by or None, **wanted
+            )
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))

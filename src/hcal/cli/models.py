@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +34,7 @@ _WORDS = {"None": None, "none": None, "True": True, "False": False}
 @command(
     "hcal fit cal.npz -o model.hcal",
     "hcal fit t.csv --scores 'p_*' --label y --id id -o model.hcal",
+    "hcal fit t.csv --by country -o model.hcal",
 )
 def fit(
     *,
@@ -70,7 +69,7 @@ def fit(
         source.check_labels()
         data, rows = source.first, source.n_rows
         what = f"{source.name} ({rows:,} × {source.n_classes:,})"
-        calibrator = _new_calibrator(method, data, params)
+        calibrator = _new_calibrator(method, data, params, segmented=files.by is not None)
         with blocks.working(
             f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
         ) as told:
@@ -80,7 +79,9 @@ def fit(
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
-        calibrator = _new_calibrator(method, data, params, multilabel=multilabel)
+        calibrator = _new_calibrator(
+            method, data, params, multilabel=multilabel, segmented=files.by is not None
+        )
         with console.working(
             f"fitting {calibrator.name} on {what}", quiet=shown.silent, calibrator=calibrator
         ):
@@ -88,11 +89,13 @@ def fit(
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
                 warned = _warnings(data)
-                more = {
+                more: dict[str, Any] = {
                     "sample_weight": data.weight,
                     "groups": data.groups,
                     "classes": data.classes,
                 }
+                if files.by is not None:
+                    more["by"] = data.by
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
     _remember(calibrator, files, data)
     save(calibrator, output)
@@ -135,9 +138,16 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
 
 
 def _new_calibrator(
-    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False
+    method: str | None,
+    data: DataFile,
+    params: dict[str, Any],
+    *,
+    multilabel: bool = False,
+    segmented: bool = False,
 ) -> Any:
     """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
+    if segmented:
+        return _new_segmented(method, data, params, multilabel=multilabel)
     if multilabel:
         from hcal.methods.multilabel import MultilabelCalibrator
 
@@ -151,6 +161,23 @@ def _new_calibrator(
     if unknown := sorted(set(params) - {"min_questions"}):
         raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
     return MultipleChoiceCalibrator(method or "ts", **params)
+
+
+def _new_segmented(
+    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool
+) -> Any:
+    """Return a calibrator with a correction of each segment; the parameters are those of the common calibrator."""
+    from hcal.methods import make_calibrator
+    from hcal.segments import SegmentedCalibrator
+
+    if multilabel:
+        raise ValueError("--by fits segments of one label a row: leave out --multilabel, or --by")
+    if data.questions:
+        raise ValueError(
+            f"{data.path.name} holds questions with options: --by fits segments of rows with classes"
+        )
+    common = make_calibrator(method or "pool", **params)
+    return SegmentedCalibrator(common if params else common.name, input=data.kind)
 
 
 def _warnings(data: DataFile) -> list[str]:
@@ -182,10 +209,14 @@ def _warnings(data: DataFile) -> list[str]:
 
 def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
     """Store in the model how its rows were read and from which file."""
+    from hcal.fit_record import fitted_segments
+
     if not hasattr(calibrator, "remember_source"):
         return
     asked = {**files.request().to_json(), "input": data.kind}
     asked.pop("classes", None)
+    if fitted_segments(calibrator):
+        asked["segments"] = asked.pop("by")
     calibrator.remember_source(asked, data.name, data.part, data.checksum())
 
 
@@ -208,6 +239,8 @@ def facts(calibrator: Any) -> dict[str, Any]:
 
 def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     """Print the scores before and after calibration, notes about the fit, and the next command to try."""
+    from hcal.io.finding import written_name
+
     out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":
         out.print(
@@ -223,7 +256,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     if record.part:
         out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
     else:
-        output = _target(Path(), Path(f"probs{first.suffix}"))
+        output = written_name(Path(f"probs{first.suffix}"))
         out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o {output}[/]")
 
 
@@ -240,63 +273,46 @@ def apply(
     prior: Annotated[
         str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")
     ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="go on with an interrupted run: complete files stay")
+    ] = False,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="write into a folder that is not empty")
+    ] = False,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
     """Turn new scores into calibrated probabilities; the model knows the columns it was fitted on."""
-    from hcal.io import can_write
-    from hcal.io.files import files_of
-    from hcal.leakage import model_fingerprint
+    import hcal
 
-    check_output(output, model, *files.file)
+    check_output(output, model)
     calibrator = load_model(model, multilabel=True)
-    paths = [
-        path.absolute() for path in files_of(files.file)
-    ]  # a worker process may have another working folder
-    if len(paths) > 1 and not output.suffix:  # several files are written to files of the same names
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise ValueError(f"{output} exists: name a new or an empty folder")
-        output.mkdir(parents=True, exist_ok=True)
-        pieces = [(files.of(path), _target(output.absolute(), path)) for path in paths]
-    else:
-        can_write(output)
-        pieces = [(replace(files, file=paths), output.absolute())]
     if prior is not None:
         calibrator = _for_prior(calibrator, prior, files)
-    made_by = model_fingerprint(calibrator) if hasattr(calibrator, "prediction_") else ""
-    work = partial(_apply_to, calibrator, blocks.batch_rows, keep, made_by)
-    done: list[tuple[int, float]] = []
-    with blocks.working(f"applying {calibrator.name}", None, quiet=shown.silent) as told:
-        for each in (told["runner"] or map)(work, pieces):
-            done.append(each)
-            told["advance"](each[0])
-    rows, total = map(sum, zip(*done, strict=True))
-    found = {
-        "output": str(output),
-        "files": len(done),
-        "rows": rows,
-        "mean_confidence": total / max(rows, 1),
-    }
-    found |= {"method": calibrator.name, "model": made_by}
-    many = f" in {len(done)} files" if len(done) > 1 else ""
-    line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
-    shown.show(
-        found,
-        lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"),
-    )
-
-
-def _target(folder: Path, path: Path) -> Path:
-    """Return the file of the same name in a folder, as .npz if its type cannot be written."""
-    from hcal.io.writing import WRITERS
-
-    return folder / (path.name if path.suffix.lower() in WRITERS else f"{path.stem}.npz")
+    with blocks.working(f"applying {calibrator.name}", None, quiet=shown.silent) as progress:
+        applied = hcal.apply(
+            calibrator,
+            files.file,
+            output,
+            request=files.request(),
+            keep=keep,
+            batch_rows=blocks.batch_rows,
+            resume=resume,
+            overwrite=overwrite,
+            **progress,
+        )
+    shown.show(applied.to_dict, lambda: console.show_lines(applied))
 
 
 def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
     """Return the calibrator for the class frequencies that --prior names."""
+    from hcal.fit_record import fitted_segments
+
     if prior == "estimate":
-        return calibrator.with_prior_from(files.read(calibrator).values)
+        data = files.read(calibrator)
+        if fitted_segments(calibrator):
+            return calibrator.with_prior_from(data.values, by=data.segments)
+        return calibrator.with_prior_from(data.values)
     try:
         frequencies = [float(part) for part in prior.split(",")]
     except ValueError:
@@ -304,37 +320,6 @@ def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
             f"--prior takes numbers with commas, or 'estimate', got {prior!r}"
         ) from None
     return calibrator.with_prior(frequencies)
-
-
-def _apply_to(
-    cal: Any, batch_rows: int | None, keep: bool, made_by: str, piece: tuple[Files, Path]
-) -> Any:
-    """Apply a calibrator to one source and write one file; return rows and the sum of confidences."""
-    import numpy as np
-
-    from hcal.io import read_blocks, write_blocks
-    from hcal.io.language_models import is_questions
-
-    files, target = piece
-    asked = files.request(cal)
-    if asked.plain and is_questions(files.file):
-        first = files.read(cal, keep=keep)
-        n_rows, parts = len(first.values), iter([first])
-    else:
-        source = files.batches(batch_rows, cal, keep=keep)
-        first, n_rows = source.first, source.n_rows
-        parts = (data for each in source.pieces() for _, data in read_blocks(each))
-    names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
-    if first.questions:
-        names.setdefault("id", "doc_id")
-    total = 0.0
-    with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
-        for data in parts:
-            probs = np.asarray(cal.predict_proba(data.values))
-            options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
-            write(probs, data.y, ids=data.ids, kept={**data.beside, **options})
-            total += float(probs.max(axis=1).sum())
-    return n_rows, total
 
 
 @command("hcal info model.hcal")
@@ -368,6 +353,7 @@ def _show_info(found: dict[str, Any]) -> None:
         "classes": fit.get("names") or found.get("classes") or found.get("labels"),
         "input": found.get("input"),
         "preserves": found.get("preserves"),
+        "segments": _segments_in_words(fit),
         "fitted": f"{fit['date']} on {fit['rows']:,} rows" if fit else None,
         "from": fit.get("file"),
         "options": ", ".join(f"{k} {v}" for k, v in fit.get("request", {}).items()) or None,
@@ -382,6 +368,15 @@ def _show_info(found: dict[str, Any]) -> None:
         out.print(console.name(note))
 
 
+def _segments_in_words(fit: dict[str, Any]) -> str | None:
+    """Return how many segments a model has, and by which columns."""
+    names = fit.get("segments")
+    if names is None:
+        return None
+    listing = one_line(", ".join(names), 80)
+    return f"{len(names):,} by {fit.get('segment_title') or 'segment'}: {listing}"
+
+
 @command("hcal export model.hcal -o model.onnx", "hcal export model.hcal -o model.json")
 def export(
     *,
@@ -392,7 +387,7 @@ def export(
     ] = None,
     shown: Shown,
 ) -> None:
-    """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""
+    """Write a model for use without hcal: .onnx, or .json for any language."""
     from hcal.integrations.export import export as write
 
     check_output(output, model)

@@ -105,9 +105,11 @@ class _Part:
             self.segments.update(probs, batch.y, batch.by)
         ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
         mine = rows[slice(*ends)] - batch.start
-        for name in ("scores", "y", "groups", "weight", "by"):
+        for name in ("scores", "y", "groups", "weight"):
             if (column := getattr(batch, name)) is not None:
                 self.sample[name].append(column[mine])
+        if batch.by is not None:
+            self.sample["by"].append(np.array(batch.by.names)[batch.by.codes[mine]])
 
     def merge(self, other: Self) -> Self:
         """Add the part of later rows."""

@@ -405,7 +405,7 @@ def probs_of_calibrator(calibrator: Any, rows: Rows, scores: Any) -> FloatArray:
     """Return the calibrated probabilities (N, K) of rows that were made from these scores."""
     if getattr(calibrator, "uncalibrated", None) is not None:
         return inputs.check_probs(calibrator.predict_proba(scores))[0]
-    probs: FloatArray = calibrator.prediction_.in_blocks(rows.scores)
+    probs: FloatArray = calibrator.probs_of(rows)
     return probs
 
 

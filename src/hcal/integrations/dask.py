@@ -18,6 +18,7 @@ import numpy as np
 from hcal.certificates import Certificate, CertificateStream
 from hcal.class_names import check_classes
 from hcal.extras import load_extra
+from hcal.fit_record import refuse_segments
 from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
 from hcal.methods.base import Calibrator
@@ -66,6 +67,7 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
     >>> p.chunks, p.dtype.name, p[4:].compute().round(2).tolist()
     (((3, 3), (2,)), 'float64', [[0.25, 0.75], [0.25, 0.75]])
     """
+    refuse_segments(calibrator, "a graph of blocks of scores")
     k = len(calibrator.classes_)  # raises if the calibrator is not fitted
     frame = hasattr(scores, "divisions") and scores.ndim == 2
     array = scores if frame else _rows_in_chunks(scores, "scores")

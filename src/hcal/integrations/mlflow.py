@@ -12,6 +12,7 @@ import numpy as np
 from hcal._version import __version__
 from hcal.evaluation import Evaluation
 from hcal.extras import load_extra
+from hcal.fit_record import refuse_segments
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
 
@@ -97,6 +98,7 @@ def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:
         ``mlflow.pyfunc.load_model(info.model_uri).predict(scores)`` gives its probabilities.
     """
     mlflow = _mlflow()
+    refuse_segments(calibrator, "a pyfunc model")
     with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
         path = Path(folder) / _FILE
         save(calibrator, path)

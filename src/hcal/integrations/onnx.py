@@ -12,6 +12,7 @@ from typing import Literal
 
 from hcal._version import __version__
 from hcal.extras import load_extra
+from hcal.fit_record import refuse_segments
 from hcal.io.files import atomic_path
 from hcal.methods.base import Calibrator
 
@@ -52,6 +53,7 @@ def export_onnx(
     >>> target.exists()
     True
     """
+    refuse_segments(calibrator, "an ONNX graph")
     torch = load_extra("exporting to ONNX", "torch", "torch")
     load_extra("exporting to ONNX", "onnxscript", "onnx")
     onnx = load_extra("exporting to ONNX", "onnx", "onnx")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.class_names import ClassName
 from hcal.inputs import InputKind
-from hcal.io.files import files_of
+from hcal.io.finding import files_of
 from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
 from hcal.io.request import Part, Request
@@ -27,6 +27,10 @@ ROWS: Final = 65_536
 NUMBERS: Final = 2**23
 #: How many rows are read to find out the kind and the classes of a source.
 _PROBE: Final = 1024
+
+
+class NoRowsError(ValueError):
+    """A source holds no rows."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Batch:
     start : int
         The number of the first row in the source.
     ids, groups, weight : array of shape (B,), or None
-    by : array of text of shape (B,), or None
-        The segment of each row.
+    by : Segments, optional
+        The segment, or the subgroup, of each row.
     """
 
     scores: NDArray[Any]
@@ -53,7 +57,7 @@ class Batch:
     ids: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
-    by: NDArray[Any] | None = None
+    by: Segments | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -87,11 +91,19 @@ def _as_batch(start: int, data: DataFile) -> Batch:
             if data.y is None
             else inputs.check_labels(data.labels(), len(data.values), data.n_classes)
         )
-    by = None
-    if data.by:
-        segments = Segments.of(data.by, len(data.values))
-        by = np.array(segments.names)[segments.codes]
-    return Batch(data.values, data.kind, y, start, data.ids, data.groups, data.weight, by)
+        # The segments of a calibrator, where it has any, are what a block is predicted with.
+        columns = data.segments or data.by
+        by = Segments.of(columns, len(data.values)) if columns else None
+    return Batch(
+        data.values,
+        data.kind,
+        y,
+        start,
+        ids=data.ids,
+        groups=data.groups,
+        weight=data.weight,
+        by=by,
+    )
 
 
 def read_piece(piece: Piece) -> Iterator[Batch]:
@@ -134,7 +146,7 @@ class Batches:
         probed = chain.from_iterable(map(read_blocks, pieces_of(self.paths, reading, _PROBE)))
         first = next((data for _, data in probed if len(data.values)), None)
         if first is None:
-            raise ValueError(f"{self.paths[0].name} has no rows")
+            raise NoRowsError(f"{self.paths[0].name} has no rows")
         self.first, self.kind, self.n_classes = first, first.kind, first.n_classes
         self.classes, self.part = first.classes, first.part
         self.name = replace(first, path=self.paths[0], more=self.paths[1:]).name

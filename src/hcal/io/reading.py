@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from hcal import class_names
 from hcal.class_names import ClassName, label_cells, typed
 from hcal.inputs import InputKind
-from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, open_regular
+from hcal.io.files import check_memory, checksum, explained, open_regular
+from hcal.io.finding import TYPES, files_of, partition_values
 from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.language_models import is_questions, read_questions
+from hcal.io.partitions import PartitionedRows
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
 from hcal.text import one_line, quoted
 
@@ -54,8 +56,8 @@ class DataFile:
         Names of the classes in the order of the columns, if the file or the caller gives them.
     ids, groups, weight : array of shape (N,), or None
         The columns that :class:`Request` names.
-    by : dict of arrays
-        The columns of subgroups that :class:`Request` names.
+    by, segments : dict of arrays
+        The columns of subgroups, and of the segments of a calibrator, that :class:`Request` names.
     more : tuple of Path
         The files that were read together with ``path``.
     questions : bool
@@ -80,6 +82,7 @@ class DataFile:
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
     by: dict[str, NDArray[Any]] = field(default_factory=dict)
+    segments: dict[str, NDArray[Any]] = field(default_factory=dict)
     more: tuple[Path, ...] = ()
     questions: bool = False
     beside: dict[str, Any] = field(default_factory=dict)
@@ -141,7 +144,8 @@ class DataFile:
         }
         beside = {name: column[kept] for name, column in self.beside.items()}
         by = {name: column[kept] for name, column in self.by.items()}
-        return replace(self, **some, beside=beside, by=by)
+        segments = {name: column[kept] for name, column in self.segments.items()}
+        return replace(self, **some, beside=beside, by=by, segments=segments)
 
 
 @dataclass(frozen=True)
@@ -205,10 +209,19 @@ def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
     with open_regular(path) as file, explained(path.name):
         rows, plan = reader(file, path.name), None
+        if folders := partition_values(path):
+            rows = PartitionedRows(rows, folders)
         if reading is not None:
             plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
             rows.follow(plan)
         yield rows, plan
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the columns or arrays that a file holds itself, without those that its folders add."""
+    reader = READERS[path.suffix.lower()]
+    with open_regular(path) as file, explained(path.name):
+        return list(reader(file, path.name).names)
 
 
 def pieces_of(
@@ -310,7 +323,11 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
-        texts = {n for role, n in plan.roles.items() if role != "weight"} | {*plan.by, *keep}
+        texts = {n for role, n in plan.roles.items() if role != "weight"} | {
+            *plan.by,
+            *plan.segments,
+            *keep,
+        }
         names = reading.request.classes or plan.classes
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
@@ -346,10 +363,11 @@ def _data(
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
     y = None if cells is None else label_cells(cells, names or reading.order)
     by = {name: typed(block[name]) for name in plan.by}
+    segments = {name: typed(block[name]) for name in plan.segments}
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the groups and the weight are kept under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("groups", "weight") if role in parts}
-        beside |= by
+        beside |= by | segments
     found = DataFile(
         piece.path,
         plan.kind,
@@ -360,6 +378,7 @@ def _data(
         groups=parts.get("groups"),
         weight=parts.get("weight"),
         by=by,
+        segments=segments,
         beside=beside,
     )
     if names is None:
@@ -425,7 +444,7 @@ def read(
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request, paths = request or Request(), files_of(path)
-    if request.plain and is_questions(paths):
+    if request.plain and paths[0].suffix.lower() == ".jsonl" and is_questions(paths):
         return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
     reading, parts = (
         Reading(request, part, keep, None if order is None else tuple(order)),
@@ -444,7 +463,9 @@ def read(
             for n, held in arrays.items()
         }
         beside = _joined([part.beside for part in parts])
-        first = replace(first, **joined, beside=beside, by=_joined([part.by for part in parts]))
+        by = _joined([part.by for part in parts])
+        segments = _joined([part.segments for part in parts])
+        first = replace(first, **joined, beside=beside, by=by, segments=segments)
     words = (
         "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     )

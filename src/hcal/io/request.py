@@ -24,7 +24,9 @@ CLASSES: Final = "classes"
 #: The name that the single array of a file without names gets.
 BARE: Final = "_bare"
 #: The roles of columns or arrays other than the scores.
-ROLES: Final = ("label", "id", "groups", "by", "weight")
+ROLES: Final = ("label", "id", "groups", "by", "segments", "weight")
+#: The roles that several columns can have.
+_LISTS: Final = ("by", "segments")
 _CHOICES: Final = {
     "input": INPUT_KINDS,
     "unit": ("fraction", "percent"),
@@ -54,6 +56,8 @@ class Request:
         The column of groups; rows of one group depend on each other.
     by : str, optional
         The column of subgroups to report on, or several names separated by commas.
+    segments : str, optional
+        The column of the segments that a calibrator was fitted by, or several; a file must have them.
     input : {"logits", "probs", "log_probs"}, optional
         What the scores are; needed where their names do not say it.
     unit : {"fraction", "percent"}, optional
@@ -87,6 +91,7 @@ class Request:
     id: str | None = None
     groups: str | None = None
     by: str | None = None
+    segments: str | None = None
     weight: str | None = None
     input: Any = None
     unit: Any = None
@@ -134,8 +139,8 @@ class Request:
     def for_model(self, remembered: Any) -> Request:
         """Return this request, with whatever it leaves open filled in from the request of a model's fit.
 
-        A label, id, group, subgroup or weight that only the model names may be missing in the file. A request that
-        contradicts the model about the meaning of the scores is refused.
+        A label, id, group, subgroup or weight that only the model names may be missing in the file, and the model's
+        segments may not. A request that contradicts the model about the meaning of the scores is refused.
         """
         model = Request.from_json(remembered or {})
         for name, default in _MEANING.items():
@@ -146,7 +151,7 @@ class Request:
                     f"the model was fitted with {what} {theirs}, so {ours} cannot be right"
                 )
         filled = {n: getattr(model, n) for n in _REMEMBERED if getattr(self, n) is None}
-        lacking = {role for role in ROLES if filled.get(role) is not None}
+        lacking = {role for role in ROLES if filled.get(role) is not None} - {"segments"}
         return replace(self, **filled, optional=self.optional | lacking)
 
     @property
@@ -176,6 +181,8 @@ class Plan:
         The columns of the label, id, groups and weight.
     by : list of str
         The columns of the subgroups.
+    segments : list of str
+        The columns of the segments of a calibrator.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
     classes : tuple of str, or None
@@ -186,13 +193,14 @@ class Plan:
     scores: list[str]
     roles: dict[str, str]
     by: list[str] = field(default_factory=list)
+    segments: list[str] = field(default_factory=list)
     part: str = ""
     classes: tuple[str, ...] | None = None
 
     @property
     def columns(self) -> list[str]:
         """All columns to read."""
-        return list(dict.fromkeys([*self.scores, *self.roles.values(), *self.by]))
+        return list(dict.fromkeys([*self.scores, *self.roles.values(), *self.by, *self.segments]))
 
 
 def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) -> Plan:
@@ -207,19 +215,19 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
         twice = next(n for n in names if list(names).count(n) > 1)
         raise ValueError(f"two columns are named {quoted(twice)}")
     roles: dict[str, str] = {}
-    by: list[str] = []
+    lists: dict[str, list[str]] = {role: [] for role in _LISTS}
     for role, listing in request.roles.items():
         if role == "label" and request.labels is not None:
             continue
-        for name in _columns_named(listing) if role == "by" else [listing]:
+        for name in _columns_named(listing) if role in _LISTS else [listing]:
             column = next((n for n in (f"{name}_{part}", name) if n in names), None)
             if column is None and role not in request.optional:
                 raise _lacks(name, names)
-            if column is not None and role == "by":
-                by.append(column)
+            if column is not None and role in _LISTS:
+                lists[role].append(column)
             elif column is not None:
                 roles[role] = column
-    taken = {CLASSES, *roles.values(), *by}
+    taken = {CLASSES, *roles.values(), *lists["by"], *lists["segments"]}
     free = [n for n in names if n not in taken]
     scores, kind, suffix = _find_scores(free, request, ("",) if table else (f"_{part}", ""))
     label = f"y{suffix}"
@@ -232,7 +240,15 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
         and len(set(parts)) == len(parts)
         and not _by_number(parts, parts)
     )
-    return Plan(kind, scores, roles, by, suffix.lstrip("_"), tuple(parts) if named else None)
+    return Plan(
+        kind,
+        scores,
+        roles,
+        by=lists["by"],
+        segments=lists["segments"],
+        part=suffix.lstrip("_"),
+        classes=tuple(parts) if named else None,
+    )
 
 
 def _columns_named(listing: str) -> list[str]:

@@ -92,6 +92,7 @@ def fit_batches(
         input=calibrator.input,
         weight=rows.get("weight"),
         groups=rows.get("groups"),
+        by=_by_title(rows),
     )
     # The labels of blocks are positions of classes already.
     calibrator.fit(replace(checked, names=names))
@@ -158,11 +159,25 @@ def _draw(input: inputs.InputKind, most: int, piece: RowPiece) -> tuple[int, _Co
             "scores": batch.scores,
             "y": batch.y,
         }
-        columns |= {"weight": batch.weight, "groups": batch.groups}
+        columns |= {"weight": batch.weight, "groups": batch.groups, "by": _segments(batch)}
         sample.add(
             len(batch), {name: np.asarray(col) for name, col in columns.items() if col is not None}
         )
     return sample.seen, sample.rows()
+
+
+def _segments(batch: Batch) -> NDArray[Any] | None:
+    """Return the name of each row's segment in a column (B, 2) with the title, which is the same in every row."""
+    if batch.by is None:
+        return None
+    names = np.asarray(batch.by.names)[batch.by.codes]
+    return np.stack([names, np.full(len(names), batch.by.title)], axis=1)
+
+
+def _by_title(rows: _Columns) -> dict[str, NDArray[Any]] | None:
+    """Return the segments of sampled rows by their title."""
+    columns = rows.get("by")
+    return None if columns is None else {str(columns[0, 1]): columns[:, 0]}
 
 
 def _open(piece: RowPiece) -> Iterator[Batch]:

@@ -66,6 +66,16 @@ class CalibrationTest(Result):
     resamples: int
     reason: str = ""
 
+    def _headline(self) -> list[str]:
+        if self.reason:
+            return [f"Calibration was not tested ({self.statistic}): {self.reason}."]
+        if self.resamples:
+            null = f"from {self.resamples:,} sets of labels drawn from the predictions"
+        else:
+            null = f"from the {self.method} distribution"
+        p_value = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"
+        return [f"Test of calibration: {self.statistic} {self.value:.4g}, {p_value} {null}."]
+
 
 @renamed(n_resamples="resamples")
 def calibration_test(

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.fit_record import FitRecord
+from hcal.fit_record import FitRecord, fitted_segments
 from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
@@ -19,7 +19,7 @@ from hcal.methods.folds import split
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
-from hcal.rows import Rows, Segments
+from hcal.rows import UNNAMED, Rows, Segments
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
@@ -147,6 +147,10 @@ class SegmentedCalibrator(Calibrator):
         """Return this calibrator for the class frequencies of unlabelled rows, the same shift in every segment."""
         return self._with_prior_of(self.rows_like(scores, by=by))
 
+    def rows_like(self, scores: Any, y: Any = None, *, by: Any = None, **others: Any) -> Rows:
+        """Return checked rows as the fit took them; of a frame or a dict, the columns of its segments."""
+        return super().rows_like(scores, y, by=self._columns_of_fit(by), **others)
+
     def probs_of(self, rows: Rows) -> FloatArray:
         """Return probabilities (N, K) of checked rows, whose segments are found by name."""
         return self._predicted(rows, self._codes(rows))
@@ -255,12 +259,25 @@ class SegmentedCalibrator(Calibrator):
             )
         return codes
 
+    def _columns_of_fit(self, by: Any) -> Any:
+        """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
+        columns = fitted_segments(self)
+        if isinstance(by, dict):
+            names = [str(name) for name in by]
+            if set(columns) <= set(names):
+                values = dict(zip(names, by.values(), strict=True))
+                return {column: values[column] for column in columns}
+        elif set(columns) <= set(getattr(by, "columns", ())):
+            return by[list(columns)]
+        return by
+
     def _check_title(self, title: str) -> None:
-        """Refuse segments by several columns that are not those of the fit, or in another order."""
-        fitted = self.fit_.segment_title or ""
-        if " · " in title + fitted and title != fitted:
+        """Refuse segments by other columns than those of the fit; columns without a name are trusted."""
+        fitted = self.fit_.segment_title or UNNAMED
+        several = " · " in title + fitted
+        if title != fitted and (several or UNNAMED not in (title, fitted)):
             raise ValueError(
-                f"the segments are by {title}, and those of the fit by {fitted}: pass these columns, in this order"
+                f"the segments are by {title}, and those of the fit by {fitted}: pass these columns by name"
             )
 
 

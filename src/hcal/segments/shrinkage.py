@@ -118,9 +118,9 @@ def shrink(rows: Rows, log_probs: Float64, n_segments: int) -> Corrections:
     >>> y[500:] = 1 - y[500:]
     >>> from hcal.rows import Segments
     >>> rows = Rows.of(np.zeros((1000, 2)), y, input="logits", by=Segments(code, ("a", "b")))
-    >>> shrink(rows, np.log(np.full((1000, 2), 0.5)), 2).offsets.round(2)
-    array([[-0.54,  0.54],
-           [ 0.54, -0.54]])
+    >>> shrink(rows, np.log(np.full((1000, 2), 0.5)), 2).offsets.round(1)
+    array([[-0.5,  0.5],
+           [ 0.5, -0.5]])
     """
     data, means = _data(rows, log_probs, n_segments)
     place, fits = _search(data)
