@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
-    from hcal.operation import ScoreStore, require
+    from hcal.operation import ScoreStore, apply, require
     from hcal.pool import PooledCalibrator
     from hcal.reporting import report
     from hcal.segments import SegmentedCalibrator
@@ -54,6 +54,7 @@ __all__ = [
     "SegmentedCalibrator",
     "__version__",
     "abstain_below",
+    "apply",
     "certify",
     "clinical",
     "compare",
@@ -113,7 +114,7 @@ _HOMES = {
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),
-    "hcal.operation": ("ScoreStore", "require"),
+    "hcal.operation": ("ScoreStore", "apply", "require"),
     "hcal.h_calibration.loss": ("HCalibrationLoss",),
     "hcal.reporting": ("report",),
     "hcal.segments": ("SegmentedCalibrator",),

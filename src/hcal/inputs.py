@@ -81,8 +81,6 @@ def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False)
 
 def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
     """Return scores (N, 2) of two classes from scores (N,) of class 1."""
-    if kind == "logits":
-        return np.stack([np.zeros_like(x), x], axis=1)
     if kind == "probs":
         outside = (x < 0) | (x > 1)
         if outside.any():
@@ -96,9 +94,34 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
             raise ValueError(
                 f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}"
             )
-        return np.stack([1 - x, x], axis=1)
     with np.errstate(divide="ignore"):
-        return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
+        columns: FloatArray = two_columns(x[:, None], kind)
+    return columns
+
+
+def two_columns(positive: Array, kind: str) -> Array:
+    """Return scores (N, 2) of two classes from scores (N, 1) of class 1, in numpy and torch alike.
+
+    >>> two_columns(np.array([[0.3]]), "probs")
+    array([[0.7, 0.3]])
+    """
+    xp = namespace(positive)
+    if kind == "logits":
+        return xp.concat([xp.zeros_like(positive), positive])
+    if kind == "probs":
+        return xp.concat([1 - positive, positive])
+    return xp.concat([xp.log(-xp.expm1(xp.minimum(positive, 0.0))), positive])
+
+
+def sum_to_one(probs: Array, sums: Array) -> Array:
+    """Return probabilities (N, K) divided by the sums (N, 1) of their rows where these are not 1 up to rounding.
+
+    >>> probs = np.array([[0.5, 0.5001]])
+    >>> sum_to_one(probs, probs.sum(axis=1, keepdims=True)).sum()
+    np.float64(1.0)
+    """
+    xp = namespace(probs)
+    return xp.where(xp.abs(sums - 1.0) > xp.eps(probs), probs / sums, probs)
 
 
 def check_probs(probs: Any) -> Checked:
@@ -141,8 +164,10 @@ def _distributions(x: FloatArray, what: str) -> FloatArray:
             f"{what} must sum to 1 in every row (within {tolerance:g}); row {row} sums to {sums[row]:.6g}. "
             'If these are logits, say input="logits".'
         )
-    divisors = np.where(off > np.finfo(x.dtype).eps, sums, 1.0).astype(x.dtype)
-    return x if (divisors == 1).all() else x / divisors[:, None]
+    if not (off > np.finfo(x.dtype).eps).any():
+        return x
+    divided: FloatArray = sum_to_one(x, sums.astype(x.dtype)[:, None])
+    return divided
 
 
 def check_kind(input: InputKind) -> None:

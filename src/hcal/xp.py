@@ -23,6 +23,7 @@ Array: TypeAlias = Any
 Side = Literal["left", "right"]
 
 exp, log, log1p, sqrt, abs = np.exp, np.log, np.log1p, np.sqrt, np.abs
+expm1, zeros_like = np.expm1, np.zeros_like
 where, maximum, minimum, clip, take = np.where, np.maximum, np.minimum, np.clip, np.take
 #: The sum, the largest and the smallest value of each row, (N, K) → (N, 1); NaN in a row gives NaN.
 row_sum = partial(np.sum, axis=-1, keepdims=True)
@@ -41,10 +42,18 @@ take_along = partial(np.take_along_axis, axis=-1)
 searchsorted = np.searchsorted
 
 
+class Recorded:
+    """A value that stands for an array while a formula is recorded; ``operations`` are the functions that take it."""
+
+    operations: Any
+
+
 def namespace(x: Array) -> Any:
-    """Return the module whose functions take ``x``: this one, or :mod:`hcal.xp_torch`."""
+    """Return the module whose functions take ``x``: this one, :mod:`hcal.xp_torch`, or that of a recorded value."""
     if isinstance(x, (np.ndarray, np.generic, float, int)):  # torch.compile reads tuples alone
         return _SELF
+    if isinstance(x, Recorded):
+        return x.operations
     from hcal import xp_torch
 
     return xp_torch

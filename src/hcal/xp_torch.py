@@ -11,6 +11,7 @@ from torch import Tensor
 from hcal.xp import Side, interp, log_sum_exp, rounded  # noqa: F401 - formulas that serve both libraries
 
 exp, log, log1p, sqrt, abs = torch.exp, torch.log, torch.log1p, torch.sqrt, torch.abs
+expm1, zeros_like = torch.expm1, torch.zeros_like
 where, take, astype = torch.where, torch.take, Tensor.type_as
 row_sum = partial(torch.sum, dim=-1, keepdim=True)
 row_max, row_min = (

@@ -299,3 +299,13 @@ def test_two_classes_show_the_positive_one() -> None:
         assert hcal.reliability(p, y, **options)[0].title == title
     with pytest.raises(ValueError, match="positive must be a class"):
         hcal.reliability(p, y, positive=2)
+
+
+def test_an_evaluation_of_which_some_metrics_have_a_baseline_is_shown() -> None:
+    from hcal.reporting import measure_report
+
+    z, y = synthetic(300, 3)
+    calibrator = hcal.make_calibrator("ts").fit(z, y)
+    evaluation = measure_report(z, y, calibrator).after.evaluation
+    assert set(evaluation.differences) < set(evaluation.results)
+    assert "ece_em" in str(evaluation)

@@ -1,16 +1,13 @@
-"""Deployed as it was fitted: one formula in numpy, torch, ONNX, JSON and a file that needs numpy alone."""
+"""Deployed as it was fitted: one formula in numpy, torch, ONNX and JSON."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import hcal
-from hcal.integrations.export import as_python
 from helpers import fit_quietly, synthetic
 
 torch = pytest.importorskip("torch")
@@ -61,9 +58,6 @@ def test_odd_rows_are_nan_in_every_runtime(fitted, tmp_path) -> None:
         x = rows(k)
         runtimes = {"torch float64": CalibrationHead(cal)(torch.from_numpy(x)).numpy()}
         runtimes["torch float32"] = CalibrationHead(cal)(torch.from_numpy(x).float()).numpy()
-        scope: dict = {}
-        exec(as_python(cal), scope)
-        runtimes["file"] = scope["predict_proba"](x)
         for runtime, p in runtimes.items():
             if not (np.isnan(p).all(axis=1) == is_nan(x)).all() or np.isnan(p[~is_nan(x)]).any():
                 wrong.append((name, k, runtime, p.round(3).tolist()))
@@ -146,57 +140,42 @@ def test_numpy_and_torch_are_one_formula(fitted) -> None:
         )
 
 
-def test_the_python_file_and_the_json_predict_the_same(fitted, tmp_path) -> None:
-    for (name, k), cal in fitted.items():
-        z = synthetic(100, k, seed=9)[0]
-        scope: dict = {}
-        exec(as_python(cal), scope)
-        np.testing.assert_allclose(
-            scope["predict_proba"](z), cal.predict_proba(z), atol=1e-9, err_msg=name
-        )
-        hcal.export(cal, tmp_path / "m.json")
-        told = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
-        scores, probs = (np.array(told["example"][key]) for key in ("scores", "probs"))
-        np.testing.assert_allclose(cal.predict_proba(scores), probs, atol=1e-9, err_msg=name)
-        assert told["schema"] == 1
-        assert ("curve" in told) == (k == 2)
-
-
-def test_ten_lines_that_read_the_json(fitted, tmp_path) -> None:
-    """What the how-to for R, Julia and JavaScript does, in Python."""
-    hcal.export(fitted["platt", 2], tmp_path / "platt.json")
-    hcal.export(fitted["ts", 4], tmp_path / "ts.json")
-    ts = json.loads((tmp_path / "ts.json").read_text())
-    x = np.array(ts["example"]["scores"]) * ts["map"]["beta"]["value"]
-    p = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(p, ts["example"]["probs"], atol=1e-12)
-    platt = json.loads((tmp_path / "platt.json").read_text())
-    z = np.array(platt["example"]["scores"])
-    odds = (z[:, 1] - z[:, 0]) * platt["map"]["slope"]["value"][0] + platt["map"]["intercept"][
-        "value"
-    ][0]
-    np.testing.assert_allclose(
-        1 / (1 + np.exp(-odds)), np.array(platt["example"]["probs"])[:, 1], atol=1e-12
-    )
-
-
-@pytest.mark.slow
-def test_the_python_file_needs_numpy_alone(fitted, tmp_path) -> None:
-    hcal.export(fitted["pool", 4], tmp_path / "model.py")
-    code = (
-        "import sys, model; print(model.predict_proba([[0, 1, 2, 3]]).shape, 'hcal' in sys.modules)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.strip() == "(1, 4) False"
-
-
 def test_export_says_what_it_writes(fitted, tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"\.onnx, \.json or \.py, not '\.txt'"):
+    with pytest.raises(ValueError, match=r"writes \.onnx, .*, not '\.txt'"):
         hcal.export(fitted["ts", 4], tmp_path / "model.txt")
+    with pytest.raises(ValueError, match=r"no \.py since 0\.4: write \.json"):
+        hcal.export(fitted["ts", 4], tmp_path / "model.py")
+    with pytest.raises(ValueError, match="TemperatureScaling is not fitted"):
+        hcal.export(hcal.make_calibrator("ts"), tmp_path / "model.json")
     with pytest.raises(ValueError, match=r"options of \.onnx files alone"):
         hcal.export(fitted["ts", 4], tmp_path / "model.json", width="float64")
     with pytest.raises(ValueError, match="one_column is for two classes"):
         hcal.export(fitted["ts", 4], tmp_path / "model.onnx", one_column=True)
+    by = ["a", "b"] * 150
+    segmented = hcal.SegmentedCalibrator("ts").fit(*synthetic(300, 2), by=by)
+    for ending in ("json", "onnx"):
+        with pytest.raises(ValueError, match="knows no segments, and this"):
+            hcal.export(segmented, tmp_path / f"model.{ending}")
     assert not list(tmp_path.iterdir())
+
+
+def test_export_of_a_wrapper_says_what_to_export(tmp_path) -> None:
+    from sklearn.naive_bayes import GaussianNB
+
+    from hcal.integrations.sklearn import CalibratedClassifier
+
+    model = CalibratedClassifier(GaussianNB(), method="ts").fit(*synthetic(100, 2))
+    for ending in ("onnx", "json"):
+        with pytest.raises(TypeError, match="of a CalibratedClassifier, export its calibrator_"):
+            hcal.export(model, tmp_path / f"model.{ending}")
+    with pytest.raises(TypeError, match="a fitted calibrator, got str"):
+        hcal.export("model.hcal", tmp_path / "model.json")
+
+
+def test_one_onnx_file_holds_everything(tmp_path) -> None:
+    """A browser loads one file: weights of 1000 classes must not go to a second one."""
+    cal = hcal.make_calibrator("vs").fit(*synthetic(3000, 60))
+    hcal.export(cal, tmp_path / "model.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    tensors = onnx.load(tmp_path / "model.onnx", load_external_data=False).graph.initializer
+    assert not any(onnx.external_data_helper.uses_external_data(tensor) for tensor in tensors)

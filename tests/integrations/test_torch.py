@@ -100,6 +100,17 @@ def test_compiled_whole_and_once(default) -> None:
     assert len(seen) <= 2  # one graph a grad mode, none for another batch size
 
 
+def test_an_exported_program_is_saved_and_loaded(default, tmp_path) -> None:
+    """A curve without knots was a buffer with strides of 0, which torch.export.save refuses."""
+    head = CalibrationHead(default).eval()
+    shapes = ({0: torch.export.Dim("n", min=2)},)
+    program = torch.export.export(head, (torch.zeros(3, 4),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "head.pt2")
+    again = torch.export.load(tmp_path / "head.pt2").module()
+    x = torch.randn(7, 4)
+    assert torch.equal(again(x), head(x))
+
+
 def test_half_rounds_the_model_but_not_the_map(ts) -> None:
     module = CalibratedModule(nn.Linear(3, 4), ts).half()
     assert module.model.weight.dtype == torch.float16

@@ -136,6 +136,7 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
         "Any",
         "Array",
         "Literal",
+        "Recorded",
         "TypeAlias",
         "annotations",
         "importlib",

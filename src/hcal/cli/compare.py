@@ -40,7 +40,7 @@ def compare(
     """Fit several methods and show which does best on rows that they have not seen."""
     import hcal
     from hcal.evaluation.comparison import FOLDS, Task, named_files
-    from hcal.io.files import files_of
+    from hcal.io.finding import files_of
 
     options.check_output(out, *files.file, test, files.labels)
     wanted: dict[str, Any] = {

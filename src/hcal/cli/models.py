@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -241,6 +239,8 @@ def facts(calibrator: Any) -> dict[str, Any]:
 
 def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     """Print the scores before and after calibration, notes about the fit, and the next command to try."""
+    from hcal.io.finding import written_name
+
     out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":
         out.print(
@@ -256,7 +256,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     if record.part:
         out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
     else:
-        output = _target(Path(), Path(f"probs{first.suffix}"))
+        output = written_name(Path(f"probs{first.suffix}"))
         out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o {output}[/]")
 
 
@@ -273,57 +273,35 @@ def apply(
     prior: Annotated[
         str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")
     ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="go on with an interrupted run: complete files stay")
+    ] = False,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="write into a folder that is not empty")
+    ] = False,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
     """Turn new scores into calibrated probabilities; the model knows the columns it was fitted on."""
-    from hcal.io import can_write
-    from hcal.io.files import files_of
-    from hcal.leakage import model_fingerprint
+    import hcal
 
-    check_output(output, model, *files.file)
+    check_output(output, model)
     calibrator = load_model(model, multilabel=True)
-    paths = [
-        path.absolute() for path in files_of(files.file)
-    ]  # a worker process may have another working folder
-    if len(paths) > 1 and not output.suffix:  # several files are written to files of the same names
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise ValueError(f"{output} exists: name a new or an empty folder")
-        output.mkdir(parents=True, exist_ok=True)
-        pieces = [(files.of(path), _target(output.absolute(), path)) for path in paths]
-    else:
-        can_write(output)
-        pieces = [(replace(files, file=paths), output.absolute())]
     if prior is not None:
         calibrator = _for_prior(calibrator, prior, files)
-    made_by = model_fingerprint(calibrator) if hasattr(calibrator, "prediction_") else ""
-    work = partial(_apply_to, calibrator, blocks.batch_rows, keep, made_by)
-    done: list[tuple[int, float]] = []
-    with blocks.working(f"applying {calibrator.name}", None, quiet=shown.silent) as told:
-        for each in (told["runner"] or map)(work, pieces):
-            done.append(each)
-            told["advance"](each[0])
-    rows, total = map(sum, zip(*done, strict=True))
-    found = {
-        "output": str(output),
-        "files": len(done),
-        "rows": rows,
-        "mean_confidence": total / max(rows, 1),
-    }
-    found |= {"method": calibrator.name, "model": made_by}
-    many = f" in {len(done)} files" if len(done) > 1 else ""
-    line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
-    shown.show(
-        found,
-        lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"),
-    )
-
-
-def _target(folder: Path, path: Path) -> Path:
-    """Return the file of the same name in a folder, as .npz if its type cannot be written."""
-    from hcal.io.writing import WRITERS
-
-    return folder / (path.name if path.suffix.lower() in WRITERS else f"{path.stem}.npz")
+    with blocks.working(f"applying {calibrator.name}", None, quiet=shown.silent) as progress:
+        applied = hcal.apply(
+            calibrator,
+            files.file,
+            output,
+            request=files.request(),
+            keep=keep,
+            batch_rows=blocks.batch_rows,
+            resume=resume,
+            overwrite=overwrite,
+            **progress,
+        )
+    shown.show(applied.to_dict, lambda: console.show_lines(applied))
 
 
 def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
@@ -342,38 +320,6 @@ def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
             f"--prior takes numbers with commas, or 'estimate', got {prior!r}"
         ) from None
     return calibrator.with_prior(frequencies)
-
-
-def _apply_to(
-    cal: Any, batch_rows: int | None, keep: bool, made_by: str, piece: tuple[Files, Path]
-) -> Any:
-    """Apply a calibrator to one source and write one file; return rows and the sum of confidences."""
-    import numpy as np
-
-    from hcal.fit_record import predict_with_segments
-    from hcal.io import read_blocks, write_blocks
-    from hcal.io.language_models import is_questions
-
-    files, target = piece
-    asked = files.request(cal)
-    if asked.plain and is_questions(files.file):
-        first = files.read(cal, keep=keep)
-        n_rows, parts = len(first.values), iter([first])
-    else:
-        source = files.batches(batch_rows, cal, keep=keep)
-        first, n_rows = source.first, source.n_rows
-        parts = (data for each in source.pieces() for _, data in read_blocks(each))
-    names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
-    if first.questions:
-        names.setdefault("id", "doc_id")
-    total = 0.0
-    with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
-        for data in parts:
-            probs = np.asarray(predict_with_segments(cal, data.values, data.segments))
-            options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
-            write(probs, data.y, ids=data.ids, kept={**data.beside, **options})
-            total += float(probs.max(axis=1).sum())
-    return n_rows, total
 
 
 @command("hcal info model.hcal")
@@ -441,7 +387,7 @@ def export(
     ] = None,
     shown: Shown,
 ) -> None:
-    """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""
+    """Write a model for use without hcal: .onnx, or .json for any language."""
     from hcal.integrations.export import export as write
 
     check_output(output, model)

@@ -276,13 +276,8 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     return calibrator
 
 
-def check_output(output: Path | None, *read: Path | None) -> None:
+def check_output(output: Path | None, *inputs: Path | None) -> None:
     """Refuse, before the work begins, an output in a missing folder or one that would replace an input."""
-    if output is None:
-        return
-    if not output.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {output.parent}")
-    if output.exists() and any(
-        path.exists() and output.samefile(path) for path in read if path is not None
-    ):
-        raise ValueError(f"the output {output} is also an input: choose another name")
+    from hcal.io.finding import check_output as check
+
+    check(output, inputs)

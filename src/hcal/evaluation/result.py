@@ -249,10 +249,11 @@ class Evaluation(Result):
             columns[f"{level} interval"] = lambda n: _range(found[n].interval)
             columns["by chance"] = lambda n: number_text(getattr(found[n].interval, "chance", None))
         if known:
-            columns["baseline"] = lambda n: number_text(known[n].before)
-            columns["change"] = lambda n: number_text(known[n].change, "+")
+            # Only some metrics may have a baseline.
+            columns["baseline"] = lambda n: number_text(known[n].before) if n in known else ""
+            columns["change"] = lambda n: number_text(known[n].change, "+") if n in known else ""
         if known and self.confidence is not None:
-            columns[f"{level} of change"] = lambda n: _range(known[n])
+            columns[f"{level} of change"] = lambda n: _range(known[n]) if n in known else ""
         if len(columns) == 2:
             columns["what it says"] = lambda n: found[n].metric.explain
         return columns

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from hcal.fit_record import refuse_segments
+from hcal.inputs import sum_to_one, two_columns
 from hcal.integrations import dense
 from hcal.maps.base import Map
 from hcal.methods.base import Calibrator
@@ -74,8 +75,10 @@ class MapModule(nn.Module):
 
 
 def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    found = torch.as_tensor(np.asarray(value))
-    return found.to(dtype) if found.is_floating_point() else found
+    array = np.asarray(value)
+    # An empty numpy array may have strides of 0, and torch.export.save refuses a tensor with such strides.
+    tensor = torch.as_tensor(array) if array.size else torch.empty(array.shape, dtype=dtype)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def fits_float32(map: Map) -> bool:
@@ -145,32 +148,34 @@ class CalibrationHead(nn.Module):
                 "this head has no calibrator yet: give it one, or load a state dict that holds one"
             )
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
-        rows = self._rows(scores)
         module, wide = self.float64, torch.float64
         if self.float32 is not None and dtype != torch.float64:
             module, wide = self.float32, torch.float32
         with torch.autocast(scores.device.type, enabled=False):
-            probs = module(rows.to(wide))
+            rows = self._rows(scores.to(wide))
+            probs = module(rows)
             if self.output == "log_probs":
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
             # Rounding, also that of a logarithm, may tie the top class with an earlier one.
             plain = dtype == wide and self.output == "probs"
-            out: Tensor = probs if plain else module.narrowed(probs, rows)  # type: ignore[operator]
+            out: Tensor = probs if plain else module.narrowed(probs, rows.to(dtype))  # type: ignore[operator]
         return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""
         k = self.n_classes
+        kind = str(self.float64.kind)
         if self.one_column and (scores.ndim == 1 or scores.shape[1] == 1):
-            positive = scores.reshape(-1)
-            if self.float64.kind == "probs":
-                return torch.stack([1 - positive, positive], dim=-1)
-            return torch.stack([torch.zeros_like(positive), positive], dim=-1)
+            columns: Tensor = two_columns(scores.reshape(-1, 1), kind)
+            return columns
         if scores.ndim < 2 or scores.shape[1] != k:
             raise ValueError(
                 f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}"
             )
-        return scores.movedim(1, -1)
+        rows = scores.movedim(1, -1)
+        if kind == "probs":
+            rows = sum_to_one(rows, rows.sum(dim=-1, keepdim=True))
+        return rows
 
     def get_extra_state(self) -> Tensor:
         """Return the calibrator as the bytes of its file."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.class_names import ClassName
 from hcal.inputs import InputKind
-from hcal.io.files import files_of
+from hcal.io.finding import files_of
 from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
 from hcal.io.request import Part, Request
@@ -27,6 +27,10 @@ ROWS: Final = 65_536
 NUMBERS: Final = 2**23
 #: How many rows are read to find out the kind and the classes of a source.
 _PROBE: Final = 1024
+
+
+class NoRowsError(ValueError):
+    """A source holds no rows."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class Batches:
         probed = chain.from_iterable(map(read_blocks, pieces_of(self.paths, reading, _PROBE)))
         first = next((data for _, data in probed if len(data.values)), None)
         if first is None:
-            raise ValueError(f"{self.paths[0].name} has no rows")
+            raise NoRowsError(f"{self.paths[0].name} has no rows")
         self.first, self.kind, self.n_classes = first, first.kind, first.n_classes
         self.classes, self.part = first.classes, first.part
         self.name = replace(first, path=self.paths[0], more=self.paths[1:]).name

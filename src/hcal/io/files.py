@@ -1,4 +1,4 @@
-"""Find, open and write files: a name may stand for many files, and an output appears complete or not at all.
+"""Open and write files: pipes and devices are refused, and an output appears complete or not at all.
 
 An output is written under a temporary name, and renamed when it is complete and on the disk.
 """
@@ -8,68 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from glob import glob, has_magic
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hcal.text import one_line
 
-#: The types that can be read.
-TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
-#: A file or folder whose name begins with a point or an underscore.
-_HIDDEN: Final = re.compile(r"/[._]")
 #: Compressed content is not unpacked whole where it declares more bytes than this, …
 MOST_UNPACKED: Final = 2 * 2**30
 #: … or more than this many times the bytes of its file, unless it is small all the same.
 MOST_GROWTH: Final = 1000
 GROWTH_ALLOWED: Final = 256 * 2**20
-
-
-def files_of(source: Any) -> list[Path]:
-    """Return the files that a name, or a list of names, stands for, in their order.
-
-    >>> files_of("a.npz")
-    [PosixPath('a.npz')]
-    """
-    names = source if isinstance(source, list | tuple) else [source]
-    if not names or not all(isinstance(name, str | os.PathLike) for name in names):
-        raise TypeError(
-            f"expected the name of a file, or a list of names, got {type(source).__name__}"
-        )
-    found = [file for name in names for file in _named(Path(name))]
-    suffixes = sorted({p.suffix.lower() for p in found})
-    if len(suffixes) > 1:
-        raise ValueError(
-            f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern"
-        )
-    return found
-
-
-def _named(path: Path) -> list[Path]:
-    """Return the files that a name stands for: one file, the files below a folder, or those that match a pattern.
-
-    In a folder, hidden files and files like ``_SUCCESS`` are left out.
-    """
-    folder = path.is_dir()
-    if not folder and (path.exists() or not has_magic(str(path))):
-        return [path]
-    if folder:
-        inside = [
-            p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")
-        ]
-    else:
-        inside = [Path(name) for name in glob(str(path), recursive=True)]
-    files = sorted(p for p in inside if p.suffix.lower() in TYPES and not p.is_dir())
-    if not files:
-        words = "is below" if folder else "matches"
-        raise FileNotFoundError(f"no file of a known type {words} {path}: {', '.join(TYPES)}")
-    return files
 
 
 def open_regular(path: Path) -> BufferedReader:

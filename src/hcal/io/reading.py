@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from hcal import class_names
 from hcal.class_names import ClassName, label_cells, typed
 from hcal.inputs import InputKind
-from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, open_regular
+from hcal.io.files import check_memory, checksum, explained, open_regular
+from hcal.io.finding import TYPES, files_of, partition_values
 from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.language_models import is_questions, read_questions
+from hcal.io.partitions import PartitionedRows
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
 from hcal.text import one_line, quoted
 
@@ -207,10 +209,19 @@ def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
     with open_regular(path) as file, explained(path.name):
         rows, plan = reader(file, path.name), None
+        if folders := partition_values(path):
+            rows = PartitionedRows(rows, folders)
         if reading is not None:
             plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
             rows.follow(plan)
         yield rows, plan
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the columns or arrays that a file holds itself, without those that its folders add."""
+    reader = READERS[path.suffix.lower()]
+    with open_regular(path) as file, explained(path.name):
+        return list(reader(file, path.name).names)
 
 
 def pieces_of(
@@ -433,7 +444,7 @@ def read(
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request, paths = request or Request(), files_of(path)
-    if request.plain and is_questions(paths):
+    if request.plain and paths[0].suffix.lower() == ".jsonl" and is_questions(paths):
         return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
     reading, parts = (
         Reading(request, part, keep, None if order is None else tuple(order)),

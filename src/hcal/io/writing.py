@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,7 +138,7 @@ def write_blocks(
     classes: Sequence[Any] | None = None,
     names: Called | None = None,
     model: str = "",
-) -> Iterator[Callable[..., None]]:
+) -> Iterator[BlockWriter]:
     """Yield a function that takes blocks of probabilities; the file appears when the last was written.
 
     The function takes ``probs`` (B, K), ``y``, ``ids`` and ``kept`` (a mapping of other columns), all but the
@@ -167,34 +168,70 @@ def write_blocks(
     ['key,site,probs_0,probs_1', '0,north,0.25,0.75', '1,north,0.25,0.75']
     """
     can_write(path)
-    suffix, called, written = (
-        Path(path).suffix.lower(),
-        {"id": "id", "label": "y", **(names or {})},
-        0,
-    )
-    with atomic_path(path) as temporary, WRITERS[suffix](temporary, n_rows, model) as add:
+    called = {"id": "id", "label": "y", **(names or {})}
+    columns = _Columns(Path(path).suffix.lower(), classes, called)
+    with atomic_path(path) as temporary, WRITERS[columns.suffix](temporary, n_rows, model) as add:
+        writer = BlockWriter(columns, add)
+        yield writer
+        if writer.n_rows != n_rows:
+            raise ValueError(f"{writer.n_rows:,} rows came where {n_rows:,} were announced")
 
-        def write(
-            probs: NDArray[Any],
-            y: Any = None,
-            ids: Any = None,
-            kept: Mapping[str, Any] | None = None,
-        ) -> None:
-            nonlocal written
-            arrays: Arrays = {} if ids is None else {called["id"]: np.asarray(ids)}
-            arrays |= {n: np.asarray(a) for n, a in (kept or {}).items()}
-            if suffix in (".npz", ".npy"):
-                arrays[_PROBS] = probs
-                if classes is not None and not written:
-                    arrays[CLASSES] = np.array([str(name) for name in classes])
-            else:
-                labels = range(probs.shape[1]) if classes is None else classes
-                arrays |= {f"{_PROBS}_{name}": probs[:, k] for k, name in enumerate(labels)}
-            if y is not None:
-                arrays[called["label"]] = np.asarray(y)
-            add(arrays)
-            written += len(probs)
 
-        yield write
-        if written != n_rows:
-            raise ValueError(f"{written:,} rows came where {n_rows:,} were announced")
+class BlockWriter:
+    """Writes blocks of probabilities, and counts their rows."""
+
+    def __init__(self, columns: _Columns, add: Add) -> None:
+        self._columns, self._add = columns, add
+        self.n_rows = 0
+
+    def __call__(
+        self,
+        probs: NDArray[Any],
+        y: Any = None,
+        ids: Any = None,
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a block."""
+        first = self.n_rows == 0
+        self._add(self._columns.of_block(probs, y, ids, kept or {}, first=first))
+        self.n_rows += len(probs)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """How the columns of a file are called, and their order."""
+
+    suffix: str
+    classes: Sequence[Any] | None
+    called: Called
+
+    def of_block(
+        self, probs: NDArray[Any], y: Any, ids: Any, kept: Mapping[str, Any], *, first: bool
+    ) -> Arrays:
+        """Return the columns of a block; only the first block of an array file has the names of the classes."""
+        written = self._probs(probs)
+        if self.classes is not None and first and _PROBS in written:
+            written[CLASSES] = np.array([str(name) for name in self.classes])
+        if y is not None:
+            written[self.called["label"]] = np.asarray(y)
+        arrays: Arrays = {} if ids is None else {self.called["id"]: np.asarray(ids)}
+        for name, cells in kept.items():
+            arrays[_free_name(name, {*arrays, *written, CLASSES})] = np.asarray(cells)
+        return arrays | written
+
+    def _probs(self, probs: NDArray[Any]) -> Arrays:
+        if self.suffix in (".npz", ".npy"):
+            return {_PROBS: probs}
+        labels = range(probs.shape[1]) if self.classes is None else self.classes
+        return {f"{_PROBS}_{name}": probs[:, k] for k, name in enumerate(labels)}
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """Return the name under which a column is kept: with ``_before`` where an output column is called so.
+
+    >>> _free_name("age", {"probs_0"}), _free_name("probs_0", {"probs_0"})
+    ('age', 'probs_0_before')
+    """
+    while name in taken:
+        name = f"{name}_before"
+    return name

@@ -45,7 +45,8 @@ class Prediction(Map):
         """
         xp = namespace(scores)
         x = to_logits(scores, self.kind)
-        x = xp.maximum(x - xp.row_max(x), _LOWEST)
+        if self.floor is None:  # a floor counts from probability 1, and bounds the logits itself
+            x = xp.maximum(x - xp.row_max(x), _LOWEST)
         return self.of_logits(x, scores) + 0 * xp.row_max(scores)
 
     def in_blocks(self, scores: FloatArray, *, kernel: bool = True) -> FloatArray:

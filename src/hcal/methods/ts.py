@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hcal.methods._scaling import OneTemperature
+from hcal.methods._scaling import Temperature as Temperature
 from hcal.methods.base import Fitted
 from hcal.rows import Rows
 from hcal.solvers.temperature import solve_temperature

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.methods._scaling import ClassLines, clipped_log_probs, present_classes
+from hcal.methods._scaling import ClassLines as ClassLines
+from hcal.methods._scaling import clipped_log_probs, present_classes
 from hcal.methods.base import Calibrator, Fitted
 from hcal.numerics import softmax
 from hcal.rows import Rows

@@ -1,6 +1,7 @@
-"""A model in operation: requirements that a run must meet, and scores that wait for their labels."""
+"""A model in operation: applied to files, requirements that a run must meet, scores that wait for their labels."""
 
+from hcal.operation.applying import Applied, apply
 from hcal.operation.gates import Gate, require
 from hcal.operation.score_store import ScoreStore
 
-__all__ = ["Gate", "ScoreStore", "require"]
+__all__ = ["Applied", "Gate", "ScoreStore", "apply", "require"]

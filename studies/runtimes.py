@@ -1,0 +1,199 @@
+"""How far every runtime of an exported calibrator is from ``predict_proba``, by method, kind of scores and columns.
+
+``python -m studies.runtimes`` writes results/runtimes.csv; tests/integrations/test_runtimes.py runs a part of it.
+The JSON is read by the reader of docs/howto/deploy.md, word for word.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import hcal
+from hcal.inputs import InputKind
+from hcal.methods.base import Calibrator
+from hcal.numerics import Float64, IntArray, log_softmax, softmax
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS: tuple[InputKind, ...] = ("logits", "probs", "log_probs")
+Columns = Literal["one", "two", "four"]
+COLUMNS: tuple[Columns, ...] = ("one", "two", "four")
+#: Smaller searches for the methods whose default one is long: what they learn does not matter here.
+QUICK: dict[str, dict[str, Any]] = {
+    "dec": {"max_critics": 4},
+    "diag": {"hidden": (2,)},
+    "dir": {"penalty": (0.1, 1e-3), "folds": 2},
+    "gp": {"inducing": 4, "samples": 10, "max_iterations": 5},
+    "h": {"maps": "piecewise-10", "epochs": 20},
+    "ms": {"penalty": (0.1, 1e-3), "folds": 2},
+}
+#: Reads a calibrator that was exported to a folder, and predicts: (calibrator, scores, folder) → probabilities.
+Runtime = Callable[[Calibrator, Float64, Path], Float64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fitted calibrator, and scores of new rows."""
+
+    method: str
+    kind: InputKind
+    columns: Columns
+    prior: bool
+    calibrator: Calibrator
+    scores: Float64
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of a runtime to numpy, over all classes and rows."""
+
+    runtime: str
+    method: str
+    kind: str
+    columns: str
+    prior: bool
+    difference: float
+
+
+def cases(methods: Iterable[str], kinds: Iterable[InputKind] = KINDS) -> Iterator[Case]:
+    """Yield every method, kind and number of columns, with and without other class frequencies."""
+    for method in methods:
+        for kind in kinds:
+            for n_classes in (2, 4):
+                calibrator = fitted(method, kind, n_classes)
+                moved = calibrator.with_prior(np.arange(1, n_classes + 1))
+                scores = new_scores(kind, n_classes)
+                for prior, chosen in ((False, calibrator), (True, moved)):
+                    if n_classes == 2:
+                        yield Case(method, kind, "one", prior, chosen, one_column(scores, kind))
+                    columns: Columns = "two" if n_classes == 2 else "four"
+                    yield Case(method, kind, columns, prior, chosen, scores)
+
+
+@cache
+def fitted(method: str, kind: InputKind, n_classes: int) -> Calibrator:
+    """Return a method fitted on 200 rows of a rare first class."""
+    logits, y = _draw(200, n_classes, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        calibrator = hcal.make_calibrator(method, input=kind, **QUICK.get(method, {}))
+        return calibrator.fit(of_kind(logits, kind), y)
+
+
+def new_scores(kind: InputKind, n_classes: int) -> Float64:
+    """Return scores of 100 new rows; some are further out than those of the fit, with a sure or an open top."""
+    logits = _draw(100, n_classes, seed=1)[0]
+    logits[:10] *= 4
+    logits[10:20] /= 10
+    logits[10:20, 0] -= 15
+    return of_kind(logits, kind)
+
+
+def of_kind(logits: Float64, kind: InputKind) -> Float64:
+    """Return logits as scores of a kind."""
+    if kind == "logits":
+        return logits
+    return softmax(logits) if kind == "probs" else log_softmax(logits)
+
+
+def one_column(scores: Float64, kind: InputKind) -> Float64:
+    """Return the scores (N,) of the second class."""
+    return scores[:, 1] - scores[:, 0] if kind == "logits" else scores[:, 1]
+
+
+def _draw(n_rows: int, n_classes: int, seed: int) -> tuple[Float64, IntArray]:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n_rows, n_classes)) * 1.5
+    logits[:, 0] -= 2.0
+    below = softmax(logits).cumsum(axis=1)
+    y = (below > rng.random((n_rows, 1))).argmax(axis=1)
+    return 2.5 * logits, y
+
+
+# -- runtimes ---------------------------------------------------------------------------------------------
+
+
+@cache
+def guide_reader() -> Callable[[Any, Any], Float64]:
+    """Return ``predict`` of the guide on deployment."""
+    page = (ROOT / "docs" / "howto" / "deploy.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    code = next(block for block in blocks if "OPERATIONS" in block).split("model = json.loads")[0]
+    names: dict[str, Any] = {"np": np}
+    exec(code, names)
+    predict: Callable[[Any, Any], Float64] = names["predict"]
+    return predict
+
+
+def by_json(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
+    """Predict by the JSON and the guide's reader."""
+    path = folder / "model.json"
+    hcal.export(calibrator, path)
+    model = json.loads(path.read_text(encoding="utf-8"))
+    with np.errstate(all="ignore"):
+        return guide_reader()(model, scores)
+
+
+def by_module(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
+    """Predict by the PyTorch module, in float64."""
+    import torch
+
+    from hcal.integrations.torch import CalibrationHead
+
+    probs: Float64 = CalibrationHead(calibrator)(torch.from_numpy(scores)).numpy()
+    return probs
+
+
+def by_onnx(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
+    """Predict by onnxruntime, in float64."""
+    import onnxruntime
+
+    path = folder / "model.onnx"
+    alone = scores.ndim == 1
+    hcal.export(calibrator, path, width="float64", one_column=alone)
+    session = onnxruntime.InferenceSession(str(path))
+    rows = scores[:, None] if alone else scores
+    probs: Float64 = session.run(None, {"scores": rows})[0]
+    return probs
+
+
+#: Each runtime, and the largest difference to numpy that is allowed.
+RUNTIMES: dict[str, tuple[Runtime, float]] = {
+    "json": (by_json, 1e-13),
+    "module": (by_module, 1e-11),
+    "onnx": (by_onnx, 1e-11),
+}
+
+
+def measure(runtime: str, case: Case, folder: Path) -> Difference:
+    """Return the largest difference of a runtime to ``predict_proba``."""
+    predict = RUNTIMES[runtime][0]
+    expected = case.calibrator.predict_proba(case.scores)
+    actual = predict(case.calibrator, case.scores, folder)
+    largest = float(np.abs(actual - expected).max())
+    return Difference(runtime, case.method, case.kind, case.columns, case.prior, largest)
+
+
+def main() -> None:
+    """Write results/runtimes.csv, one line a runtime, method and kind with the largest difference."""
+    with (ROOT / "results" / "runtimes.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Difference)])
+        writer.writeheader()
+        with tempfile.TemporaryDirectory() as folder:
+            for case in cases(hcal.list_calibrators()):
+                for runtime in RUNTIMES:
+                    writer.writerow(asdict(measure(runtime, case, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()

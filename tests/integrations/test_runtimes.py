@@ -1,0 +1,103 @@
+"""Every runtime predicts what numpy predicts: runtime × method × kind of scores × columns × class frequencies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hcal
+from studies import runtimes
+
+METHODS = [name for name in hcal.list_calibrators() if name != "h"]
+SCALED = ["ts", "platt", "vs", "beta", "iso", "pool"]
+
+
+def too_far(runtime: str, cases: list[runtimes.Case], folder: Path) -> list[runtimes.Difference]:
+    """Return what is further from numpy than the runtime may be; a NaN is too far."""
+    allowed = runtimes.RUNTIMES[runtime][1]
+    differences = [runtimes.measure(runtime, case, folder) for case in cases]
+    return [found for found in differences if not found.difference <= allowed]
+
+
+def test_json_read_as_the_guide_says(tmp_path: Path) -> None:
+    assert not too_far("json", list(runtimes.cases(METHODS)), tmp_path)
+
+
+def test_the_torch_module(tmp_path: Path) -> None:
+    """One column of log-probabilities was off by up to .76."""
+    pytest.importorskip("torch")
+    assert not too_far("module", list(runtimes.cases(METHODS)), tmp_path)
+
+
+@pytest.mark.slow
+def test_onnx(tmp_path: Path) -> None:
+    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    assert not too_far("onnx", list(runtimes.cases(SCALED)), tmp_path)
+
+
+def test_the_curve_of_two_classes_is_exact_where_events_are_rare(tmp_path: Path) -> None:
+    """A curve of 201 points in P had 91 % of such rows outside, and stated three times the true probability."""
+    rng = np.random.default_rng(0)
+    score = rng.normal(-7.0, 1.5, size=20_000)
+    y = (rng.random(20_000) < 1 / (1 + np.exp(-(0.8 * score)))).astype(int)
+    for method in ("pool", "smooth_spline", "platt", "ts"):
+        cal = hcal.make_calibrator(method).fit(score, y)
+        hcal.export(cal, tmp_path / "model.json")
+        curve = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["curve"]
+        knots, values = np.array(curve["knots"]), np.array(curve["values"])
+        far = np.append(score, [-60.0, 60.0])
+
+        last = np.clip(np.searchsorted(knots, far, side="right") - 1, 0, len(knots) - 2)
+        slope = (values[last + 1] - values[last]) / (knots[last + 1] - knots[last])
+        odds = values[last] + (far - knots[last]) * slope
+        probs = 1 / (1 + np.exp(-odds))
+
+        assert np.abs(probs - cal.predict_proba(far)[:, 1]).max() <= 2.3e-16, method
+
+
+def test_odd_rows_are_nan_in_the_json(tmp_path: Path) -> None:
+    odd = np.array([[np.nan, 0, 1, 2], [np.inf, 0, 1, 2], [-np.inf] * 4, [-np.inf, 0, 1, 2]])
+    for method in METHODS:
+        for columns in (slice(None), [0, 3]):
+            scores = odd[:, columns]
+            cal = runtimes.fitted(method, "logits", scores.shape[1])
+            probs = runtimes.by_json(cal, scores, tmp_path)
+            assert np.isnan(probs[:3]).all(), method
+            assert probs[3].sum() == pytest.approx(1.0), method
+            assert probs[3].min() >= 0, method
+
+
+def test_probabilities_that_sum_to_nearly_one(tmp_path: Path) -> None:
+    """``predict_proba`` divides printed probabilities by their sum, so every runtime does."""
+    pytest.importorskip("torch")
+    for n_classes in (2, 4):
+        scores = runtimes.new_scores("probs", n_classes).round(5)
+        for method in ("pool", "iso", "dec"):
+            cal = runtimes.fitted(method, "probs", n_classes)
+            expected = cal.predict_proba(scores)
+            for predict in (runtimes.by_json, runtimes.by_module):
+                np.testing.assert_allclose(
+                    predict(cal, scores, tmp_path), expected, rtol=0, atol=1e-11
+                )
+
+
+def test_the_words_of_the_json(tmp_path: Path) -> None:
+    cal = hcal.make_calibrator("platt", input="probs").fit(
+        [[0.1, 0.9], [0.6, 0.4]] * 20, [1, 0] * 20, classes=["no", "yes"]
+    )
+    hcal.export(cal.with_prior([0.2, 0.8]), tmp_path / "model.json")
+    model = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))
+    assert model["schema"] == "hcal/export/2"
+    assert model["input"] == "probs"
+    assert model["classes"] == ["no", "yes"]
+    assert "NaN" in model["missing"]
+    assert model["arrays"]["floor"]["what"] == "what a probability of 0 is taken for"
+    assert model["arrays"]["prior"]["value"] == pytest.approx(np.log([0.4, 1.6]))
+    used = {step[1] for step in model["steps"] + model["one_column"]}
+    assert used == set(model["operations"])
+    assert any("raise low entries" in words for words in model["curve"]["how"])
+    assert any("prior" in words for words in model["curve"]["how"])
