@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
-    from hcal.decisions import decide, thresholds
+    from hcal.decisions import abstain_below, decide, thresholds
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -53,6 +53,7 @@ __all__ = [
     "ScoreStore",
     "SegmentedCalibrator",
     "__version__",
+    "abstain_below",
     "apply",
     "certify",
     "clinical",
@@ -103,7 +104,7 @@ _HOMES = {
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
-    "hcal.decisions": ("decide", "thresholds"),
+    "hcal.decisions": ("abstain_below", "decide", "thresholds"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),

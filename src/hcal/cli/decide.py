@@ -52,6 +52,7 @@ def costs_of(text: str | None) -> Any:
 @command(
     "hcal decide test.npz --model model.hcal --cost 'fn=20,fp=1' --save rule.json",
     "hcal decide new.csv --model model.hcal --rule rule.json -o decisions.csv",
+    "hcal decide answers.npz --error 0.02",
 )
 def decide(
     *,
@@ -65,6 +66,9 @@ def decide(
     ] = None,
     precision: Annotated[float | None, Option(help="the least precision")] = None,
     recall: Annotated[float | None, Option(help="the least recall")] = None,
+    error: Annotated[
+        float | None, Option(help="answer, or give no answer: at most this share of wrong answers")
+    ] = None,
     threshold: Annotated[float | None, Option(help="a known threshold; needs no labels")] = None,
     rule: Annotated[Path | None, Option(help="a rule that --save wrote; needs no labels")] = None,
     save: Annotated[Path | None, Option(help="write the chosen rule to this JSON file")] = None,
@@ -87,13 +91,14 @@ def decide(
         "precision": precision,
         "recall": recall,
     }
-    chosen = [name for name, value in criteria.items() if value is not None]
+    aims = {**criteria, "error": error}
+    chosen = [name for name, value in aims.items() if value is not None]
     ways = [*chosen, *(["threshold"] if threshold is not None else [])]
     ways += ["rule"] if rule is not None else []
     if len(ways) != 1:
         raise ValueError(
-            "give one of --cost, --capacity, --precision, --recall, which need labels, and --threshold, "
-            "--rule, which do not"
+            "give one of --cost, --capacity, --precision, --recall, --error, which need labels, and "
+            "--threshold, --rule, which do not"
         )
     if save is not None and not chosen:
         raise ValueError("--save keeps a rule that was chosen here: give --cost, or another aim")
@@ -106,10 +111,14 @@ def decide(
         with console.working(
             f"choosing a threshold on {console.shape_of(data)}", quiet=shown.silent
         ):
-            result: Any = hcal.thresholds(
-                probs, data.labels(), **criteria, sample_weight=data.weight, groups=data.groups,
-                confidence=confidence, positive=number, classes=names,
-            )  # fmt: skip
+            result: Any = None
+            if error is not None:
+                result = _abstained(data, probs, error, confidence, positive)
+            else:
+                result = hcal.thresholds(
+                    probs, data.labels(), **criteria, sample_weight=data.weight, groups=data.groups,
+                    confidence=confidence, positive=number, classes=names,
+                )  # fmt: skip
         _save(save, result)
         applied: Any = result.rule
     else:
@@ -135,6 +144,25 @@ def decide(
                 console.out().print(f"wrote [bold]{console.name(path)}[/]")
 
     shown.show(content, show)
+
+
+def _abstained(
+    data: DataFile, probs: Any, error: float, confidence: float, positive: str | None
+) -> Any:
+    """Choose the confidence below which no answer is given; --positive says which class is a right answer."""
+    import hcal
+
+    if data.weight is not None:
+        raise ValueError("--error counts independent rows: leave out --weight")
+    return hcal.abstain_below(
+        probs,
+        data.labels(),
+        error=error,
+        confidence=confidence,
+        groups=data.groups,
+        positive=None if positive is None else options.class_number(positive, data.classes),
+        classes=text_names(data),
+    )
 
 
 def _save(path: Path | None, result: Any) -> None:

@@ -1,5 +1,6 @@
 """From a probability to a decision: thresholds, abstention, estimates without labels, and the whole model validated."""
 
+from hcal.decisions.abstention import Abstention, abstain_below
 from hcal.decisions.deciding import decide
 from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, read_rule
 from hcal.decisions.threshold_curve import Counts, LeastCost, ThresholdCurve
@@ -7,6 +8,7 @@ from hcal.decisions.thresholding import CostTable, Thresholds, thresholds
 
 __all__ = [
     "AbstainRule",
+    "Abstention",
     "CostRule",
     "CostTable",
     "Counts",
@@ -14,6 +16,7 @@ __all__ = [
     "ThresholdCurve",
     "ThresholdRule",
     "Thresholds",
+    "abstain_below",
     "decide",
     "read_rule",
     "thresholds",

@@ -45,7 +45,8 @@ class ThresholdRule:
 
     def decide(self, probs: FloatArray) -> IntArray:
         """Return the class decided for each row (N, 2)."""
-        decided = probs[:, self.positive] >= self.threshold
+        # In float64, because a threshold may lie between two neighbouring numbers of float32.
+        decided = probs[:, self.positive].astype(np.float64) >= self.threshold
         return np.where(decided, self.positive, 1 - self.positive).astype(np.int64)
 
 
@@ -97,10 +98,11 @@ class AbstainRule:
     def decide(self, probs: FloatArray) -> IntArray:
         """Return the answer for each row, or −1."""
         if self.positive is not None:
-            answered = probs[:, self.positive] >= self.threshold
+            answered = probs[:, self.positive].astype(np.float64) >= self.threshold
             return np.where(answered, self.positive, ABSTAINED).astype(np.int64)
         answers = probs.argmax(axis=1)
-        return np.where(probs.max(axis=1) >= self.threshold, answers, ABSTAINED).astype(np.int64)
+        answered = probs.max(axis=1).astype(np.float64) >= self.threshold
+        return np.where(answered, answers, ABSTAINED).astype(np.int64)
 
 
 Rule = ThresholdRule | CostRule | AbstainRule
