@@ -185,6 +185,8 @@ def effective_rows(rows: Rows) -> float:
     3.2
     """
     weight = np.ones(len(rows)) if rows.weight is None else rows.weight
+    # Squares of tiny or huge weights would leave the range of numbers.
+    weight = weight / weight.max()
     total = float(weight.sum())
     by_weight = total**2 / float(weight @ weight)
     if rows.groups is None:

@@ -382,7 +382,7 @@ def test_what_knows_no_segments_says_so_in_one_line(tmp_path: Path) -> None:
     z, y, by = three_classes(n=300)
     cal = SegmentedCalibrator("ts").fit(z, y, by={"country": by})
     refused = r"knows no segments, and this calibrator was fitted by country"
-    for name in ("m.json", "m.py", "m.onnx"):
+    for name in ("m.json", "m.onnx"):
         with pytest.raises(ValueError, match=refused):
             hcal.export(cal, tmp_path / name)
     with pytest.raises(ValueError, match=refused):
