@@ -73,9 +73,9 @@ def watch(
                 lines.append(f"  {console.name(drifts[file.name])}")
             if not shown.silent:
                 console.out().print("\n".join(lines))
-    if prometheus is not None:
-        with atomic_path(prometheus) as temporary:
-            temporary.write_text(monitor.prometheus(), encoding="utf-8")
+        if prometheus is not None:  # while no other process can write newer counts
+            with atomic_path(prometheus) as temporary:
+                temporary.write_text(monitor.prometheus(), encoding="utf-8")
     alarm = None if monitor.alarm is None else vars(monitor.alarm)
     found = {
         "rows": monitor.n,
