@@ -71,6 +71,8 @@ class FitRecord:
         The file that the rows were read from.
     request : dict
         How the columns of that file were read.
+    from_folds : bool
+        Whether the scores came from models of folds, and another model makes the predictions.
     date, version : str
         When the fit was made (UTC), and by which version of hcal.
     fingerprint : dict of arrays
@@ -98,6 +100,7 @@ class FitRecord:
     part: str | None = None
     sha256: str | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    from_folds: bool = False
     date: str = ""
     version: str = ""
     fingerprint: leakage.Fingerprint = field(default_factory=dict)
@@ -288,6 +291,7 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "weight": ((int, float), "a number"),
     "effective_rows": ((int, float, type(None)), "a number"),
     "converged": ((bool,), "true or false"),
+    "from_folds": ((bool,), "true or false"),
     "details": ((dict,), "an object"),
     "history": ((dict,), "an object"),
     "request": ((dict,), "an object"),
