@@ -19,7 +19,9 @@ from hcal.class_names import ClassName, check_classes, class_part, encode, is_te
 from hcal.frames import ColumnName, Origin, index_of, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
-from hcal.row_segments import Segments, coded_texts
+from hcal.row_segments import UNNAMED as UNNAMED
+from hcal.row_segments import Segments as Segments
+from hcal.row_segments import coded_texts
 from hcal.text import one_line
 
 ClassNames = tuple[ClassName, ...]
