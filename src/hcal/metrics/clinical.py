@@ -22,7 +22,7 @@ from hcal.metrics.smooth import spiegelhalter_z
 from hcal.metrics.testing import hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
-from hcal.solvers import nll
+from hcal.solvers.regression import fit_logistic
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
 _CLIP: Final = 1e-8
@@ -290,8 +290,8 @@ def calibration_line(
     if no_slope(log_odds, happened):
         return np.nan, np.nan
     design = np.stack([np.ones_like(log_odds), log_odds], axis=1)
-    solved = nll.logistic(design, happened.astype(np.float64), weight)
-    return float(solved.theta[0]), float(solved.theta[1])
+    theta = fit_logistic(design, happened.astype(np.float64), weight).theta
+    return float(theta[0]), float(theta[1])
 
 
 def no_slope(log_odds: Vector, happened: Any) -> str:
@@ -310,10 +310,8 @@ def logistic(
     X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0
 ) -> tuple[Vector, Float64]:
     """Return the coefficients (C,) of a logistic regression, and their covariance."""
-    penalty = ridge * np.eye(X.shape[1])
-    coef = nll.logistic(X, y, penalty=penalty / (2 * len(y)), offset=offset).theta
-    risk = expit(X @ coef + offset)
-    return coef, np.linalg.pinv((X * (risk * (1 - risk))[:, None]).T @ X + penalty, hermitian=True)
+    fitted = fit_logistic(X, y, ridge=ridge / 2, offset=offset)
+    return fitted.theta, fitted.covariance
 
 
 def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[str, ...]]:
