@@ -173,20 +173,20 @@ def _lower(p: Array, share: Array, t: int, over: Any) -> None:
     level = top / tied
     for _ in range(4):
         mass = top
-        many = tied
+        count = tied
         for j in range(len(p)):
             if p[j] > level:
                 mass += (1.0 - share[j]) * p[j]
-                many += 1.0 - share[j]
-        if mass / many == level:
+                count += 1.0 - share[j]
+        if mass / count == level:
             break
-        level = mass / many
-    more = 0.0
+        level = mass / count
+    excess = 0.0
     for j in range(len(p)):
-        more += (1.0 - share[j]) * max(p[j] - level, 0.0)
+        excess += (1.0 - share[j]) * max(p[j] - level, 0.0)
     for j in range(len(p)):
         if share[j] > 0 or p[j] > level:
-            p[j] = share[j] * (top + more) / tied + (1.0 - share[j]) * min(p[j], level)
+            p[j] = share[j] * (top + excess) / tied + (1.0 - share[j]) * min(p[j], level)
     best = p.argmax()
     if best != t:
         p[t] = p[best] * over
@@ -273,10 +273,10 @@ def _predict(
         for r in range(count):
             sure = odds[r] + correction[r]
             power = math.exp(-abs(sure))
-            less = power / (1.0 + power)
-            more = 1.0 / (1.0 + power)
-            top_p = kind(more if sure > 0 else less)
-            others = kind((less if sure > 0 else more) / mass[r])
+            small = power / (1.0 + power)
+            large = 1.0 / (1.0 + power)
+            top_p = kind(large if sure > 0 else small)
+            others = kind((small if sure > 0 else large) / mass[r])
             p = out[begin + r]
             for j in range(k):
                 p[j] = powers[j, r] * others

@@ -78,9 +78,9 @@ def left_out_scores(
         scores = np.stack([member.left_out() for member in members], axis=2)
     else:
         scores = np.empty((*rows.scores.shape, len(members)))
-        for fitted, held in fold_sides(_folds(rows)):
+        for fitted, unseen in fold_sides(_folds(rows)):
             for number, member in enumerate(fit_members(rows[fitted])):
-                scores[held, :, number] = member.scores(rows.x[held])
+                scores[unseen, :, number] = member.scores(rows.x[unseen])
         scores = scores[weighing_rows(rows)]
     # No member may take a row for impossible: one row would decide the weights of all.
     return np.asarray(np.maximum(scores - scores.max(axis=1, keepdims=True), -FLOOR))

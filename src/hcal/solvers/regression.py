@@ -172,7 +172,7 @@ class _Softmax:
 
     def scores(self, theta: Float64, rows: slice) -> Float64:
         """Return the scores of a block of rows."""
-        return np.asarray(self.offset[rows] + np.einsum("nkj,j->nk", self.basis[rows], theta))
+        return np.asarray(self.offset[rows] + self.basis[rows] @ theta)
 
     def loss(self, theta: Float64) -> tuple[float, None]:
         """Return what is minimised."""
@@ -201,19 +201,19 @@ class _Softmax:
         return gradient, hessian
 
     def _block_derivatives(self, theta: Float64, rows: slice) -> tuple[Float64, Float64]:
-        pulls, curvatures = self.row_derivatives(theta, rows)
+        pulls, root = self.pulls(theta, rows)
         weight = self.weight[rows]
-        return weight @ pulls, np.einsum("n,nij->ij", weight, curvatures)
+        scaled = (root * np.sqrt(weight)[:, None, None]).reshape(-1, len(theta))
+        return weight @ pulls, scaled.T @ scaled
 
-    def row_derivatives(self, theta: Float64, rows: slice) -> tuple[Float64, Float64]:
-        """Return the gradient (n, J) and the second derivative (n, J, J) of the NLL of each row."""
+    def pulls(self, theta: Float64, rows: slice) -> tuple[Float64, Float64]:
+        """Return the gradient (n, J) of the NLL of each row, and a root (n, K, J) of its second derivative."""
         basis = self.basis[rows]
         probs = softmax(self.scores(theta, rows))
-        mean = np.einsum("nkj,nk->nj", basis, probs)
+        mean = (probs[:, None, :] @ basis)[:, 0]
         pulls = mean - basis[np.arange(len(basis)), self.y[rows]]
-        spread = basis - mean[:, None, :]
-        curvatures = np.einsum("nki,nk,nkj->nij", spread, probs, spread)
-        return pulls, curvatures
+        root = (basis - mean[:, None, :]) * np.sqrt(probs)[:, :, None]
+        return pulls, root
 
     def left_out_changes(self, theta: Float64) -> Float64:
         """Return by how much the scores (N, K) of each row change if the fit does without it."""
@@ -221,8 +221,9 @@ class _Softmax:
         return np.concatenate(self.over_blocks(partial(self._block_changes, theta, hessian)))
 
     def _block_changes(self, theta: Float64, hessian: Float64, rows: slice) -> Float64:
-        pulls, curvatures = self.row_derivatives(theta, rows)
+        pulls, root = self.pulls(theta, rows)
+        curvatures = root.transpose(0, 2, 1) @ root
         weight = np.minimum(self.weight[rows], 1.0)
         others = hessian - weight[:, None, None] * _MOST_LEVERAGE * curvatures
         steps = np.linalg.solve(others, (weight[:, None] * pulls)[:, :, None])[:, :, 0]
-        return np.asarray(np.einsum("nkj,nj->nk", self.basis[rows], steps))
+        return np.asarray((self.basis[rows] @ steps[:, :, None])[:, :, 0])
