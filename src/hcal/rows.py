@@ -6,6 +6,8 @@ groups and the kind of the scores reach whoever computes with them.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import ColumnName, Origin, index_of, restore, to_numpy
+from hcal.frames import ColumnName, Origin, columns_by_name, index_of, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.text import one_line
@@ -24,6 +26,9 @@ from hcal.text import one_line
 ClassNames = tuple[ClassName, ...]
 #: The title of segments whose column has no name.
 UNNAMED = "segment"
+#: A number without a fraction, and a date with the time 00:00, as texts.
+_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(?::00(?:\.0+)?)?")
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
 
@@ -520,12 +525,14 @@ def _some(values: NDArray[Any] | None, index: Any) -> Any:
 
 def _columns_of(by: Any) -> dict[str, Any]:
     """Return the columns of a frame or of an array by their titles."""
-    array, origin = to_numpy(by, "by")
+    named = columns_by_name(by, "by")
+    if named is not None:
+        return named
+    array, _ = to_numpy(by, "by")
     if array.ndim != 2:
         title = getattr(by, "name", None)
         return {title if isinstance(title, str) and title else UNNAMED: by}
-    titles = origin.columns or [f"segment {k}" for k in range(array.shape[1])]
-    return {str(title): array[:, k] for k, title in enumerate(titles)}
+    return {f"{UNNAMED} {k}": array[:, k] for k in range(array.shape[1])}
 
 
 @dataclass(frozen=True)
@@ -537,14 +544,39 @@ class _Coded:
 
 
 def _coded(values: NDArray[Any]) -> _Coded:
-    """Return names of segments as numbers and texts; whole numbers are written without a point."""
+    """Return the segments of one column as numbers and texts."""
+    if values.dtype.kind in "mM":
+        # From nanoseconds numpy makes integers, and from microseconds dates.
+        values = values.astype(f"{values.dtype.kind}8[us]")
+    if values.dtype.kind in "biuf":
+        distinct, codes = np.unique(values, return_inverse=True)
+        return _Coded(codes.astype(np.int64), [segment_text(value) for value in distinct])
     numbers: dict[Any, int] = {}
-    codes = [numbers.setdefault(value, len(numbers)) for value in values.tolist()]
-    texts = [
-        str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        for value in numbers
-    ]
-    return _Coded(np.array(codes, dtype=np.int64), texts)
+    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values.tolist()])
+    return _Coded(codes.astype(np.int64), [segment_text(value) for value in numbers])
+
+
+def segment_text(value: Any) -> str:
+    """Return the name of a segment, which is the same whatever library or file the value comes from.
+
+    Whole numbers have no point, midnight is a date, and spaces around a text do not count.
+
+    >>> [segment_text(value) for value in (2.0, "2.0", np.float32(0.1), True, " DE ")]
+    ['2', '2', '0.1', 'True', 'DE']
+    >>> segment_text(np.datetime64("2024-05-01").item()), segment_text("2024-05-01 00:00:00")
+    ('2024-05-01', '2024-05-01')
+    """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="replace")
+    text = unicodedata.normalize("NFC", str(value)).strip()
+    if isinstance(value, bool | np.bool_):
+        return text
+    if text.casefold() in ("true", "false"):
+        return text.capitalize()
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    whole = _WHOLE_NUMBER.fullmatch(text) or _MIDNIGHT.fullmatch(text)
+    return whole[1] if whole else text
 
 
 def _joined(head: str, tail: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.metrics import nll
 from hcal.rows import Rows, Segments
-from hcal.segments import SegmentedCalibrator, shrinkage
+from hcal.segments import SegmentedCalibrator, UnknownSegmentWarning, shrinkage
 from helpers import DATA, fit_quietly, synthetic
 
 TASKS = [
@@ -120,7 +121,9 @@ def test_no_shared_table_loses_and_the_prototype_is_reached(task: str) -> None:
     cal.fit(content["probs_cal"], content["y_cal"], by=content["segment_cal"])
     test, y = content["probs_test"], content["y_test"]
     common = hcal.PooledCalibrator(input="probs").fit(content["probs_cal"], content["y_cal"])
-    shrunk = nll(cal.predict_proba(test, by=content["segment_test"]), y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownSegmentWarning)
+        shrunk = nll(cal.predict_proba(test, by=content["segment_test"]), y)
     assert shrunk <= nll(common.predict_proba(test), y) + 3e-5
     assert shrunk <= PROTOTYPE[task] + 1.5e-4
 
@@ -205,13 +208,11 @@ def test_an_unknown_segment_gets_the_common_calibrator() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("ts").fit(z, y, by=by)
     common = hcal.make_calibrator("ts").fit(z, y)
-    np.testing.assert_array_equal(
-        cal.predict_proba(z[:5], by=["new"] * 5), common.predict_proba(z[:5])
-    )
-    with pytest.warns(
-        hcal.CalibrationWarning, match="none of the 40 rows has a segment of the fit"
-    ):
-        cal.predict_proba(z[:40], by=["new"] * 40)
+    with pytest.warns(UnknownSegmentWarning, match=r"2 of 5 rows have a segment .* such as 'new'"):
+        probs = cal.predict_proba(z[:5], by=["new", "a", "new", "b", "c"])
+    np.testing.assert_array_equal(probs[[0, 2]], common.predict_proba(z[[0, 2]]))
+    with pytest.warns(UnknownSegmentWarning, match=r"such as 'A': .*; the fit writes 'a'"):
+        cal.predict_proba(z[:40], by=["A", "new", "b", "c"] * 10)
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA, ""])

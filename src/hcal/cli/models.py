@@ -301,6 +301,9 @@ def apply(
             overwrite=overwrite,
             **progress,
         )
+    if applied.unknown and shown.silent:
+        sentence = "have a segment that the fit did not see: they got the common calibrator"
+        console.say("warning", "yellow", f"{applied.unknown:,} rows {sentence}")
     shown.show(applied.to_dict, lambda: console.show_lines(applied))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from hcal import inputs
 from hcal.methods import Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
-from hcal.metrics.clinical import calibration_line, log_odds_of
+from hcal.metrics.estimates import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.renamed import renamed

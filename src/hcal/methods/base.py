@@ -281,6 +281,12 @@ class Calibrator(TakesScores, ABC):
         Calibrator
             As from :meth:`with_prior`; ``fit_.prior`` holds the estimated frequencies.
         """
+        if self.fit_.from_folds:
+            raise ValueError(
+                "this calibrator was learned on models of folds, and another model gives the scores, so new scores "
+                "cannot be compared with those of the fit: fit CalibratedClassifier with ensemble=True or "
+                "cv='prefit', or pass the frequencies to with_prior"
+            )
         return self._with_prior_of(self.rows_like(scores))
 
     def _with_prior_of(self, rows: Rows) -> Self:

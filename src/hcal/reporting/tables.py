@@ -14,6 +14,7 @@ import numpy as np
 from hcal._version import __version__
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.event import class_tolerance
+from hcal.certificates.sentences import subgroup_verdict
 from hcal.certificates.windows import EventTable, threshold_table
 from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_costs
 from hcal.evaluation.curves import Binning, ReliabilityCurve
@@ -254,22 +255,9 @@ def _segment(subgroup: EventCertificate, certificate: Certificate, off: bool) ->
 
 def _segment_verdict(subgroup: EventCertificate, limit: float, off: bool) -> str:
     """Return what is proven about a segment, or how many more rows would tell."""
-    if subgroup.proven:
-        height = "high" if subgroup.proven == "over" else "low"
-        return f"proven too {height} by at least {100 * subgroup.proven_gap:.2g} points"
-    if off:
+    if off and not subgroup.proven:
         return "proven to be off in a part of its rows"
-    if subgroup.bound <= limit:
-        return "proven to be within the tolerance"
-    needed = subgroup.rows_needed(limit)
-    if needed is None:
-        return "may be right; no practical number of rows would tell"
-    more = needed - subgroup.n
-    return (
-        "may be right; a few more rows would tell"
-        if more <= 0
-        else f"may be right; {more:,} more rows would tell"
-    )
+    return subgroup_verdict(subgroup, limit)
 
 
 def classes(content: Content) -> list[Row]:
