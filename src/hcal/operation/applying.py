@@ -326,7 +326,7 @@ class _Job:
             column = "source_file" if "file" in {*self.request.roles.values(), *kept} else "file"
             kept[column] = np.full(len(probs), names[data.path])
         if data.questions:
-            kept["options"] = np.isfinite(data.values).sum(axis=1)
+            kept = {"options": np.isfinite(data.values).sum(axis=1), **kept}
         write(probs, data.y, ids=data.ids, kept=kept)
         return probs
 
