@@ -150,7 +150,7 @@ class Task:
         """Return the task of rows that were read from files, with their weights, groups and names of classes."""
         if cal.questions:
             return cls.from_questions(name, cal, test, folds)
-        info = RowInfo(cal.weight, cal.groups, classes=cal.classes)
+        info = RowInfo(cal.weight, cal.groups, cal.by or None, cal.classes)
         if test is None:
             return cls.from_arrays(
                 name, cal.values, cal.labels(), input=cal.kind, folds=folds, cal_rows=info
@@ -163,7 +163,7 @@ class Task:
             test.labels(),
             cal.kind,
             cal_rows=info,
-            test_rows=RowInfo(test.weight, test.groups, classes=cal.classes),
+            test_rows=RowInfo(test.weight, test.groups, test.by or None, cal.classes),
         )
 
     @classmethod
