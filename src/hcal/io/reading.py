@@ -452,7 +452,7 @@ def read(
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request, paths = request or Request(), files_of(path)
-    if is_answers(paths, request):
+    if paths[0].suffix.lower() == ".jsonl" and is_answers(paths, request):
         from hcal.language_models.files import read_answers
 
         fields = read_answers(paths, request, keep=keep)
