@@ -29,6 +29,7 @@ ORDER = (
     "progress",
     "inputs",
     "class_names",
+    "row_segments",
     "rows",
     "leakage",
     "fit_record",

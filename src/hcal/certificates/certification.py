@@ -26,7 +26,8 @@ from hcal.metrics.sample import Data, Sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
-from hcal.rows import Rows, Segments
+from hcal.row_segments import Segments
+from hcal.rows import Rows
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -628,6 +629,10 @@ def certify_batches(
     from hcal.passes import add_up
 
     source.check_labels()
+    if source.first.groups is not None:
+        raise ValueError(
+            "groups= needs all rows at once: counts of blocks do not tell which rows depend on each other"
+        )
     record = getattr(calibrator, "fit_", None)
     fitted_on = None if record is None else record.fingerprint
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
@@ -639,15 +644,15 @@ def certify_batches(
 def _certify_piece(
     empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
 ) -> CertificateStream:
-    from hcal.io.blocks import read_piece, rows_from
+    from hcal.io.blocks import read_piece
+    from hcal.rows import rows_from
 
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):
             if calibrator is None:
-                part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
+                part.update(batch.probs(), batch.y, batch.by)
                 continue
-            x = calibrator.rows_like(batch.scores, whole=False).logits()
-            probs = predict_with_segments(calibrator, batch.scores, batch.by)
-            part.update(probs, batch.y, batch.groups, logits=x)
+            rows = calibrator.rows_like(batch)
+            part.update(calibrator.probs_of(rows), batch.y, batch.by, logits=rows.logits())
     return part

@@ -78,11 +78,9 @@ class Files:
         asked = Request(**{name: value for name, value in given.items() if name != "file"})
         if calibrator is None:
             return asked
-        from hcal.fit_record import fitted_kind
+        from hcal.fit_record import fitted_request
 
-        record = getattr(calibrator, "fit_", None)  # a multilabel calibrator has none
-        remembered = {} if record is None else record.request
-        return asked.for_model({"input": fitted_kind(calibrator), **remembered})
+        return asked.for_model(fitted_request(calibrator))
 
     def read(self, calibrator: Any = None, **options: Any) -> DataFile:
         """Read all rows, with columns and classes in the order of the calibrator if there is one."""

@@ -12,6 +12,7 @@ from typer import Exit, Option
 from hcal.cli import console, options
 from hcal.cli.decide import probabilities, text_names
 from hcal.cli.options import Files, Model, Shown, command
+from hcal.cli.require import FAILED
 
 if TYPE_CHECKING:
     from hcal.certificates import Monitor
@@ -72,9 +73,9 @@ def watch(
                 lines.append(f"  {console.name(drifts[file.name])}")
             if not shown.silent:
                 console.out().print("\n".join(lines))
-    if prometheus is not None:
-        with atomic_path(prometheus) as temporary:
-            temporary.write_text(monitor.prometheus(), encoding="utf-8")
+        if prometheus is not None:  # while no other process can write newer counts
+            with atomic_path(prometheus) as temporary:
+                temporary.write_text(monitor.prometheus(), encoding="utf-8")
     alarm = None if monitor.alarm is None else vars(monitor.alarm)
     found = {
         "rows": monitor.n,
@@ -88,7 +89,7 @@ def watch(
     }
     shown.show(found, lambda: None)
     if alarm is not None:
-        raise Exit(3)  # 1 is an error, 2 a wrong command
+        raise Exit(FAILED)
 
 
 def _new_monitor(settings: dict[str, Any], calibrator: Any) -> Monitor:
@@ -120,7 +121,10 @@ def _check_settings(monitor: Monitor, settings: dict[str, Any], state: Path | No
 
 
 def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:
-    """Add the rows of a file to a monitor; the first file with class names names the classes for all."""
+    """Add the rows of a file to a monitor; the first file with class names names the classes for all.
+
+    A file that was added before is passed over, so that a job that is repeated ends with the present alarm.
+    """
     from datetime import UTC, datetime
 
     import numpy as np
@@ -128,6 +132,12 @@ def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) ->
     from hcal.class_names import reorder
 
     data = file.read(calibrator)
+    digest = data.checksum()
+    before = [entry for entry in monitor.files if entry["digest"] == digest]
+    if before:
+        words = f"{data.path.name} was added before, as {before[0]['name']} ({before[0]['date']})"
+        console.say("note", "cyan", f"{words}: its rows do not count again")
+        return data
     probs = probabilities(data, calibrator)
     y, names = data.labels(), text_names(data)
     if names is not None:
@@ -136,5 +146,5 @@ def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) ->
         probs, y = probs[:, order], np.argsort(order)[y]
     labels = y if monitor.classes is None else np.array(monitor.classes)[y]
     day = date or datetime.now(UTC).date().isoformat()
-    monitor.update(probs, labels, name=data.path.name, digest=data.checksum(), date=day)
+    monitor.update(probs, labels, name=data.path.name, digest=digest, date=day)
     return data

@@ -362,8 +362,8 @@ def _data(
             raise ValueError(f"the {role} must have one value a row, got shape {array.shape}")
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
     y = None if cells is None else label_cells(cells, names or reading.order)
-    by = {name: typed(block[name]) for name in plan.by}
-    segments = {name: typed(block[name]) for name in plan.segments}
+    by = {name: _segment_cells(block[name]) for name in plan.by}
+    segments = {name: _segment_cells(block[name]) for name in plan.segments}
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the groups and the weight are kept under their own names
         beside |= {plan.roles[role]: parts[role] for role in ("groups", "weight") if role in parts}
@@ -386,6 +386,13 @@ def _data(
     return replace(
         found, classes=tuple(map(str, class_names.check_classes(names, found.n_classes)))
     )
+
+
+def _segment_cells(cells: Any) -> NDArray[Any]:
+    """Return the values of segments; those that are True or False stay so, as in a csv file."""
+    if not isinstance(cells, np.ndarray) and any(isinstance(cell, bool) for cell in cells):
+        return np.array(cells, dtype=object)
+    return typed(cells)
 
 
 def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:

@@ -52,12 +52,13 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
     elif isinstance(calibrator, Calibrator):
         header, arrays = describe(calibrator)
     else:
-        inner = getattr(calibrator, "calibrator_", None)
-        hint = (
-            ": save its calibrator_, and the classifier itself with joblib or skops"
-            if inner is not None
-            else ""
-        )
+        hint = ""
+        if hasattr(calibrator, "calibrator_"):
+            hint = ": save its calibrator_, and the classifier itself with joblib or skops"
+        elif hasattr(calibrator, "calibrated_classifiers_"):
+            hint = (
+                ": save it with joblib or skops, because it has several classifiers and calibrators"
+            )
         raise TypeError(
             f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}"
         )
