@@ -41,6 +41,7 @@ ORDER = (
     "h_calibration",
     "pool",
     "segments",
+    "language_models",
     "certificates",
     "evaluation",
     "decisions",
@@ -53,6 +54,10 @@ ORDER = (
 FACADE_USERS = {"cli"}
 #: Imports upward, inside a function, and why.
 UPWARD = {
+    (
+        "io/reading.py",
+        "hcal.language_models.files.read_answers",
+    ): "a file of answers is read like any other, and what answers mean is not a matter of files",
     (
         "xp.py",
         "hcal.xp_torch",
