@@ -23,9 +23,11 @@ from hcal import inputs
 from hcal.certificates.monitor import Monitor
 from hcal.certificates.monitor_file import shared_state
 from hcal.class_names import ClassName, check_classes, encode
+from hcal.frames import ColumnName
 from hcal.numerics import Float64, IntArray
 from hcal.operation.monitoring import update_by_name
 from hcal.results import Result
+from hcal.rows import Rows
 from hcal.text import one_line, printable
 
 #: The layout of the file; another one is refused.
@@ -144,16 +146,21 @@ class ScoreStore:
         ----------
         ids : sequence of N str or int
         probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
+            Columns that have names are put in the order of ``classes``, or of the first columns with names.
         day : date or str, optional
             The day of the prediction (2026-05-01); today (UTC) by default.
         """
-        checked = np.ascontiguousarray(inputs.check_probs(probs)[0], dtype=np.float64)
+        with self._connected() as connection:
+            order = self.classes or _listed(connection, "columns")
+        rows = Rows.of_predictions(probs, input="probs", classes=order)
+        checked = np.ascontiguousarray(rows.scores, dtype=np.float64)
         names = _texts(ids, len(checked))
         if len(set(names)) < len(names):
             raise ValueError("an id stands twice among the rows to add: an id names one row")
         today = _day(day)
         with self._connected() as connection:
             _set_classes(connection, checked.shape[1])
+            _set_columns(connection, rows.columns)
             stored = _stored(connection, names)
             new = [number for number, name in enumerate(names) if name not in stored]
             for number, name in enumerate(names):
@@ -353,8 +360,7 @@ def _remembered_classes(
     connection: sqlite3.Connection, classes: Sequence[ClassName] | None
 ) -> list[ClassName] | None:
     """Return the names of the classes, which the first caller who knows them decides."""
-    text = _setting(connection, "names")
-    stored = None if text is None else list(json.loads(text))
+    stored = _listed(connection, "names")
     if classes is None:
         return stored
     names = [name.item() if isinstance(name, np.generic) else name for name in classes]
@@ -398,6 +404,24 @@ def _add_to_monitor(
     if joined.ids:
         update_by_name(monitor, joined.probs, joined.y, classes)
         monitor.save(state)  # before the labels are marked
+
+
+def _set_columns(connection: sqlite3.Connection, columns: Sequence[ColumnName] | None) -> None:
+    """Remember the names of the first columns that have names."""
+    if columns is not None and _setting(connection, "columns") is None:
+        _set(connection, "columns", json.dumps(list(columns)))
+
+
+def _listed(connection: sqlite3.Connection, name: str) -> list[ColumnName] | None:
+    """Return names of classes (``names``) or of columns (``columns``) that the file remembers."""
+    text = _setting(connection, name)
+    try:
+        stored = None if text is None else json.loads(text)
+    except json.JSONDecodeError:
+        raise ValueError(f"the {name} in the store are no JSON") from None
+    if stored is not None and not isinstance(stored, list):
+        raise ValueError(f"the {name} in the store are no list")
+    return stored
 
 
 def _stored(connection: sqlite3.Connection, names: list[str]) -> dict[str, tuple[bytes, Any]]:
