@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.metrics import nll
-from hcal.rows import Rows, Segments
+from hcal.row_segments import Segments
+from hcal.rows import Rows
 from hcal.segments import SegmentedCalibrator, UnknownSegmentWarning, shrinkage
 from helpers import DATA, fit_quietly, synthetic
 
