@@ -112,7 +112,8 @@ def _mean_loss(losses: Float64, rows: Unlabelled) -> Expected:
 
 
 def _accuracy(rows: Unlabelled) -> Float64:
-    return (np.arange(rows.n_classes) == rows.decided[:, None]).astype(np.float64)
+    right = np.arange(rows.n_classes) == rows.decided[:, None]
+    return np.asarray(right, dtype=np.float64)
 
 
 def _cost(rows: Unlabelled) -> Float64:
