@@ -31,6 +31,7 @@ ORDER = (
     "class_names",
     "rows",
     "leakage",
+    "probability_bins",
     "fit_record",
     "io",
     "maps",

@@ -16,6 +16,7 @@ from hcal.class_names import check_classes
 from hcal.frames import ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64
+from hcal.probability_bins import ProbabilityBins
 from hcal.rows import ClassNames, Rows, Segments
 
 #: A score of the calibration rows by its name.
@@ -67,6 +68,8 @@ class FitRecord:
         Rows of the source; more than ``rows`` where a sample was fitted.
     effective_rows : float, optional
         How many independent rows of weight 1 would tell the class frequencies as exactly: :func:`effective_rows`.
+    bins : ProbabilityBins, optional
+        How the calibrated probabilities of the rows are distributed.
     file, part, sha256 : str, optional
         The file that the rows were read from.
     request : dict
@@ -96,6 +99,7 @@ class FitRecord:
     prior: Float64 | None = None
     source_rows: int = 0
     effective_rows: float | None = None
+    bins: ProbabilityBins | None = None
     file: str | None = None
     part: str | None = None
     sha256: str | None = None
@@ -133,6 +137,7 @@ class FitRecord:
         """Return everything but the fingerprint as plain values."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del values["fingerprint"]
+        values["bins"] = None if self.bins is None else self.bins.to_json()
         return {name: _plain(value) for name, value in values.items()}
 
     @classmethod
@@ -166,6 +171,7 @@ class FitRecord:
                 "names": None if names is None else check_classes(names, len(frequencies)),
                 "columns": None if columns is None else check_classes(columns, len(frequencies)),
                 "score_range": _range(content.get("score_range")),
+                "bins": ProbabilityBins.from_json(content.get("bins"), len(frequencies)),
                 "before": _scores(content.get("before"), "before"),
                 "after": _scores(content.get("after"), "after"),
                 "segments": _segments(content.get("segments")),
