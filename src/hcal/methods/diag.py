@@ -157,9 +157,9 @@ class DiagonalOrderPreserving(Calibrator):
 
 
 def _least_probability(rows: Rows) -> Float64:
-    """Return half of one row's share, but so little that all classes together have at most 1 %.
+    """Return half of one row's share, but so little that all classes together have at most 5 %.
 
     Normalising the rows again takes a little of it, so it is 5 % more.
     """
     total = max(rows.total, 1.0)
-    return np.array(max(1.05 * min(0.5 / total, 0.01 / rows.n_classes), _LEAST))
+    return np.array(max(1.05 * min(0.5 / total, 0.05 / rows.n_classes), _LEAST))
