@@ -58,6 +58,11 @@ class ProbabilityBins:
         rows = min(effective_rows, effective_rows * len(sample) / len(probs))
         return cls(edges, mass / mass.sum(), rows)
 
+    @property
+    def frequencies(self) -> Float64:
+        """The mean probability of each class over the rows of the fit, shape (K,)."""
+        return np.asarray(self.mass.sum(axis=0))
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {"edges": self.edges.tolist(), "mass": self.mass.tolist(), "rows": self.rows}
@@ -77,31 +82,29 @@ class ProbabilityBins:
         except (TypeError, ValueError):
             raise ValueError(words) from None
         shaped = edges.ndim == 1 and mass.shape == (len(edges) + 1, n_classes)
-        if not shaped or len(edges) >= _BINS or not 0 < rows < np.inf:
+        if not shaped or len(edges) >= _BINS or not np.isfinite([*edges, rows]).all() or rows <= 0:
             raise ValueError(words)
         if not ((mass >= 0).all() and abs(mass.sum() - 1) < 1e-6 and (np.diff(edges) > 0).all()):
             raise ValueError(words)
         return cls(edges, mass, rows)
 
-    def p_value(self, probs: Float64, new: Float64, old: Float64) -> float:
-        """Return the p-value of: these rows are a mixture of the classes of the fit, with new class frequencies.
+    def p_value(self, probs: Float64, ratio: Float64) -> float:
+        """Return the p-value of: rows with these probabilities are a mixture of the classes of the fit.
 
-        Under label shift the density of new rows is Σ_k (new_k/old_k)·P(k | x) times that of the old ones, so each bin
-        has an expected share. χ² compares it with the observed one. Both samples are noisy, and so is the map that was
-        fitted to the old one.
+        ``ratio`` says how many times as often each class occurs as before. Under label shift the density of new rows
+        is Σ_k ratio_k·P(k | x) times that of the old ones, so each bin has an expected share. χ² compares it with the
+        observed one. Both samples are noisy, and so is the map that was fitted to the old one.
 
         >>> rng = np.random.default_rng(0)
-        >>> old = np.array([0.5, 0.5])
         >>> p = rng.beta(2, 2, 2000)
         >>> bins = ProbabilityBins.of(np.stack([1 - p, p], axis=1), None, 2000)
         >>> q = rng.beta(2, 2, 500)
-        >>> bins.p_value(np.stack([1 - q, q], axis=1), old, old) > 0.01
+        >>> bins.p_value(np.stack([1 - q, q], axis=1), np.ones(2)) > 0.01
         True
         >>> narrow = np.full((500, 2), 0.5)
-        >>> bins.p_value(narrow, old, old) < 1e-6
+        >>> bins.p_value(narrow, np.ones(2)) < 1e-6
         True
         """
-        ratio = np.where(old > 0, new / np.where(old > 0, old, 1.0), 0.0)
         expected = self.mass @ ratio
         expected = np.maximum(expected / expected.sum(), 1e-12)
         before = np.maximum(self.mass.sum(axis=1), 1e-12)

@@ -17,7 +17,7 @@ def drawn(n: int, frequencies: list[float], seed: int) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng(seed)
     k = len(frequencies)
     y = rng.choice(k, n, p=frequencies)
-    return 1.2 * (rng.normal(size=(n, k)) + 1.2 * np.eye(k)[y]), y
+    return 2.0 * (rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]), y
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_only_what_no_frequencies_explain_is_warned_of(method: str, tmp_path: Pa
         assert shifted.fit_.notes == ()
 
         # Other rows, of the same classes in the same shares: half as far apart, and higher.
-        covariates = 0.5 * drawn(3000, [0.5, 0.5], 2)[0] + [1.0, 0.0]
+        covariates = 0.5 * drawn(3000, [0.5, 0.5], 2)[0] + [2.0, 0.0]
         with pytest.warns(hcal.CalibrationWarning, match="no class frequencies explain"):
             wrong = calibrator.with_prior_from(covariates)
         assert "more has changed than how often" in wrong.fit_.notes[0]

@@ -203,9 +203,14 @@ class Calibrator(TakesScores, ABC):
         return rows.restored(self.probs_of(rows))
 
     def probs_of(self, rows: Rows) -> FloatArray:
-        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them; none of them is 0."""
+        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them.
+
+        None of them is 0, unless :meth:`with_prior` says that a class does not occur.
+        """
         probs = self.prediction_.in_blocks(rows.scores)
-        return without_zeros(probs) if self.floored else probs
+        log_ratio = self.prediction_.prior
+        excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
+        return probs if excluded or not self.floored else without_zeros(probs)
 
     def predict(self, scores: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
@@ -303,10 +308,15 @@ class Calibrator(TakesScores, ABC):
         """Return this calibrator for the class frequencies of rows."""
         old = self.fit_.frequencies
         probs = self._with_prior(old, None).probs_of(rows).astype(np.float64)
-        new = prior.estimate_frequencies(probs, old, prior.STRENGTH)
+        bins = self.fit_.bins
+        # Some methods state other frequencies on the rows of their own fit: new ones are compared with those.
+        stated = old if bins is None else np.where(old > 0, bins.frequencies, 0.0)
+        stated = stated / stated.sum()
+        ratio = prior.frequency_ratio(probs, stated)
+        new = old * ratio / (old @ ratio)
         # Nothing can be learned about a class without calibration rows: its probability is not changed.
         moved = self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
-        p_value = 1.0 if self.fit_.bins is None else self.fit_.bins.p_value(probs, new, old)
+        p_value = 1.0 if bins is None else bins.p_value(probs, ratio)
         if p_value <= prior.LEVEL:
             words = (
                 f"no class frequencies explain the new scores (p = {p_value:.2g}): more has changed than how often "

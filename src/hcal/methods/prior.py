@@ -74,3 +74,16 @@ def estimate_frequencies(probs: Float64, old: Float64, strength: float = 0.0) ->
             return np.asarray(step)
         new = step
     return new
+
+
+def frequency_ratio(probs: Float64, stated: Float64) -> Float64:
+    """Return how many times as often each class occurs as before (K,), from probabilities (N, K) of new rows.
+
+    ``stated`` are the mean probabilities of the rows of the fit, so that rows like those give ratios of 1. They count
+    as much as :data:`STRENGTH` more rows.
+
+    >>> frequency_ratio(np.array([[0.9, 0.1]] * 300 + [[0.1, 0.9]] * 700), np.array([0.5, 0.5])).round(1)
+    array([0.5, 1.5])
+    """
+    estimate = estimate_frequencies(probs, stated, STRENGTH)
+    return np.where(stated > 0, estimate / np.where(stated > 0, stated, 1.0), 0.0)
