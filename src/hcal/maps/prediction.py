@@ -16,8 +16,9 @@ from hcal.xp import Array, namespace
 #: The logarithm of a probability that counts as 0, because no data set could tell it from 0.
 _LOG_TINY = float(np.log(1e-30))
 _LEAST_FLOOR = 1e-31
-#: The least probability that a calibrator states, a normal number of float32.
-_LEAST_PROBABILITY = 1e-37
+#: The least probability that a calibrator states, a normal number of float32: it has never seen that an event cannot
+#: happen.
+LEAST_PROBABILITY = 1e-37
 _LOG_2 = float(np.log(2.0))
 #: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
 _BLOCK_SCORES = 4_000_000
@@ -88,17 +89,6 @@ class Prediction(Map):
         """Return probabilities in the narrower float type of the logits x, with the argmax kept after this rounding."""
         narrow = namespace(x).astype(probs, x)
         return narrow if self.preserves is None else keep_argmax(narrow, x)
-
-
-def without_zeros(probs: FloatArray) -> FloatArray:
-    """Return probabilities, changed in place, of which none is 0: the least is what float32 can still hold.
-
-    A calibrator has never seen that an event cannot happen. NaN stays NaN.
-
-    >>> without_zeros(np.array([[0.0, 1.0]])).min() > 0
-    np.True_
-    """
-    return np.maximum(probs, _LEAST_PROBABILITY, out=probs)
 
 
 def learn_floor(log_probs: FloatArray, weight: Float64 | None) -> Float64:

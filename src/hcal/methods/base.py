@@ -23,7 +23,7 @@ from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, effective_rows
 from hcal.frames import is_on_accelerator
 from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor, without_zeros
+from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
@@ -210,7 +210,9 @@ class Calibrator(TakesScores, ABC):
         probs = self.prediction_.in_blocks(rows.scores)
         log_ratio = self.prediction_.prior
         excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
-        return probs if excluded or not self.floored else without_zeros(probs)
+        if self.floored and not excluded:
+            np.maximum(probs, LEAST_PROBABILITY, out=probs)
+        return probs
 
     def predict(self, scores: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
