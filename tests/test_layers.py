@@ -32,7 +32,6 @@ ORDER = (
     "row_segments",
     "rows",
     "leakage",
-    "probability_bins",
     "fit_record",
     "io",
     "maps",

@@ -65,7 +65,7 @@ def test_only_what_no_frequencies_explain_is_warned_of(method: str, tmp_path: Pa
 
 
 def test_bins_of_a_file_are_checked() -> None:
-    from hcal.probability_bins import ProbabilityBins
+    from hcal.fit_record import ProbabilityBins
 
     sound = {"edges": [0.5], "mass": [[0.3, 0.1], [0.2, 0.4]], "rows": 100.0}
     assert ProbabilityBins.from_json(sound, 2).to_json() == sound

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hcal import leakage
 from hcal._version import __version__
 from hcal.class_names import with_names
-from hcal.fit_record import FitRecord, effective_rows
+from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import is_on_accelerator
 from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, learn_floor, raise_to_floor
@@ -28,7 +28,6 @@ from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.probability_bins import ProbabilityBins
 from hcal.rows import ClassNames, Rows
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
