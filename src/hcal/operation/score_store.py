@@ -20,7 +20,7 @@ import numpy as np
 
 from hcal import inputs
 from hcal.class_names import ClassName, check_classes, encode
-from hcal.frames import ColumnName
+from hcal.frames import ColumnName, refuse_other_index
 from hcal.numerics import Float64, IntArray
 from hcal.results import Result
 from hcal.rows import Rows
@@ -140,6 +140,7 @@ class ScoreStore:
         day : date or str, optional
             The day of the prediction (2026-05-01); today (UTC) by default.
         """
+        refuse_other_index(probs, {"ids": ids})
         with self._connected() as connection:
             order = self.classes or _columns_of(connection)
         rows = Rows.of_predictions(probs, input="probs", classes=order)
@@ -182,6 +183,7 @@ class ScoreStore:
         day : date or str, optional
             The day on which the labels came; today (UTC) by default.
         """
+        refuse_other_index(ids, {"y": y})
         names = _texts(ids, len(np.asarray(y)))
         today = _day(day)
         with self._connected() as connection:
