@@ -343,7 +343,8 @@ def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
     sums = sums.index_add_(0, column * _BINS + _bin_of(value), gap).reshape(n_classes, _BINS)
 
     # The first bin holds what the others leave of each column.
-    marks = torch.bincount(y, minlength=n_classes).double()
+    marks = torch.zeros(n_classes, dtype=torch.float64, device=probs.device)
+    marks = marks.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
     sums[:, 0] += probs.sum(dim=0, dtype=torch.float64) - marks - sums.sum(dim=1)
     return sums.abs().sum() / (n_rows * n_classes)
 
