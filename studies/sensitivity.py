@@ -97,13 +97,26 @@ def errors_of(rows: Sequence[Mapping[str, str]], task: str, name: str, metric: s
     return errors
 
 
+def largest_change(rows: Sequence[Mapping[str, str]], name: str) -> float:
+    """Return the largest relative change of ECE^s, over both tasks, against the paper's value of a constant."""
+    constant = CONSTANTS[name]
+    changes = []
+    for task in TASKS:
+        errors = np.array(errors_of(rows, task, name, "ece_s1"))
+        changes.append(
+            float(np.abs(errors / errors[constant.tried.index(constant.paper)] - 1).max())
+        )
+    return max(changes)
+
+
 def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return a table: for each constant, its values and the ECE^s of both tasks."""
     titles = " | ".join(f"ECE^s, {title}" for title in TASKS.values())
     lines = [f"| constant | values | {titles} |", "|---|---|" + "---|" * len(TASKS)]
     for name, constant in CONSTANTS.items():
         values = ", ".join(
-            f"**{value}**" if value == constant.paper else str(value) for value in constant.tried
+            f"**{_shown(value)}**" if value == constant.paper else _shown(value)
+            for value in constant.tried
         )
         cells = []
         for task in TASKS:
@@ -126,12 +139,16 @@ def draw(rows: Sequence[Mapping[str, str]], path: Path = FIGURE) -> Path:
                 paper = errors[constant.tried.index(constant.paper)]
                 axis.plot(places, errors / paper, "o-", color=colour, label=TASKS[task])
             axis.axhline(1, color="black", linewidth=0.8)
-            axis.set_xticks(list(places), [f"{value:g}" if not isinstance(value, str) else value
-                                           for value in constant.tried], rotation=45)  # fmt: skip
+            labels = [_shown(value) for value in constant.tried]
+            axis.set_xticks(list(places), labels, rotation=45)
             axis.set(title=constant.symbol)
         axes[0].set_ylabel("ECE^s / that of the paper's constants")
         axes[0].legend(fontsize="small")
         return save_figure(figure, path)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def main() -> None:
