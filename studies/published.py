@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hcal import metrics
-from hcal.h_calibration.candidates import TrainingPlan, train_candidates
+from hcal.h_calibration.candidates import seed_of
 from hcal.h_calibration.loss import HCalibrationLoss
 from hcal.h_calibration.trainable_maps import build_trainable
-from hcal.h_calibration.training import AdamSettings
+from hcal.h_calibration.training import SELECTORS, AdamSettings, train
 from hcal.numerics import Float64, IntArray, softmax
 from studies.drawing import replace_between
 from studies.paper import TASKS, theirs
@@ -88,20 +90,26 @@ def measure(
     data: Path, configuration: Configuration, map_code: str, loss_code: str, seed: int
 ) -> dict[str, Any]:
     """Train one configuration and measure the chosen epoch on the test part."""
-    published = map_code == "published"
     task = load_task(configuration.task, data)
-    plan = TrainingPlan(
-        maps=(configuration.map,),
-        select=(configuration.select,),
-        objective=PublishedLoss() if loss_code == "published" else HCalibrationLoss(),
-        adam=AdamSettings(plateau=configuration.plateau, ties="last"),
-        reference="log_softmax" if published else "largest",
-        build=build_published if published else build_trainable,
-        random_state=seed,
+    published = map_code == "published"
+    arguments = log_probs if published else below_largest
+    build = build_published if published else build_trainable
+    seed_of_start = seed_of(configuration.map, seed)
+
+    x = arguments(task.logits_cal)
+    module = build(configuration.map, x, init="published", random_state=seed_of_start)
+    trained = train(
+        module,
+        x,
+        torch.as_tensor(task.y_cal),
+        PublishedLoss() if loss_code == "published" else HCalibrationLoss(),
+        select={configuration.select: SELECTORS[configuration.select]},
+        settings=AdamSettings(plateau=configuration.plateau, ties="last"),
+        random_state=seed_of_start,
     )
-    fitted = train_candidates(task.logits_cal, task.y_cal, plan)[configuration.select]
-    candidate = fitted.details["candidates"][0]
-    probs = np.exp(fitted.map(task.logits_test))
+    with torch.no_grad():
+        probs = module(arguments(task.logits_test)).double().numpy()
+    best = trained.best[configuration.select]
     return {
         "task": configuration.task,
         "select": configuration.select,
@@ -109,12 +117,27 @@ def measure(
         "map_code": map_code,
         "loss_code": loss_code,
         "seed": seed,
-        "score": candidate["score"],
-        "epoch": candidate["epoch"],
-        "epochs": candidate["epochs"],
+        "score": best.score,
+        "epoch": best.epoch,
+        "epochs": trained.epochs,
         **errors(probs, task.y_test),
         **broken_order(task.logits_test, probs),
     }
+
+
+def log_probs(logits: Float64) -> Tensor:
+    """Return the input of the published maps, in float32 from the start, as the published code computes it.
+
+    The k-means draws a sub-sample by rank: where another rounding makes two probabilities equal or not, the training
+    takes another way.
+    """
+    return torch.log_softmax(torch.as_tensor(logits, dtype=torch.float32), dim=1)
+
+
+def below_largest(logits: Float64) -> Tensor:
+    """Return the input of the paper's piecewise map: the logits minus the largest of the row."""
+    x = torch.as_tensor(logits, dtype=torch.float32)
+    return x - x.max(dim=1, keepdim=True).values
 
 
 def errors(probs: Float64, y: IntArray) -> dict[str, float]:
