@@ -15,13 +15,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hcal._version import __version__
+from hcal.renamed import GONE
 
 if TYPE_CHECKING:
     from hcal import h_calibration, integrations, maps, methods, metrics
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
-    from hcal.decisions import abstain_below, decide, thresholds
+    from hcal.decisions import abstain_below, decide, estimate, thresholds
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.methods import CalibrationWarning, list_calibrators, make_calibrator, register
-    from hcal.methods.batches import fit_batches
     from hcal.methods.files import load, save
     from hcal.methods.multilabel import MultilabelCalibrator
     from hcal.metrics import list_metrics, register_metric
@@ -62,12 +62,13 @@ __all__ = [
     "decide",
     "drift",
     "drop_unlabelled",
+    "estimate",
     "evaluate",
     "export",
     "export_onnx",
-    "fit_batches",
     "h_calibration",
     "integrations",
+    "language_models",
     "list_calibrators",
     "list_metrics",
     "load",
@@ -91,20 +92,20 @@ _HOMES = {
         "certificates",
         "h_calibration",
         "integrations",
+        "language_models",
         "maps",
         "methods",
         "metrics",
         "reporting",
     ),
     "hcal.methods": ("CalibrationWarning", "list_calibrators", "make_calibrator", "register"),
-    "hcal.methods.batches": ("fit_batches",),
     "hcal.methods.files": ("load", "save"),
     "hcal.h_calibration.calibrator": ("HCalibrator",),
     "hcal.methods.multilabel": ("MultilabelCalibrator",),
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
-    "hcal.decisions": ("abstain_below", "decide", "thresholds"),
+    "hcal.decisions": ("abstain_below", "decide", "estimate", "thresholds"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),
@@ -123,6 +124,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name in GONE:
+        raise AttributeError(f"hcal.{name} is gone: since 0.4 it is {GONE[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'hcal' has no attribute {name!r}")
     if _HOME[name] == "hcal":

@@ -16,6 +16,7 @@ from hcal.class_names import check_classes
 from hcal.frames import ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64
+from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
 
 #: A score of the calibration rows by its name.
@@ -71,6 +72,8 @@ class FitRecord:
         The file that the rows were read from.
     request : dict
         How the columns of that file were read.
+    from_folds : bool
+        Whether the scores came from models of folds, and another model makes the predictions.
     date, version : str
         When the fit was made (UTC), and by which version of hcal.
     fingerprint : dict of arrays
@@ -98,6 +101,7 @@ class FitRecord:
     part: str | None = None
     sha256: str | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    from_folds: bool = False
     date: str = ""
     version: str = ""
     fingerprint: leakage.Fingerprint = field(default_factory=dict)
@@ -243,11 +247,32 @@ def fitted_segments(calibrator: Any) -> tuple[str, ...]:
     return tuple((record.segment_title or "segment").split(" · "))
 
 
+def fitted_request(calibrator: Any) -> dict[str, Any]:
+    """Return how the rows of files are read for a fitted calibrator: as those of its fit were, with its segments."""
+    record = getattr(calibrator, "fit_", None)  # a multilabel calibrator has none
+    remembered = {} if record is None else dict(record.request)
+    segments = fitted_segments(calibrator)
+    if segments:
+        remembered.setdefault("segments", ",".join(segments))
+    return {"input": fitted_kind(calibrator), **remembered}
+
+
 def predict_with_segments(calibrator: Any, scores: Any, by: Any = None) -> Any:
     """Return the probabilities of a fitted calibrator; ``by`` goes to one that has segments, and to no other."""
     if fitted_segments(calibrator):
         return calibrator.predict_proba(scores, by=by)
     return calibrator.predict_proba(scores)
+
+
+def unknown_segments(calibrator: Any, by: Mapping[str, NDArray[Any]]) -> int:
+    """Return how many rows have a segment that the fit of a calibrator did not see; 0 where it has no segments."""
+    columns = fitted_segments(calibrator)
+    if not columns:
+        return 0
+    values = {column: by[column] for column in columns}
+    segments = Segments.of(values, len(values[columns[0]]))
+    known = np.isin(segments.names, calibrator.fit_.segments)
+    return int((~known[segments.codes]).sum())
 
 
 def refuse_segments(calibrator: Any, what: str) -> None:
@@ -267,6 +292,7 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "weight": ((int, float), "a number"),
     "effective_rows": ((int, float, type(None)), "a number"),
     "converged": ((bool,), "true or false"),
+    "from_folds": ((bool,), "true or false"),
     "details": ((dict,), "an object"),
     "history": ((dict,), "an object"),
     "request": ((dict,), "an object"),

@@ -87,6 +87,28 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     return array, Origin("numpy", array.dtype)
 
 
+def columns_by_name(x: Any, what: str) -> dict[str, Any] | None:
+    """Return the columns of a frame, each in its own type; None for what is no frame with named columns.
+
+    A matrix has one type, so values of other types would change in it.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"site": [1, 2], "new": [True, False]})
+    >>> [column.tolist() for column in columns_by_name(frame, "by").values()]
+    [[1, 2], [True, False]]
+    """
+    if type(x).__module__.partition(".")[0] in ("builtins", "numpy", "torch"):
+        return None
+    import narwhals as nw
+
+    frame = nw.from_native(x, pass_through=True, allow_series=True)
+    if isinstance(frame, nw.LazyFrame):
+        _refuse_lazy(frame, what)
+    if not isinstance(frame, nw.DataFrame) or _is_unnamed(frame.columns):
+        return None
+    return {str(name): frame.get_column(name).to_native() for name in frame.columns}
+
+
 def restore(array: FloatArray, origin: Origin, columns: Sequence[ColumnName] | None = None) -> Any:
     """Return a float result (N, K) in the library, device and float width of the input.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.evaluation.comparison import Task, Work, read_cells, run_cell
+from hcal.evaluation.comparison import Task, Work, run_cell
 from hcal.evaluation.comparison_table import Cell, Comparison, holm
+from hcal.evaluation.results_file import read_cells
 from hcal.methods import CalibrationWarning
 from hcal.methods.folds import deal_folds
 from hcal.methods.ts import TemperatureScaling
@@ -239,6 +242,37 @@ def test_a_results_file_is_gone_on_from(task: tuple[np.ndarray, ...], tmp_path: 
     path.write_text("x,y\n1,2\n")
     with pytest.raises(ValueError, match="is not a results file"):
         hcal.compare(*task, methods=["ts"], results=path)
+
+
+def test_no_cell_of_six_processes_is_lost(tmp_path: Path) -> None:
+    """Each line is longer than what Python writes at once; a line that a killed process left is dropped."""
+    code = """
+import sys
+from pathlib import Path
+from hcal.evaluation.comparison_table import Cell
+from hcal.evaluation.results_file import append_cell
+for number in range(20):
+    cell = Cell("task", "ts", "ts", {"nll": 0.5}, drawn={"nll": [0.123456789] * 5_000})
+    append_cell(Path(sys.argv[1]), f"{sys.argv[2]}-{number}", cell)
+"""
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"key": "cut o')
+
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), str(number)])
+        for number in range(6)
+    ]
+
+    assert [process.wait(120) for process in processes] == [0] * 6
+    assert len(read_cells(path)) == 120
+
+
+def test_a_file_of_others_is_not_shortened(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("first\nsecond, without an end")
+    with pytest.raises(ValueError, match=r"notes.txt is not a results file"):
+        read_cells(path)
+    assert path.read_text() == "first\nsecond, without an end"
 
 
 def test_bad_calls_say_why(task: tuple[np.ndarray, ...]) -> None:

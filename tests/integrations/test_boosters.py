@@ -75,7 +75,7 @@ def test_the_wrapper_finds_the_margins_of_lightgbm(wrap: str) -> None:
         model = make_pipeline(StandardScaler(), model)
     if wrap != "cross-validated":
         model.fit(X[:500], NAMES[:500])
-    options = {} if wrap == "cross-validated" else {"cv": "prefit"}
+    options = {"ensemble": False} if wrap == "cross-validated" else {"cv": "prefit"}
     given = FrozenEstimator(model) if wrap == "frozen" else model
     wrapped = CalibratedClassifier(given, method="ts", **options).fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"

@@ -164,7 +164,7 @@ def test_export_of_a_wrapper_says_what_to_export(tmp_path) -> None:
 
     from hcal.integrations.sklearn import CalibratedClassifier
 
-    model = CalibratedClassifier(GaussianNB(), method="ts").fit(*synthetic(100, 2))
+    model = CalibratedClassifier(GaussianNB(), method="ts", cv=2).fit(*synthetic(100, 2))
     for ending in ("onnx", "json"):
         with pytest.raises(TypeError, match="of a CalibratedClassifier, export its calibrator_"):
             hcal.export(model, tmp_path / f"model.{ending}")

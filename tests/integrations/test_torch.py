@@ -119,6 +119,23 @@ def test_half_rounds_the_model_but_not_the_map(ts) -> None:
     assert torch.equal(module.head(x), CalibrationHead(ts)(x))
 
 
+def test_a_state_dict_of_other_classes_is_refused() -> None:
+    """A module that predicted cat, dog, fox took a calibrator of fox, cat, dog without a word."""
+    z, y = synthetic(200, 3)
+    one = hcal.make_calibrator("vs").fit(z, y, classes=["cat", "dog", "fox"])
+    other = hcal.make_calibrator("vs").fit(z, y, classes=["fox", "cat", "dog"])
+    state = CalibrationHead(other).state_dict()
+    with pytest.raises(ValueError, match=r"classes fox, cat, dog, and .* has cat, dog, fox"):
+        CalibrationHead(one).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"classes 0, 1, 2, 3, and .* has cat, dog, fox"):
+        CalibrationHead(one).load_state_dict(
+            CalibrationHead(hcal.make_calibrator("ts").fit(*synthetic(200, 4))).state_dict()
+        )
+    empty = CalibrationHead()
+    empty.load_state_dict(state)
+    assert empty.calibrator.classes_.tolist() == ["fox", "cat", "dog"]
+
+
 def test_a_state_dict_is_the_calibrator(ts, default, tmp_path) -> None:
     """Also into a module that was made without one."""
     x = torch.randn(64, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.metrics import nll
-from hcal.rows import Rows, Segments
-from hcal.segments import SegmentedCalibrator, shrinkage
+from hcal.row_segments import Segments
+from hcal.rows import Rows
+from hcal.segments import SegmentedCalibrator, UnknownSegmentWarning, shrinkage
 from helpers import DATA, fit_quietly, synthetic
 
 TASKS = [
@@ -120,7 +122,9 @@ def test_no_shared_table_loses_and_the_prototype_is_reached(task: str) -> None:
     cal.fit(content["probs_cal"], content["y_cal"], by=content["segment_cal"])
     test, y = content["probs_test"], content["y_test"]
     common = hcal.PooledCalibrator(input="probs").fit(content["probs_cal"], content["y_cal"])
-    shrunk = nll(cal.predict_proba(test, by=content["segment_test"]), y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownSegmentWarning)
+        shrunk = nll(cal.predict_proba(test, by=content["segment_test"]), y)
     assert shrunk <= nll(common.predict_proba(test), y) + 3e-5
     assert shrunk <= PROTOTYPE[task] + 1.5e-4
 
@@ -205,13 +209,11 @@ def test_an_unknown_segment_gets_the_common_calibrator() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("ts").fit(z, y, by=by)
     common = hcal.make_calibrator("ts").fit(z, y)
-    np.testing.assert_array_equal(
-        cal.predict_proba(z[:5], by=["new"] * 5), common.predict_proba(z[:5])
-    )
-    with pytest.warns(
-        hcal.CalibrationWarning, match="none of the 40 rows has a segment of the fit"
-    ):
-        cal.predict_proba(z[:40], by=["new"] * 40)
+    with pytest.warns(UnknownSegmentWarning, match=r"2 of 5 rows have a segment .* such as 'new'"):
+        probs = cal.predict_proba(z[:5], by=["new", "a", "new", "b", "c"])
+    np.testing.assert_array_equal(probs[[0, 2]], common.predict_proba(z[[0, 2]]))
+    with pytest.warns(UnknownSegmentWarning, match=r"such as 'A': .*; the fit writes 'a'"):
+        cal.predict_proba(z[:40], by=["A", "new", "b", "c"] * 10)
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA, ""])
@@ -447,6 +449,24 @@ def test_the_commands_fit_apply_and_measure_segments(
     command("apply", "b.hcal", "test.csv", "--batch-rows", "90", "-o", "b.csv")
     written = pd.read_csv("b.csv")[["probs_0", "probs_1", "probs_2"]]
     np.testing.assert_allclose(written, expected, atol=1e-6)
+
+
+def test_folds_keep_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    z, y, by = three_classes()
+    by = np.where(np.arange(len(y)) == 0, "rare", by)  # one row, which a fold does not see
+    cal = SegmentedCalibrator("ts")
+    cross_fitted = hcal.cross_fit(cal, z, y, by=by, resamples=0)
+    common = hcal.cross_fit("ts", z, y, resamples=0)
+    assert nll(cross_fitted.probs, y) < nll(common.probs, y) - 0.01
+    assert cross_fitted.calibrator.segments_ == ("a", "b", "c", "rare")  # type: ignore[attr-defined]
+
+    table = hcal.compare(z, y, folds=5, by=by, methods={"ts": "ts", "by": cal}, metrics=["nll"])
+    assert table["by"]["nll"] == pytest.approx(nll(cross_fitted.probs, y))
+    frame = pd.DataFrame(z, columns=["logits_0", "logits_1", "logits_2"])
+    frame.assign(y=y, country=by).to_csv("t.csv", index=False)
+    words = ["t.csv", "--by", "country", "--methods", "segmented,ts", "--metrics", "nll", "--json"]
+    assert json.loads(command("compare", *words))
 
 
 def test_thousands_of_segments_fit_in_seconds() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from hcal.io.files import atomic_path, open_regular
+from hcal.io.locks import PATIENCE, alone
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ Answer = TypeVar("Answer")
 
 #: A longer file is cut off, so it is no valid JSON.
 _LARGEST_FILE: Final = 1 << 28
-#: How long a process waits for the others, in seconds.
-PATIENCE: Final = 600.0
 
 
 @contextmanager
@@ -57,20 +55,10 @@ def shared_state(
     """
     from hcal.certificates.monitor import Monitor
 
-    lock = FileLock(f"{os.fspath(path)}.lock")
-    try:
-        lock.acquire(timeout=patience)
-    except Timeout:
-        raise TimeoutError(
-            f"another process has held {printable(path)}.lock for {patience:g} seconds: try again, "
-            "or end that process"
-        ) from None
-    try:
+    with alone(path, patience=patience):
         monitor = Monitor.load(path) if Path(path).exists() else begin()
         yield monitor
         monitor.save(path)
-    finally:
-        lock.release()
 
 
 def update_state(

@@ -258,6 +258,10 @@ class OutOfFoldCertificate(Result):
         """What is proven, in plain words."""
         return sentences.out_of_fold_sentences(self)
 
+    def gate_values(self) -> dict[str, float | str]:
+        """Return the values that :func:`hcal.require` can name; ``refuted`` counts folds."""
+        return {"smooth": self.bound, "estimate": self.estimate, "refuted": float(self.refuted)}
+
     def _content(self) -> dict[str, Any]:
         return {
             **super()._content(),

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 
 _SHOWN = 8
+#: The most subgroups that a table lists.
+_MOST_LINES = 30
 _HIGH_OR_LOW = {"over": "high", "under": "low"}
 
 
@@ -105,6 +107,45 @@ def group_sentences(subgroups: tuple[EventCertificate, ...]) -> list[str]:
     if len(wrong) > _SHOWN:
         lines.append(f"{len(wrong) - _SHOWN} more groups are proven to be off.")
     return lines
+
+
+def subgroup_verdict(subgroup: EventCertificate, limit: float) -> str:
+    """Return what is proven about a subgroup, or how many more rows like its own would tell."""
+    if subgroup.proven:
+        return (
+            f"proven too {_HIGH_OR_LOW[subgroup.proven]} by at least {points(subgroup.proven_gap)}"
+        )
+    if subgroup.bound <= limit:
+        return "proven to be within the tolerance"
+    needed = subgroup.rows_needed(limit)
+    if needed is None:
+        return "may be right; no practical number of rows would tell"
+    more = needed - subgroup.n
+    if more <= 0:
+        return "may be right; a few more rows would tell"
+    return f"may be right; {more:,} more rows would tell"
+
+
+def subgroup_table(subgroups: tuple[EventCertificate, ...], limit: float) -> list[str]:
+    """Return a table of subgroups as aligned lines, the worst first."""
+    rows = [["segment", "rows", "stated", "observed", "off by, in points", "verdict"]]
+    rows += [_subgroup_numbers(subgroup, limit) for subgroup in subgroups[:_MOST_LINES]]
+    lines = _aligned(rows, left={0, 5})
+    if len(subgroups) > _MOST_LINES:
+        lines.append(f"… and {len(subgroups) - _MOST_LINES:,} more segments")
+    return lines
+
+
+def _subgroup_numbers(subgroup: EventCertificate, limit: float) -> list[str]:
+    low, high = subgroup.overall
+    return [
+        printable(subgroup.name),
+        f"{subgroup.n:,}",
+        share(subgroup.stated),
+        share(subgroup.observed),
+        f"{100 * low:+.1f} to {100 * high:+.1f}",
+        subgroup_verdict(subgroup, limit),
+    ]
 
 
 def _group_sentence(subgroup: EventCertificate) -> str:
@@ -285,14 +326,22 @@ def gain_sentence(gain: Gain) -> str:
 
 def table_lines(certificate: Certificate) -> list[str]:
     """Return a table as aligned lines: a header, every level of the headline's windows, and every subgroup."""
-    rows = [["event", "rows", "off by at least", "off by at most", "smooth error at most"]]
+    rows = [["event", "rows", "off by at least", "off by at most", "smooth error at most", ""]]
     rows += [_level_cells(certificate.headline, level) for level in certificate.headline.at_most]
-    rows += [_subgroup_cells(subgroup) for subgroup in certificate.subgroups]
+    rows += [_subgroup_cells(subgroup, certificate.limit) for subgroup in certificate.subgroups]
+    return _aligned(rows, left={0, 5})
+
+
+def _aligned(rows: list[list[str]], left: set[int]) -> list[str]:
+    """Return rows of cells as lines; the columns in ``left`` begin, and the others end, at one place."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for name, *numbers in rows:
-        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
     return lines
 
 
@@ -303,12 +352,13 @@ def _level_cells(event: EventCertificate, level: int) -> list[str]:
     least = f"{windows.at_least[of_level].max():.4f}"
     most = f"{event.at_most[level]:.4f}"
     if level:
-        return [f"  each {part_name(level)}", rows, least, most, ""]
-    return [capital(event.name), rows, least, most, f"{event.bound:.4f}"]
+        return [f"  each {part_name(level)}", rows, least, most, "", ""]
+    return [capital(event.name), rows, least, most, f"{event.bound:.4f}", ""]
 
 
-def _subgroup_cells(subgroup: EventCertificate) -> list[str]:
+def _subgroup_cells(subgroup: EventCertificate, limit: float) -> list[str]:
     low, high = subgroup.overall
     numbers = (subgroup.proven_gap, max(abs(low), abs(high)), subgroup.bound)
     cells = [f"{number:.4f}" for number in numbers]
-    return [f"group {printable(subgroup.name)}", f"{subgroup.n:,}", *cells]
+    verdict = subgroup_verdict(subgroup, limit)
+    return [f"group {printable(subgroup.name)}", f"{subgroup.n:,}", *cells, verdict]

@@ -23,6 +23,7 @@ from hcal.cli.options import (
     command,
     names_of,
 )
+from hcal.cli.require import Requirements
 
 if TYPE_CHECKING:
     from hcal.evaluation import Evaluation
@@ -128,15 +129,18 @@ def evaluate(
     ] = None,
     positive: Positive = None,
     diagram: Annotated[bool, Option(help="draw a reliability diagram in the terminal")] = True,
+    requirements: Requirements,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
+    requirements.expect(model=model is not None)
     calibrator, asked = (
         options.load_model(model, multilabel=True),
         {"metrics": names_of(metrics), "confidence": confidence},
     )
     if getattr(calibrator, "name", "") == "multilabel":
+        requirements.refuse("a calibrator of several labels")
         data = files.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)
         lines = [
@@ -148,7 +152,9 @@ def evaluate(
         )
         return
     found = _measure(files, blocks, calibrator, positive, asked, shown.silent)
-    shown.show(found.to_dict, lambda: found.show(draw=diagram))
+    facts = requirements.facts(found.result)
+    shown.show(lambda: found.to_dict() | facts, lambda: found.show(draw=diagram))
+    requirements.apply(found.result)
 
 
 def _measure(
@@ -214,7 +220,7 @@ def _measure(
 )
 def report(
     *,
-    files: Files,
+    files: Annotated[Files, "weight"],
     output: Output,
     model: Model = None,
     confidence: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
@@ -225,6 +231,7 @@ def report(
         bool, Option("--cross-fit", help="fit and test a method on the same rows, by folds")
     ] = False,
     method: Method = None,
+    requirements: Requirements,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -232,6 +239,7 @@ def report(
     from hcal.reporting import measure_blocks, measure_report, write_page
 
     options.check_output(output, *files.file, model, files.labels)
+    requirements.expect(grade=True, model=model is not None or cross_fit)
     calibrator = options.load_model(model)
     costs = parse_cost(cost)
     if blocks.asked(files):
@@ -269,9 +277,9 @@ def report(
     verdict = write_page(output, content)
     for alarm in verdict.alarms:
         console.say("warning", "yellow", alarm)
-    shown.show(
-        {"report": str(output), **verdict.to_dict()}, partial(_show_verdict, verdict, output)
-    )
+    facts = {"report": str(output), **verdict.to_dict(), **requirements.facts(verdict)}
+    shown.show(facts, partial(_show_verdict, verdict, output))
+    requirements.apply(verdict)
 
 
 def _show_verdict(verdict: ReportVerdict, output: Path) -> None:
@@ -335,6 +343,7 @@ def certify(
     fresh: Annotated[
         bool, Option("--fresh", help="no row of this hcal apply output was used in the fit")
     ] = False,
+    requirements: Requirements,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
@@ -342,6 +351,7 @@ def certify(
     import hcal
     from hcal.certificates.certification import certify_batches
 
+    requirements.expect()
     calibrator = options.load_model(model)
     wanted: dict[str, Any] = {"confidence": confidence, "assume": assume}
     if blocks.asked(files):
@@ -372,4 +382,6 @@ def certify(
             found = hcal.certify(
                 *rows, groups=data.groups, by=data.segments | data.by or None, **wanted
             )
-    shown.show(found.to_dict, lambda: console.show_lines(str(found)))
+    facts = requirements.facts(found)
+    shown.show(lambda: found.to_dict() | facts, lambda: console.show_lines(str(found)))
+    requirements.apply(found)

@@ -8,12 +8,11 @@ is not named ``compare`` because ``hcal.compare`` must be the function, whatever
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +23,9 @@ from hcal._version import __version__
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
+from hcal.evaluation.results_file import append_cell, read_cells
+from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
-from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from hcal.metrics import Sample
 from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
@@ -150,7 +150,7 @@ class Task:
         """Return the task of rows that were read from files, with their weights, groups and names of classes."""
         if cal.questions:
             return cls.from_questions(name, cal, test, folds)
-        info = RowInfo(cal.weight, cal.groups, classes=cal.classes)
+        info = RowInfo(cal.weight, cal.groups, cal.by or None, cal.classes)
         if test is None:
             return cls.from_arrays(
                 name, cal.values, cal.labels(), input=cal.kind, folds=folds, cal_rows=info
@@ -163,7 +163,7 @@ class Task:
             test.labels(),
             cal.kind,
             cal_rows=info,
-            test_rows=RowInfo(test.weight, test.groups, classes=cal.classes),
+            test_rows=RowInfo(test.weight, test.groups, test.by or None, cal.classes),
         )
 
     @classmethod
@@ -545,32 +545,3 @@ def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cel
         yield from Processes(max(1, min(effective_n_jobs(n_jobs), len(work))))(run_cell, work)
     except WorkerDiedError:
         return  # what has no result is reported as died
-
-
-def read_cells(path: Path) -> dict[str, Cell]:
-    """Return the cells of a results file by their keys; a last line that a crash cut off is dropped.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "results.jsonl"
-    >>> append_cell(path, "key", Cell("toy", "ts", "ts", {"nll": 0.2}))
-    >>> read_cells(path)["key"].scores
-    {'nll': 0.2}
-    """
-    if not path.exists():
-        return {}
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    try:
-        found = {row["key"]: Cell(**row["cell"]) for row in map(json.loads, whole.splitlines())}
-    except (ValueError, TypeError, KeyError):
-        why = "is not a results file of hcal.compare: choose another name"
-        raise ValueError(f"{path.name} {why}") from None
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
-    return found
-
-
-def append_cell(path: Path, key: str, cell: Cell) -> None:
-    """Add a finished cell to a results file of JSON lines."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key, "hcal": __version__, "cell": asdict(cell)}) + "\n")

@@ -9,7 +9,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hcal.certificates import Certificate, EventCertificate
-from hcal.certificates.sentences import group_sentences, share
+from hcal.certificates.sentences import group_sentences, share, subgroup_table
 from hcal.evaluation.assessment import Assessment, p_words
 from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
@@ -279,7 +279,9 @@ class Evaluation(Result):
                 f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, ICI {c.ici}, "
                 f"AUC {c.auc}; hcal.clinical has more"
             )
-        lines += group_sentences(self.groups) if self.groups else []
+        if self.certificate is not None and self.groups:
+            lines += group_sentences(self.groups)
+            lines += subgroup_table(self.groups, self.certificate.limit)
         return lines + [f"warning: {w}" for w in self.warnings]
 
     def __rich__(self) -> RenderableType:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import Reliability, reliability
+from hcal.integrations._classifier_scores import encode, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
 
@@ -52,7 +53,7 @@ class Scorer:
         classes = np.asarray(estimator.classes_)
         positive = 1 if self.pos_label is None else int(encode([self.pos_label], classes)[0])
         sample = Sample(
-            estimator.predict_proba(X),
+            stated_probs(estimator, X),
             encode(y, classes),
             sample_weight,
             event=self.event,
@@ -60,19 +61,6 @@ class Scorer:
         )
         value = metric.function(sample)
         return float(-value if metric.lower_is_better else value)
-
-
-def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the positions of labels among the sorted classes.
-
-    >>> encode(["b", "a"], np.array(["a", "b"]))
-    array([1, 0])
-    """
-    labels = np.asarray(y)
-    new = np.setdiff1d(labels, classes)
-    if new.size:
-        raise ValueError(f"y has classes that the estimator does not know: {new.tolist()[:5]}")
-    return np.searchsorted(classes, labels).astype(np.int64)
 
 
 @dataclass
@@ -119,7 +107,7 @@ class CalibrationDisplay:
         """
         title = type(estimator).__name__ if name is None else name
         return cls.from_predictions(
-            y, estimator.predict_proba(X), labels=estimator.classes_, name=title, **options
+            y, stated_probs(estimator, X), labels=estimator.classes_, name=title, **options
         )
 
     @classmethod

@@ -60,7 +60,7 @@ def _check_calibrator(calibrator: Any) -> None:
     """Refuse what is no fitted calibrator, with the words that say what to pass."""
     if not isinstance(calibrator, Calibrator):
         hint = ""
-        if hasattr(calibrator, "estimator_"):
+        if hasattr(calibrator, "calibrated_classifiers_"):
             hint = (
                 ": of a CalibratedClassifier, export its calibrator_ (fitted with ensemble=False) and give it the "
                 "scores of estimator_"

@@ -81,7 +81,7 @@ class CalibratorModel:
         -------
         array of shape (N, K)
         """
-        return np.asarray(self.calibrator.predict_proba(np.asarray(model_input)))
+        return np.asarray(self.calibrator.predict_proba(model_input))
 
 
 def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:

@@ -82,8 +82,12 @@ def export_onnx(
         )
     model = program.model_proto
     model.producer_name, model.producer_version = "hcal", __version__
-    facts = {what: getattr(calibrator, what) for what in ("name", "input", "preserves")}
-    facts["classes"] = [str(name) for name in calibrator.classes_]
+    facts = {
+        "name": calibrator.name,
+        "input": calibrator.prediction_.kind,
+        "preserves": calibrator.preserves,
+        "classes": [str(name) for name in calibrator.classes_],
+    }
     onnx.helper.set_model_props(model, {"hcal": json.dumps(facts)})
     onnx.checker.check_model(model, full_check=True)
     with atomic_path(path) as temporary:

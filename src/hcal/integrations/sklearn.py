@@ -1,14 +1,17 @@
 """scikit-learn: calibrate any classifier, cross-validated or already fitted.
 
-The map is always learned on rows that the classifier did not see. One map is fitted on the pooled held-out
-scores and put behind one classifier fitted on all rows, so that the result has one curve to look at.
+A map is always learned on rows that the classifier did not see. By default, every fold gives a classifier and the
+calibrator of its held-out scores, and their probabilities are averaged, as in scikit-learn. With ``ensemble=False``,
+one calibrator of all held-out scores stands behind one classifier that is fitted on all rows.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,7 +20,6 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedGroupKFold, check_cv
-from sklearn.pipeline import Pipeline
 from sklearn.utils import Bunch, _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -26,20 +28,54 @@ from sklearn.utils.validation import _check_method_params, check_is_fitted, colu
 
 from hcal.class_names import check_classes, is_text, missing_labels
 from hcal.inputs import check_groups, check_weight
-from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode
+from hcal.integrations._classifier_scores import (
+    booster_options,
+    encode,
+    raw_margins,
+    stated_probs,
+    unwrap,
+)
+from hcal.integrations._frequencies import MeanProbs, new_frequencies
+from hcal.integrations._scoring import CalibrationDisplay, Scorer
 from hcal.methods import make_calibrator
 from hcal.methods.base import Calibrator
-from hcal.numerics import FloatArray, IntArray
+from hcal.methods.prior import check_frequencies
+from hcal.numerics import Float64, FloatArray, IntArray
 
-__all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins"]
+__all__ = ["CalibratedClassifier", "CalibrationDisplay", "FittedPair", "Scorer", "raw_margins"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
+Ensemble = bool | Literal["auto"]
 Split = tuple[IntArray, IntArray]
 
 #: The probability, relative to the largest, of a class that a fold did not contain, if the scores are margins.
 _FLOOR = float(np.finfo(np.float32).eps)
 #: Replaces a probability of 0 before the logarithm; the calibrator raises it to a fitted floor.
 _ZERO = float(np.finfo(np.float64).smallest_subnormal)
+
+
+@dataclass(frozen=True)
+class FittedPair:
+    """A fitted classifier, and the calibrator of its scores.
+
+    Attributes
+    ----------
+    estimator : classifier
+    calibrator : Calibrator
+    """
+
+    estimator: Any
+    calibrator: Calibrator
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scores of rows that a classifier was not fitted on, and what belongs to the rows."""
+
+    scores: FloatArray
+    labels: IntArray
+    weight: Float64 | None
+    groups: IntArray | None
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,6 +91,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     cv : int, "prefit", splitter, iterable or None
         How held-out scores are made, as in scikit-learn. None means 5 stratified folds. ``"prefit"``: the
         estimator is fitted already, and the rows given to ``fit`` must be new to it.
+    ensemble : bool or "auto"
+        True: each fold gives a classifier and its calibrator, and probabilities are averaged. False: one calibrator of
+        all held-out scores, behind one classifier fitted on all rows. "auto": True, except for a fitted estimator.
     response : {"auto", "decision_function", "predict_proba"}
         The output to calibrate; ``auto`` prefers raw scores: ``decision_function``, or the margins of
         LightGBM, XGBoost and CatBoost.
@@ -64,10 +103,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     Attributes
     ----------
     classes_ : array of shape (K,)
+    calibrated_classifiers_ : list of FittedPair
+        One for each fold, or a single one.
     estimator_ : classifier
-        Fitted on all rows, or the given one.
+        Of a single pair: fitted on all rows, or the given one.
     calibrator_ : Calibrator
-        Fitted on held-out scores.
+        Of a single pair: fitted on held-out scores.
 
     Examples
     --------
@@ -75,12 +116,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     >>> from sklearn.naive_bayes import GaussianNB
     >>> X, y = load_iris(return_X_y=True)
     >>> model = CalibratedClassifier(GaussianNB(), method="ts").fit(X, y)
-    >>> model.predict_proba(X[:1]).shape
-    (1, 3)
+    >>> model.predict_proba(X[:1]).shape, len(model.calibrated_classifiers_)
+    ((1, 3), 5)
     """
 
-    estimator_: Any
-    calibrator_: Calibrator
+    calibrated_classifiers_: list[FittedPair]
     classes_: NDArray[Any]
 
     def __init__(
@@ -89,19 +129,21 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         *,
         method: str | Calibrator = "pool",
         cv: Any = None,
+        ensemble: Ensemble = "auto",
         response: Response = "auto",
         n_jobs: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.method = method
         self.cv = cv
+        self.ensemble = ensemble
         self.response = response
         self.n_jobs = n_jobs
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, **params: Any
     ) -> Self:
-        """Fit the classifier, unless it is fitted already, and its map.
+        """Fit the classifiers, unless one is fitted already, and their calibrators.
 
         Parameters
         ----------
@@ -117,40 +159,46 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
         """
         X, y = self._check_targets(X, y)
-        weight, members = check_weight(sample_weight, len(y)), check_groups(groups, len(y))
+        weight = check_weight(sample_weight, len(y))
+        group = check_groups(groups, len(y))
         estimator = self._base()
-        routed = self._route(estimator, weight, members, params)
-        if self._is_prefit(estimator):
+        prefit = self._is_prefit(estimator)
+        ensemble = self._is_ensemble(prefit)
+        routed = self._route(estimator, weight, group, params)
+
+        if prefit:
             check_is_fitted(estimator)
-            self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
-            labels = encode(y, self.classes_)
-            held_out, models = [np.arange(len(y))], [estimator]
+            self.classes_ = np.asarray(estimator.classes_)
+            tests = [np.arange(len(y))]
+            models = [estimator]
         else:
-            self.classes_ = np.unique(y)
-            labels = encode(y, self.classes_)
-            if len(present := np.unique(y if weight is None else y[weight > 0])) < 2:
-                raise ValueError(
-                    f"calibration needs rows of more than one class; there are {present.tolist()}"
-                )
-            splits = self._splits(X, y, members, routed.splitter.split)
-            held_out = [test for _, test in splits]
-            to_fit = routed.estimator.fit
-            jobs = (delayed(_fit_one)(clone(estimator), X, y, train, to_fit) for train, _ in splits)
-            models = Parallel(n_jobs=self.n_jobs)(jobs)
-            self.estimator_ = clone(estimator).fit(X, y, **to_fit)
-        pairs = zip(models, held_out, strict=True)
-        logits = np.concatenate(
-            [self._logits(model, _safe_indexing(X, rows)) for model, rows in pairs]
-        )
-        rows = np.concatenate(held_out)
-        calibrator = self._new_calibrator(self._response(models[0]))
-        own, of = (None if a is None else a[rows] for a in (weight, members))
-        self.calibrator_ = calibrator.fit(
-            logits, labels[rows], own, groups=of, classes=self._names()
-        )
+            self.classes_ = _several_classes(y, weight)
+            splits = self._splits(X, y, group, routed.splitter.split)
+            tests = [test for _, test in splits]
+            trains = [train for train, _ in splits]
+            models = self._fitted_on(trains, estimator, X, y, routed.estimator.fit)
+
+        labels = encode(y, self.classes_)
+        folds = [
+            self._held_out(model, _safe_indexing(X, rows), labels, weight, group, rows)
+            for model, rows in zip(models, tests, strict=True)
+        ]
+        kind = self._response(models[0])
+        if prefit or ensemble:
+            calibrators = [self._calibrated(fold, kind) for fold in folds]
+            pairs = list(map(FittedPair, models, calibrators))
+        else:
+            calibrator = self._calibrated(_joined(folds), kind)
+            calibrator.fit_ = replace(calibrator.fit_, from_folds=True)
+            final = clone(estimator).fit(X, y, **routed.estimator.fit)
+            pairs = [FittedPair(final, calibrator)]
+
+        self.calibrated_classifiers_ = pairs
+        self._fitted_pairs = pairs
+        self._held_out_mean = _mean_of(pairs, folds) if prefit or ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+            if hasattr(pairs[0].estimator, name):
+                setattr(self, name, getattr(pairs[0].estimator, name))
         return self
 
     def predict_proba(self, X: Any) -> FloatArray:
@@ -164,8 +212,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         -------
         array of shape (N, K)
         """
-        check_is_fitted(self, "calibrator_")
-        probs: FloatArray = self.calibrator_.predict_proba(self._logits(self.estimator_, X))
+        check_is_fitted(self, "calibrated_classifiers_")
+        probs: FloatArray = self._probs_of(self.calibrated_classifiers_, X).mean(axis=0)
         return probs
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -183,6 +231,68 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         labels: NDArray[Any] = self.classes_[best]
         return labels
 
+    def with_prior(self, frequencies: Any) -> Self:
+        """Return this model for other class frequencies than those of the rows of the fit.
+
+        Parameters
+        ----------
+        frequencies : array-like of shape (K,)
+            How often each class of ``classes_`` occurs where predictions are made; they are normalised.
+        """
+        check_is_fitted(self, "calibrated_classifiers_")
+        new = check_frequencies(frequencies, len(self.classes_))
+        moved = copy.copy(self)
+        moved.calibrated_classifiers_ = [
+            FittedPair(pair.estimator, pair.calibrator.with_prior(new))
+            for pair in self._fitted_pairs
+        ]
+        moved.prior_ = new
+        return moved
+
+    def with_prior_from(self, X: Any) -> Self:
+        """Return this model for the class frequencies of unlabelled rows.
+
+        The frequencies are those of :meth:`hcal.methods.base.Calibrator.with_prior_from`, as far as the rows prove
+        that they changed: rows that look like those of the fit leave them as they are. ``prior_`` holds them.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, features)
+            Independent rows. Only the class frequencies may differ from the rows of the fit.
+        """
+        check_is_fitted(self, "calibrated_classifiers_")
+        if self._held_out_mean is None:
+            raise ValueError(
+                "the calibrator was learned on models of folds, and another model makes the predictions, so new rows "
+                "cannot be compared with those of the fit: fit with ensemble=True or cv='prefit', or pass the "
+                "frequencies to with_prior"
+            )
+        frequencies = [pair.calibrator.fit_.frequencies for pair in self._fitted_pairs]
+        probs = self._probs_of(self._fitted_pairs, X).astype(np.float64, copy=False)
+        return self.with_prior(new_frequencies(probs, np.array(frequencies), self._held_out_mean))
+
+    @property
+    def estimator_(self) -> Any:
+        """The classifier, if there is a single one."""
+        return self._single_pair("estimator_").estimator
+
+    @property
+    def calibrator_(self) -> Calibrator:
+        """The calibrator, if there is a single one."""
+        return self._single_pair("calibrator_").calibrator
+
+    def _single_pair(self, name: str) -> FittedPair:
+        pairs = vars(self).get("calibrated_classifiers_", [])
+        if len(pairs) == 1:
+            pair: FittedPair = pairs[0]
+            return pair
+        if pairs:
+            raise AttributeError(
+                f"{name}: this model averages {len(pairs)} classifiers with a calibrator each: see "
+                "calibrated_classifiers_, or fit with ensemble=False"
+            )
+        raise AttributeError(f"{type(self).__name__} has no {name} before fit")
+
     def get_metadata_routing(self) -> MetadataRouter:
         """Say which metadata goes where: the estimator's ``fit`` and the splitter's ``split``."""
         fit_to_fit = MethodMapping().add(caller="fit", callee="fit")
@@ -195,8 +305,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        inner = get_tags(self._base()).input_tags
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        base_tags = get_tags(self._base()).input_tags
+        tags.input_tags.sparse = base_tags.sparse
+        tags.input_tags.allow_nan = base_tags.allow_nan
         return tags
 
     # -- parts ------------------------------------------------------------------------------------
@@ -209,17 +320,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         name = getattr(y, "name", None) or next(iter(getattr(y, "columns", [])), None)
         column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
-        if np.size(y) == len(y) and (missing := missing_labels(np.ravel(y))).any():
-            raise ValueError(
-                f"{column} has no label in {missing.sum():,} of {len(missing):,} rows, first row {missing.argmax()}: "
-                "leave these rows out of X and y (of pandas: X[y.notna()], y[y.notna()])"
-            )
+        if np.size(y) == len(y):
+            _refuse_missing(np.ravel(y), column)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         if type_of_target(y) == "continuous":
             raise ValueError(
-                f"Unknown label type: {column} holds fractions, such as {y[y != np.rint(y)][0]}, which are no classes; "
-                "hcal does no regression, for that see MAPIE or crepes"
+                f"Unknown label type: {column} holds fractions, such as {y[y != np.rint(y)][0]}, "
+                "which are no classes; hcal does no regression, for that see MAPIE or crepes"
             )
         check_classification_targets(y)
         return X, y
@@ -239,10 +347,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             )
         return isinstance(self.cv, str) or isinstance(estimator, FrozenEstimator)
 
+    def _is_ensemble(self, prefit: bool) -> bool:
+        if not isinstance(self.ensemble, bool | np.bool_) and self.ensemble != "auto":
+            raise ValueError(f'ensemble must be True, False or "auto"; got {self.ensemble!r}')
+        if self.ensemble == "auto":
+            return not prefit
+        if self.ensemble and prefit:
+            raise ValueError("ensemble=True needs folds, and the estimator is fitted already")
+        return bool(self.ensemble)
+
     def _route(self, estimator: Any, weight: Any, groups: Any, params: dict[str, Any]) -> Bunch:
         if _routing_enabled():
-            asked = {"groups": groups} if hasattr(self.cv, "split") else {}
-            routed = process_routing(self, "fit", sample_weight=weight, **asked, **params)
+            group_params = {"groups": groups} if hasattr(self.cv, "split") else {}
+            routed = process_routing(self, "fit", sample_weight=weight, **group_params, **params)
             routed.setdefault("splitter", Bunch(split={}))
             return routed
         to_fit = dict(params)
@@ -265,134 +382,150 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 cv = StratifiedGroupKFold(5 if cv is None else int(cv))
         return list(check_cv(cv, y, classifier=True).split(X, y, **params))
 
+    def _fitted_on(
+        self, trains: list[IntArray], estimator: Any, X: Any, y: Any, params: dict[str, Any]
+    ) -> list[Any]:
+        """Return a classifier fitted on the rows of each fold."""
+        jobs = (delayed(_fit_one)(clone(estimator), X, y, rows, params) for rows in trains)
+        models: list[Any] = Parallel(n_jobs=self.n_jobs)(jobs)
+        return models
+
+    def _held_out(
+        self,
+        model: Any,
+        X: Any,
+        labels: IntArray,
+        weight: Float64 | None,
+        groups: IntArray | None,
+        rows: IntArray,
+    ) -> HeldOut:
+        """Return the scores that a classifier gives to the rows of its fold."""
+        return HeldOut(
+            self._logits(model, X),
+            labels[rows],
+            None if weight is None else weight[rows],
+            None if groups is None else groups[rows],
+        )
+
+    def _calibrated(self, fold: HeldOut, response: str) -> Calibrator:
+        calibrator = self._new_calibrator(response)
+        return calibrator.fit(
+            fold.scores, fold.labels, fold.weight, groups=fold.groups, classes=self._names()
+        )
+
+    def _probs_of(self, pairs: list[FittedPair], X: Any) -> FloatArray:
+        """Return the probabilities (F, N, K) of every pair."""
+        probs = [pair.calibrator.predict_proba(self._logits(pair.estimator, X)) for pair in pairs]
+        return np.stack(probs)
+
     def _names(self) -> Any:
         """Return the labels as class names for the calibrator if they are text that it can store, else None."""
+        if not is_text(self.classes_):
+            return None
         with suppress(ValueError):
-            return (
-                check_classes(self.classes_, len(self.classes_)) if is_text(self.classes_) else None
-            )
+            return check_classes(self.classes_, len(self.classes_))
         return None
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
-        have, absent = np.asarray(estimator.classes_), _FLOOR
+        logits: FloatArray
         if self._response(estimator) == "predict_proba":
-            logits, absent = (
-                np.log(np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64), _ZERO)),
-                _ZERO,
-            )
+            logits = np.log(np.maximum(stated_probs(estimator, X), _ZERO))
+            absent = _ZERO
         else:
             logits = raw_margins(estimator, X)
-        if logits.shape[1] != len(have):
+            absent = _FLOOR
+        classes = np.asarray(estimator.classes_)
+        if logits.shape[1] != len(classes):
             raise ValueError(
-                f"the estimator gives {logits.shape[1]} scores for {len(have)} classes; "
+                f"the estimator gives {logits.shape[1]} scores for {len(classes)} classes; "
                 "one-versus-one scores cannot be calibrated (decision_function_shape='ovr' helps)"
             )
-        if np.array_equal(have, self.classes_):
+        if np.array_equal(classes, self.classes_):
             return logits
         # A class that a fold never saw gets a probability near zero, as a share of the largest.
-        out = np.repeat(
-            logits.max(axis=1, keepdims=True) + np.log(absent), len(self.classes_), axis=1
-        )
-        out[:, np.searchsorted(self.classes_, have)] = logits
-        return out
+        lowest = logits.max(axis=1, keepdims=True) + np.log(absent)
+        all_classes = np.repeat(lowest, len(self.classes_), axis=1)
+        all_classes[:, encode(classes, self.classes_)] = logits
+        return all_classes
 
     def _response(self, estimator: Any) -> str:
         """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
-        if self.response == "auto" and _booster(_unwrap(estimator)[0]) is not None:
+        if self.response == "auto" and booster_options(unwrap(estimator)[0]) is not None:
             return "margins"
-        order = (
-            ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
+        names = [self.response]
+        if self.response == "auto":
+            names = ["decision_function", "predict_proba"]
+        for name in names:
+            if hasattr(estimator, name):
+                return name
+        raise ValueError(
+            f"{type(estimator).__name__} has no {' or '.join(names)}: there is nothing to calibrate"
         )
-        name = next((n for n in order if hasattr(estimator, n)), None)
-        if name is None:
-            raise ValueError(
-                f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate"
-            )
-        return name
 
     def _new_calibrator(self, response: str) -> Calibrator:
-        calibrator = (
-            make_calibrator(self.method) if isinstance(self.method, str) else clone(self.method)
-        )
+        if isinstance(self.method, str):
+            calibrator = make_calibrator(self.method)
+        else:
+            calibrator = clone(self.method)
         if calibrator.input != "logits":
             raise ValueError(
                 f'the calibrator must have input="logits", got input={calibrator.input!r}'
             )
-        # Of log-probabilities a zero is a small number, not minus infinity.
-        found: Calibrator = (
-            calibrator.set_params(input="log_probs") if response == "predict_proba" else calibrator
-        )
-        return found
+        if response == "predict_proba":
+            # Of log-probabilities a zero is a small number, not minus infinity.
+            calibrator.set_params(input="log_probs")
+        return calibrator
 
 
 def _fit_one(estimator: Any, X: Any, y: Any, rows: IntArray, params: dict[str, Any]) -> Any:
-    mine = _check_method_params(X, params, indices=rows)
-    return estimator.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **mine)
+    own_params = _check_method_params(X, params, indices=rows)
+    return estimator.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **own_params)
 
 
-def raw_margins(model: Any, X: Any) -> FloatArray:
-    """Return the raw scores of a fitted model as logits: what a calibrator should be fitted on.
-
-    Boosters hide their margins behind an argument of their own; a probability rounded to 0 or 1 has lost them.
-
-    Parameters
-    ----------
-    model : classifier or booster
-        scikit-learn's (with ``decision_function``), LightGBM's, XGBoost's and CatBoost's classifiers, alone, at the
-        end of a pipeline or frozen, and a bare ``lightgbm.Booster`` or ``xgboost.Booster``.
-    X : array-like of shape (N, features)
-
-    Returns
-    -------
-    array of shape (N, K)
-        A binary margin m becomes (0, m).
-
-    Examples
-    --------
-    >>> from sklearn.svm import LinearSVC
-    >>> raw_margins(LinearSVC().fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]), [[1.5]]).shape
-    (1, 2)
-    """
-    inner, steps = _unwrap(model)
-    options = _booster(inner)
-    if options is not None:
-        x = X if steps is None else steps.transform(X)
-        if type(inner).__module__.startswith("xgboost") and not hasattr(inner, "predict_proba"):
-            from xgboost import DMatrix
-
-            x = x if isinstance(x, DMatrix) else DMatrix(x)
-        margins = np.asarray(inner.predict(x, **options), dtype=np.float64)
-    elif hasattr(model, "decision_function"):
-        margins = np.asarray(model.decision_function(X), dtype=np.float64)
-    else:
-        name = type(model).__name__
+def _several_classes(y: NDArray[Any], weight: Float64 | None) -> NDArray[Any]:
+    """Return the classes of labels; a single one is refused."""
+    present = np.unique(y if weight is None else y[weight > 0])
+    if len(present) < 2:
         raise ValueError(
-            f"{name} has no raw scores: calibrate its predict_proba with input='probs'"
+            f"calibration needs rows of more than one class; there are {present.tolist()}"
         )
-    if margins.ndim == 2 and margins.shape[1] > 1:
-        return margins
-    return np.stack([np.zeros(len(margins)), margins.reshape(-1)], axis=1)
+    return np.unique(y)
 
 
-#: What makes ``predict`` of a booster return margins.
-_MARGINS: dict[str, dict[str, Any]] = {
-    "lightgbm": {"raw_score": True},
-    "xgboost": {"output_margin": True},
-    "catboost": {"prediction_type": "RawFormulaVal"},
-}
+def _refuse_missing(labels: NDArray[Any], column: str) -> None:
+    missing = missing_labels(labels)
+    if missing.any():
+        raise ValueError(
+            f"{column} has no label in {missing.sum():,} of {len(missing):,} rows, first row "
+            f"{missing.argmax()}: leave these rows out of X and y (of pandas: X[y.notna()], "
+            "y[y.notna()])"
+        )
 
 
-def _booster(model: Any) -> dict[str, Any] | None:
-    """Return the options with which a booster's ``predict`` returns margins; None if the model is no booster."""
-    roots = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
-    return next((options for name, options in _MARGINS.items() if name in roots), None)
+def _joined(folds: list[HeldOut]) -> HeldOut:
+    """Return the rows of all folds, as one calibrator takes them."""
+    weight = None
+    if folds[0].weight is not None:
+        weight = np.concatenate([fold.weight for fold in folds if fold.weight is not None])
+    groups = None
+    if folds[0].groups is not None:
+        groups = np.concatenate([fold.groups for fold in folds if fold.groups is not None])
+    return HeldOut(
+        np.concatenate([fold.scores for fold in folds]),
+        np.concatenate([fold.labels for fold in folds]),
+        weight,
+        groups,
+    )
 
 
-def _unwrap(estimator: Any) -> tuple[Any, Any]:
-    """Return the inner classifier and, if it is the last step of a pipeline, the steps before it."""
-    while isinstance(estimator, FrozenEstimator):
-        estimator = estimator.estimator
-    if isinstance(estimator, Pipeline):
-        return _unwrap(estimator[-1])[0], estimator[:-1] if len(estimator) > 1 else None
-    return estimator, None
+def _mean_of(pairs: list[FittedPair], folds: list[HeldOut]) -> MeanProbs:
+    """Return the mean over folds of the probabilities of held-out rows, each by the pair that did not see it."""
+    means = [
+        MeanProbs.of(pair.calibrator.predict_proba(fold.scores), fold.weight, fold.groups)
+        for pair, fold in zip(pairs, folds, strict=True)
+    ]
+    return MeanProbs(
+        np.mean([mean.mean for mean in means], axis=0),
+        np.sum([mean.covariance for mean in means], axis=0) / len(means) ** 2,
+    )

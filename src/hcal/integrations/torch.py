@@ -31,6 +31,7 @@ from hcal.maps.base import Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
 from hcal.progress import progress
+from hcal.text import one_line
 
 Output = Literal["probs", "log_probs"]
 #: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
@@ -192,9 +193,12 @@ class CalibrationHead(nn.Module):
         with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
             state.cpu().numpy().tofile(path := Path(folder) / "model.hcal")
             try:
-                self._become(load(path))
+                stored = load(path)
             except ValueError as error:
                 raise ValueError("the stored calibrator is not a whole hcal model") from error
+        if self.calibrator is not None:
+            _refuse_other_classes(self.calibrator, stored)
+        self._become(stored)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.
@@ -203,6 +207,24 @@ class CalibrationHead(nn.Module):
                 if buffer is not None:
                     module._buffers[name] = buffer.to(fn(buffer).device)
         return self
+
+
+def _refuse_other_classes(present: Calibrator, stored: Calibrator) -> None:
+    """Raise a ValueError if the columns of two calibrators are not the same classes in the same order."""
+    same = present.n_classes_ == stored.n_classes_
+    if present.fit_.names is not None and stored.fit_.names is not None:
+        same = present.fit_.names == stored.fit_.names
+    if not same:
+        raise ValueError(
+            f"the stored calibrator has the classes {_listed(stored)}, and this module's has "
+            f"{_listed(present)}: build the module without a calibrator, and load into that"
+        )
+
+
+def _listed(calibrator: Calibrator) -> str:
+    names = [str(name) for name in calibrator.classes_[:20]]
+    more = ", …" if calibrator.n_classes_ > len(names) else ""
+    return one_line(", ".join(names) + more)
 
 
 class CalibratedModule(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,11 +13,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments
+from hcal.fit_record import fitted_names, fitted_request, predict_with_segments, unknown_segments
 from hcal.io.blocks import Batches, NoRowsError, batches
 from hcal.io.finding import Source, check_output, sources_of
-from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, column_names, read, read_blocks
+from hcal.io.records import is_answers
 from hcal.io.request import Request
 from hcal.io.targets import Pair, is_folder, mirrored, prepare_folder, relative_names
 from hcal.io.writing import BlockWriter, can_write, write_blocks
@@ -45,6 +46,8 @@ class Applied(Result):
         Files of an interrupted run that were complete already.
     empty : int
         Inputs without rows, for which nothing is written.
+    unknown : int
+        Rows whose segment the fit did not see; they got the common calibrator.
     mean_confidence : float
         The mean of the largest probability of each row that this call wrote.
     method, model : str
@@ -58,6 +61,7 @@ class Applied(Result):
     rows: int
     finished: int
     empty: int
+    unknown: int
     mean_confidence: float
     method: str
     model: str
@@ -66,6 +70,10 @@ class Applied(Result):
         many = f" in {self.files:,} files" if self.files != 1 else ""
         confidence = f", mean confidence {self.mean_confidence:.4f}" if self.rows else ""
         lines = [f"wrote {self.output}: {self.rows:,} rows{many}{confidence}"]
+        if self.unknown:
+            lines.append(
+                f"{self.unknown:,} rows have a segment that the fit did not see: they got the common calibrator"
+            )
         if self.finished:
             lines.append(f"{_files(self.finished)} complete already")
         if self.empty:
@@ -181,9 +189,7 @@ def _one_target(
 
 def _request_of(calibrator: Any, request: Request | None) -> Request:
     """Return how rows are asked for; what is left open is as in the calibrator's fit."""
-    record = getattr(calibrator, "fit_", None)  # a multilabel calibrator has none
-    remembered = {} if record is None else record.request
-    return (request or Request()).for_model({"input": fitted_kind(calibrator), **remembered})
+    return (request or Request()).for_model(fitted_request(calibrator))
 
 
 def _run(
@@ -199,11 +205,15 @@ def _run(
     absolute = [
         replace(task, files=tuple(Path(os.path.abspath(f)) for f in task.files)) for task in tasks
     ]
-    files = rows = empty = 0
+    files = 0
+    rows = 0
+    empty = 0
+    unknown = 0
     confidence = 0.0
     for written in (runner or map)(job, absolute):
         rows += written.rows
         confidence += written.confidence
+        unknown += written.unknown
         files += written.rows > 0
         empty += written.rows == 0
         if advance is not None:
@@ -212,7 +222,15 @@ def _run(
         raise ValueError(f"{absolute[0].files[0].name} has no rows")
     mean = confidence / rows if rows else float("nan")
     return Applied(
-        str(output), files, rows, finished, empty, mean, job.calibrator.name, job.made_by
+        output=str(output),
+        files=files,
+        rows=rows,
+        finished=finished,
+        empty=empty,
+        unknown=unknown,
+        mean_confidence=mean,
+        method=job.calibrator.name,
+        model=job.made_by,
     )
 
 
@@ -227,10 +245,11 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Written:
-    """How many rows were written, and the sum of their confidences."""
+    """How many rows were written, the sum of their confidences, and rows of unknown segments."""
 
     rows: int
     confidence: float
+    unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -249,11 +268,13 @@ class _Job:
         if rows is None:
             return _Written(0, 0.0)
         confidence = 0.0
+        unknown = 0
         with self._writer(task.target, rows.first, rows.n_rows) as write:
             for data in rows:
                 probs = self._write(write, data, task.names)
                 confidence += float(probs.max(axis=1).sum())
-        return _Written(rows.n_rows, confidence)
+                unknown += unknown_segments(self.calibrator, data.segments)
+        return _Written(rows.n_rows, confidence, unknown)
 
     def is_complete(self, pair: Pair) -> bool:
         """Whether the target is what this job would write: by its age, its rows and columns, and its first rows."""
@@ -273,7 +294,7 @@ class _Job:
     def _rows(self, files: Sequence[Path]) -> _Rows | None:
         """Return the rows of files; None if they have none."""
         order = fitted_names(self.calibrator)
-        if self.request.plain and is_questions(files):
+        if is_answers(files, self.request):
             data = read(files, self.request, keep=self.keep, order=order)
             return _Rows(data, len(data.values), None)
         try:
@@ -295,14 +316,17 @@ class _Job:
         self, write: BlockWriter, data: DataFile, names: Mapping[Path, str] | None
     ) -> FloatArray:
         """Write the probabilities of some rows and return them."""
-        predicted = predict_with_segments(self.calibrator, data.values, data.segments)
+        with warnings.catch_warnings():
+            # Rows of unknown segments are counted over all blocks and files.
+            warnings.filterwarnings("ignore", ".*that the fit did not see")
+            predicted = predict_with_segments(self.calibrator, data.values, data.segments)
         probs = np.asarray(predicted)
         kept = dict(data.beside)
         if names and not data.more:
             column = "source_file" if "file" in {*self.request.roles.values(), *kept} else "file"
             kept[column] = np.full(len(probs), names[data.path])
         if data.questions:
-            kept["options"] = np.isfinite(data.values).sum(axis=1)
+            kept = {"options": np.isfinite(data.values).sum(axis=1), **kept}
         write(probs, data.y, ids=data.ids, kept=kept)
         return probs
 

@@ -55,7 +55,8 @@ class Requirement:
         match = _FORM.fullmatch(text)
         if match is None:
             raise ValueError(
-                f"a requirement is NAME<NUMBER, such as 'ece_ew<0.02' or 'grade>=good', got {quoted(text)}"
+                "a requirement is NAME<NUMBER, such as 'ece_ew<0.02' or 'grade>=good', "
+                f"got {quoted(text)}"
             )
         name, comparison, limit = match.groups()
         if name == "grade":
@@ -65,7 +66,7 @@ class Requirement:
         return cls(name, comparison, _number(limit, text))
 
     def __str__(self) -> str:
-        limit = self.limit if isinstance(self.limit, str) else f"{self.limit:g}"
+        limit = self.limit if isinstance(self.limit, str) else f"{self.limit:.15g}"
         return f"{self.name}{self.comparison}{limit}"
 
     def is_met_by(self, value: Value) -> bool:
@@ -86,7 +87,7 @@ class Gate(Result):
     passed : bool
         Whether all requirements are met.
     checks : list of dict
-        For every requirement its text, the value, and whether it is met.
+        For every requirement its text, the value, whether it is met, and the value in words.
     """
 
     schema: ClassVar[str] = "hcal/gate/1"
@@ -102,7 +103,7 @@ class Gate(Result):
     def failures(self) -> list[str]:
         """One sentence for every requirement that is not met."""
         return [
-            f"required {check['requirement']}, but {check['name']} is {_shown(check['value'])}"
+            f"required {check['requirement']}, but {check['name']} is {check['words']}"
             for check in self.checks
             if not check["met"]
         ]
@@ -148,7 +149,7 @@ def require(result: Gated, requirements: Iterable[str] | str) -> Gate:
     values = dict(result.gate_values())
     for requirement in parsed:
         if requirement.name not in values:
-            raise ValueError(_missing(requirement.name, values))
+            raise ValueError(missing_words(requirement.name, values))
     return Gate([_check(requirement, values[requirement.name]) for requirement in parsed])
 
 
@@ -158,16 +159,21 @@ def _check(requirement: Requirement, value: Value) -> dict[str, Any]:
         "name": requirement.name,
         "value": value,
         "met": requirement.is_met_by(value),
+        "words": _words(requirement, value),
     }
 
 
-def _missing(name: str, values: Mapping[str, Value]) -> str:
-    """Return why a requirement cannot be checked, and what would help."""
+def missing_words(name: str, values: Iterable[str]) -> str:
+    """Return why a requirement cannot be checked, and what would help; ``values`` are the names there are."""
+    names = list(values)
     if name == "grade":
         return "'grade' is a value of the report alone: require it of hcal report"
-    if name.startswith("change("):
-        return f"{name!r} compares before and after calibration: pass a calibrator (--model), and that metric"
-    return f"there is no value {quoted(name)}; there are {one_line(', '.join(values), 400)}"
+    if name.startswith("change(") and name[7:-1] in names:
+        return (
+            f"{quoted(name)} compares before and after calibration: pass a calibrator (--model), "
+            "and the metric"
+        )
+    return f"there is no value {quoted(name)}; there are {one_line(', '.join(names), 400)}"
 
 
 def _number(text: str, requirement: str) -> float:
@@ -180,5 +186,12 @@ def _number(text: str, requirement: str) -> float:
     return number
 
 
-def _shown(value: Value) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+def _words(requirement: Requirement, value: Value) -> str:
+    """Return a value in words; with all digits where fewer would seem to meet the requirement."""
+    if isinstance(value, str):
+        return value
+    if math.isnan(value):
+        return "NaN: these rows do not tell"
+    rounded = f"{value:.4g}"
+    misleads = requirement.is_met_by(float(rounded)) != requirement.is_met_by(value)
+    return repr(value) if misleads else rounded

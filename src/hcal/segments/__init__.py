@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hcal.segments.calibrator import SegmentedCalibrator
+from hcal.segments.calibrator import SegmentedCalibrator, UnknownSegmentWarning
 
-__all__ = ["SegmentedCalibrator"]
+__all__ = ["SegmentedCalibrator", "UnknownSegmentWarning"]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.fit_record import FitRecord, fitted_segments
+from hcal.frames import columns_by_name
 from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
@@ -19,18 +20,23 @@ from hcal.methods.folds import split
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
-from hcal.rows import UNNAMED, Rows, Segments
+from hcal.row_segments import UNNAMED, Segments
+from hcal.rows import Rows
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
 #: The common calibrator of a row, when its segment is corrected, was fitted without the row's fold.
 FOLDS = 5
-#: Rows of a prediction in which no segment is known are worth a warning from this number on.
-_ENOUGH_ROWS = 30
+#: How many unknown segments a warning names.
+_SHOWN_NAMES = 3
 #: A smaller probability that segments differ at all is told.
 _SURE = 0.95
 #: Rows are predicted in blocks of about this many scores.
 _BLOCK_SCORES = 1_000_000
+
+
+class UnknownSegmentWarning(CalibrationWarning):
+    """Some rows have a segment that the fit did not see."""
 
 
 class SegmentedCalibrator(Calibrator):
@@ -95,13 +101,17 @@ class SegmentedCalibrator(Calibrator):
         Parameters
         ----------
         scores : array-like of shape (N, K), or (N,) for a binary score
+            Also files, or blocks of rows, with their labels (``y=None``); then ``by`` names columns.
         y : array-like of shape (N,)
         sample_weight, groups : array-like of shape (N,), optional
         classes : sequence of K str or int, optional
         by : array-like of shape (N,), frame, or dict of columns
             The segment of each row; a row without one is refused.
         """
-        if isinstance(scores, Rows):
+        if y is None and not isinstance(scores, Rows):
+            columns = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
+            rows = self._sampled(scores, **columns)
+        elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
             rows = Rows.of(
@@ -249,27 +259,40 @@ class SegmentedCalibrator(Calibrator):
         place = {name: number for number, name in enumerate(self.segments_)}
         known = np.array([place.get(name, UNKNOWN) for name in rows.by.names], dtype=np.int64)
         codes = known[rows.by.codes]
-        if len(codes) >= _ENOUGH_ROWS and (codes == UNKNOWN).all():
-            example = rows.by.names[0]
+        unknown = codes == UNKNOWN
+        if unknown.any():
+            names = [rows.by.names[code] for code in np.unique(rows.by.codes[unknown])]
             warnings.warn(
-                f"none of the {len(codes):,} rows has a segment of the fit (such as {self.segments_[0]!r}; here "
-                f"{example!r}): all get the common calibrator",
-                CalibrationWarning,
+                self._unknown_sentence(int(unknown.sum()), len(codes), names),
+                UnknownSegmentWarning,
                 stacklevel=4,
             )
         return codes
+
+    def _unknown_sentence(self, count: int, n_rows: int, names: list[str]) -> str:
+        """Return how many rows have unknown segments, with names that differ from a known one in writing alone."""
+        known = {_loosely(name): name for name in self.segments_}
+        alike = [name for name in names if _loosely(name) in known]
+        listed = ", ".join(repr(name) for name in (alike or names)[:_SHOWN_NAMES])
+        title = self.fit_.segment_title
+        sentence = (
+            f"{count:,} of {n_rows:,} rows have a {title} that the fit did not see, such as {listed}: they get the "
+            "common calibrator"
+        )
+        if not alike:
+            return sentence
+        return f"{sentence}; the fit writes {known[_loosely(alike[0])]!r}"
 
     def _columns_of_fit(self, by: Any) -> Any:
         """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
         columns = fitted_segments(self)
         if isinstance(by, dict):
-            names = [str(name) for name in by]
-            if set(columns) <= set(names):
-                values = dict(zip(names, by.values(), strict=True))
-                return {column: values[column] for column in columns}
-        elif set(columns) <= set(getattr(by, "columns", ())):
-            return by[list(columns)]
-        return by
+            named: dict[str, Any] | None = {str(name): values for name, values in by.items()}
+        else:
+            named = None if isinstance(by, Segments) else columns_by_name(by, "by")
+        if named is None or not set(columns) <= named.keys():
+            return by
+        return {column: named[column] for column in columns}
 
     def _check_title(self, title: str) -> None:
         """Refuse segments by other columns than those of the fit; columns without a name are trusted."""
@@ -328,6 +351,16 @@ def _prediction(fitted: Fitted, common: Calibrator) -> Prediction:
 
 def _kept(fitted: Fitted, common: Calibrator) -> Preserves:
     return common.promises if fitted.preserves == "as declared" else fitted.preserves
+
+
+def _loosely(name: str) -> str:
+    """Return a name without capitals, spaces, signs and leading zeros, to recognise another way to write it.
+
+    >>> _loosely("DE"), _loosely("d.e. "), _loosely("007")
+    ('de', 'de', '7')
+    """
+    letters = "".join(letter for letter in name.casefold() if letter.isalnum())
+    return letters.lstrip("0") or letters
 
 
 def _segments_of(rows: Rows) -> Segments:
