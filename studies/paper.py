@@ -49,9 +49,9 @@ METHODS: Final = {
 }  # fmt: skip
 #: What the paper does not have and a reader will ask for.
 MORE: Final = ("svs", "sms", "pool")
-#: The metrics that the paper prints for its own method, and in which setting; the page's tables show the first two.
+#: The metrics that the paper prints for its own method, and in which setting; the page's table shows the first.
 PRINTED: Final = {"ece_s1": "h", "tcwece": "h:class_wise", "dkde_ce": "h:class_wise"}
-SHORT: Final = ("ece_s1", "tcwece")
+SHORT: Final = "ece_s1"
 #: The bins of the reliability diagrams of all methods, and the training of the paper's method epoch by epoch.
 BINS: Final = RESULTS / "paper_bins.csv"
 CURVES: Final = RESULTS / "paper_curves.csv"
@@ -157,28 +157,26 @@ def theirs(shared: Path) -> Numbers:
     return found
 
 
-def short_table(own: Numbers, paper: Numbers, task: str) -> list[str]:
-    """Return the table of one task: the paper's value and ours, for three metrics."""
-    out = [
-        f"### {TASKS[task]}",
-        "",
-        "| method | " + " | ".join(f"{METRICS[m]}: paper | hcal" for m in SHORT) + " | NLL: hcal |",
-        "|---|" + "---:|" * (2 * len(SHORT) + 1),
-    ]
+def short_table(own: Numbers, paper: Numbers) -> list[str]:
+    """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
+    titles = " | ".join(f"{title.partition(', ')[2]}: paper | hcal" for title in TASKS.values())
+    lines = ["The top-label error ECE^s:", "", f"| method | {titles} |", "|---|" + "---:|" * (2 * len(TASKS))]
     for method in ("uncal", *METHODS, *MORE):
-        if (task, method, "nll") not in own:
-            continue
-        cells = []
-        for metric in SHORT:
-            base = method.partition(":")[0]
-            value = (
-                paper.get((task, base, metric))
-                if base != "h" or method == PRINTED[metric]
-                else None
-            )
-            cells += ["–" if value is None else f"{value:.5f}", f"{own[task, method, metric]:.5f}"]
-        out.append(f"| `{method}` | {' | '.join(cells)} | {own[task, method, 'nll']:.4f} |")
-    return [*out, ""]
+        cells = [
+            cell
+            for task in TASKS
+            for cell in (_printed(paper, task, method), f"{own[task, method, SHORT]:.5f}")
+        ]
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _printed(paper: Numbers, task: str, method: str) -> str:
+    """Return the paper's value; its own method has one in the setting for this metric alone."""
+    base = method.partition(":")[0]
+    value = paper.get((task, base, SHORT))
+    other_setting = base == "h" and method != PRINTED[SHORT]
+    return "–" if value is None or other_setting else f"{value:.5f}"
 
 
 def full_tables(own: Numbers, paper: Numbers) -> list[str]:
@@ -334,8 +332,7 @@ def main() -> None:
         return
     own, paper = ours(read()), theirs(given.data.parent)
     write_text(TABLES, "\n".join(full_tables(own, paper)) + "\n")
-    tables = [line for task in TASKS for line in short_table(own, paper, task)]
-    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *tables])
+    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *short_table(own, paper)])
     print(TABLES, draw(own, paper), draw_reliability(given.data))
 
 
