@@ -160,7 +160,12 @@ def theirs(shared: Path) -> Numbers:
 def short_table(own: Numbers, paper: Numbers) -> list[str]:
     """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
     titles = " | ".join(f"{title.partition(', ')[2]}: paper | hcal" for title in TASKS.values())
-    lines = ["The top-label error ECE^s:", "", f"| method | {titles} |", "|---|" + "---:|" * (2 * len(TASKS))]
+    lines = [
+        "The top-label error ECE^s:",
+        "",
+        f"| method | {titles} |",
+        "|---|" + "---:|" * (2 * len(TASKS)),
+    ]
     for method in ("uncal", *METHODS, *MORE):
         cells = [
             cell
