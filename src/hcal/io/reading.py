@@ -271,6 +271,8 @@ def _read_labels(path: Path) -> NDArray[Any]:
             raise ValueError(f"it has no 'y'; it holds: {listed(sorted(rows.names))}")
         name = "y" if "y" in rows.names else rows.names[0]
         n_rows = rows.count([name])
+        if rows.table:
+            check_memory("it", rows.n_bytes([name]))
         blocks = rows.blocks([name], [name], rows.cuts([name], n_rows + 1)[0], n_rows, n_rows + 1)
         y = np.concatenate([typed(block[name]) for block in blocks])
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
