@@ -47,9 +47,9 @@ def costs_of(text: str | None) -> Any:
             f"--cost takes fn=20,fp=1 or a JSON file with a table of costs, got {text!r}"
         )
     with open_regular(path) as file:
-        text = file.read(_LARGEST_TABLE)
+        content = file.read(_LARGEST_TABLE)
     try:
-        return parse_json(text, path.name)
+        return parse_json(content, path.name)
     except ValueError as error:
         raise ValueError(f"{error}: write the table as [[0, 1], [20, 0]]") from None
 

@@ -52,7 +52,7 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def checksum(path: str | Path) -> str:
+def checksum(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, which identifies the data behind a result.
 
     Examples

@@ -23,9 +23,9 @@ from typing import (
 import numpy as np
 
 from hcal.inputs import InputKind
+from hcal.text import quoted
 
 _T = TypeVar("_T")
-from hcal.text import quoted
 
 
 @dataclass(frozen=True)
