@@ -200,7 +200,7 @@ class Ranking(Result):
             ax.plot(ends, [height, height], color="#0072b2", linewidth=4, solid_capstyle="butt")
 
         lowest = -(bars + 1) * 0.5 - left
-        ax.set(xlim=(0.5, count + 0.5), ylim=(lowest, 0.2))
+        ax.set(xlim=(0.5, count + 0.5), ylim=(lowest, 0))
         ax.set_xlabel(f"mean rank by {self.metric} over {self.tasks} tasks (1 is best)")
         ax.xaxis.set_label_position("top")
         ax.xaxis.tick_top()
