@@ -11,7 +11,7 @@ True
 
 from __future__ import annotations
 
-from hcal.reporting.content import Source, measure_blocks, measure_report
+from hcal.reporting.content import Source, measure_report
 from hcal.reporting.page import build_report, report, write_page
 from hcal.reporting.verdict import ReportVerdict
 
@@ -19,7 +19,6 @@ __all__ = [
     "ReportVerdict",
     "Source",
     "build_report",
-    "measure_blocks",
     "measure_report",
     "report",
     "write_page",
