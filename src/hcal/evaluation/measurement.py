@@ -98,7 +98,7 @@ class Judged:
         return mean_confidence(self.sample) if self.sums is None else self.sums.mean_confidence
 
     def over_all_rows(self, of_sample: dict[str, float]) -> dict[str, float]:
-        """Return the metrics of the sample, with the numbers of all rows in place of the sample's where there are any."""
+        """Return the metrics of the sample, with those of all rows in the place of the sample's where there are any."""
         if self.sums is None:
             return of_sample
         of_all = self.sums.result()
@@ -139,7 +139,9 @@ def evaluate_survey(survey: Survey, settings: Settings) -> Evaluation:
         return Measurement(before, rows, settings, positive, counts=survey.counts).evaluation()
     notes = overlap_note(survey.overlap)
     if survey.by_segment and rows.weight is not None:
-        notes.append("segments are not certified: that needs independent rows, and these have weights")
+        notes.append(
+            "segments are not certified: that needs independent rows, and these have weights"
+        )
         rows = replace(rows, by=None)
     # Segments and proofs are about what is used: the probabilities after calibration.
     plain = replace(rows, by=None)

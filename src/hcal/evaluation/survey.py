@@ -8,7 +8,6 @@ intervals are computed on the sample. Of rows in memory the sample is everything
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Self
 
 from hcal import leakage
@@ -134,6 +133,7 @@ class _Totals:
         """Add a block of rows."""
         plan = self.plan
         self.sample.update(block)
+        self.one_column.update(block)
         if plan.whole:
             return self
         labels = block.labels
@@ -147,7 +147,6 @@ class _Totals:
             self.fingerprint = leakage.merge_fingerprints(
                 self.fingerprint, leakage.fingerprint(_inputs(plan.calibrator, rows))
             )
-            self.one_column.update(rows)
             probs = calibrated
             labels = rows.labels
         if plan.certified:
@@ -202,6 +201,8 @@ def survey_rows(
 def _survey_of(totals: _Totals, calibrator: Any, *, certified: bool) -> Survey:
     """Return the survey that follows from the totals of all rows."""
     rows = totals.sample.rows()
+    record = getattr(calibrator, "fit_", None)
+    totals.one_column.check(None if record is None else record.score_range)
     n_rows = totals.sample.seen
     whole = len(rows) == n_rows
     sums = None if whole else totals.before
@@ -217,8 +218,6 @@ def _survey_of(totals: _Totals, calibrator: Any, *, certified: bool) -> Survey:
     if whole:
         fingerprint = leakage.fingerprint(_inputs(calibrator, rows))
         changed = _changed(raw, probs)
-    if sums is not None:
-        totals.one_column.check(calibrator.fit_.score_range)
     after = Side(probs, None if whole else totals.after)
     overlap = _overlap(calibrator, fingerprint)
     return Survey(

@@ -177,7 +177,7 @@ class MultipleChoiceCalibrator(Estimator):
         ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
         """
         if isinstance(scores, Rows):
-            return replace(scores, scores=log_softmax_options(scores.scores), kind="log_probs")
+            return replace(scores, scores=log_softmax_options(scores.x), kind="log_probs")
         known, _ = _pad(scores, None)
         return Rows.of(log_softmax_options(known), y, input="log_probs", **others)
 

@@ -15,7 +15,7 @@ from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
-from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, is_no_array, Preserves
+from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
 from hcal.methods.folds import split
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
