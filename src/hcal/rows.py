@@ -281,6 +281,11 @@ class Rows:
         return self.scores.astype(np.float64, copy=False)
 
     @property
+    def weights(self) -> Float64:
+        """How many rows each row stands for: the weights, or ones."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
     def total(self) -> float:
         """How many rows the rows stand for: the sum of the weights, or N."""
         return float(len(self)) if self.weight is None else float(self.weight.sum())

@@ -256,8 +256,8 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="or pass cross_fit=True"):
         hcal.report("platt", logits, y, tmp_path / "r.html")
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
+    source = hcal.io.batches(tmp_path / "rows.npz", rows=50)
     with pytest.raises(ValueError, match="needs all rows at once"):
-        source = hcal.io.batches(tmp_path / "rows.npz", rows=50)
         hcal.report(None, source, None, tmp_path / "r.html", cross_fit=True)
     with pytest.raises(TypeError, match=r"'batch_rows': since 0.4 .*hcal.io.batches"):
         hcal.report(None, logits, y, tmp_path / "r.html", batch_rows=50)  # type: ignore[call-arg]

@@ -155,7 +155,7 @@ def _new_calibrator(
         from hcal.methods import make_calibrator
 
         return make_calibrator(method or "pool", **params, input=data.kind)
-    from hcal.methods.multiple_choice import MultipleChoiceCalibrator
+    from hcal.language_models import MultipleChoiceCalibrator
 
     if unknown := sorted(set(params) - {"min_questions"}):
         raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")

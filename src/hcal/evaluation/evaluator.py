@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from hcal import inputs, leakage
+from hcal.class_names import check_classes, positive_number
 from hcal.evaluation.measurement import (
     Judged,
     Measurement,
     Settings,
     evaluate_rows,
     evaluate_survey,
-    positive_class,
     survey_source,
 )
 from hcal.evaluation.result import Evaluation
@@ -40,7 +40,7 @@ def evaluate(
     sample_weight: Any = None,
     input: inputs.InputKind | None = None,
     classes: Any = None,
-    positive: Any = 1,
+    positive: Any = None,
     calibration: Any = None,
     test: bool | None = None,
     resamples: int = 1000,
@@ -87,8 +87,9 @@ def evaluate(
     classes : sequence of K str or int, optional
         Names of the classes. ``y`` may then hold names, the sentences use them, and a frame whose columns have these
         names is put in their order.
-    positive : int or str
-        Of two classes, the number or name of the one whose probability is judged.
+    positive : int or str, optional
+        Of two classes, the number or name of the one whose probability is judged: the second by default. If the
+        names are integers, it is a name.
     calibration : array-like of shape (M, K), optional
         The rows that the calibrator was fitted on, in the same form as the predictions: hcal warns where some of them
         are among the rows to evaluate.
@@ -112,13 +113,13 @@ def evaluate(
         test=test,
         resamples=check_integer("resamples", resamples, 20),
         random_state=random_state,
-        positive=positive,
     )
     info = RowInfo(sample_weight, groups, by, classes)
     if hasattr(predictor, "predict_proba"):
         if baseline is not None:
             raise ValueError("after a calibrator the baseline is its own input: leave baseline out")
         source = source_of(scores, y, info, input="logits", calibrator=predictor)
+        settings = settings.judging(positive, source)
         return evaluate_survey(survey_source(source, settings, predictor), settings)
     if y is not None:
         raise TypeError(
@@ -126,9 +127,10 @@ def evaluate(
             "and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):
-        return _evaluate_sample(predictor, info, settings, baseline)
+        return _evaluate_sample(predictor, info, settings, positive, baseline)
     kind = input or "probs"
     source = source_of(predictor, scores, info, input=kind)
+    settings = settings.judging(positive, source)
     if baseline is None:
         evaluation = evaluate_survey(survey_source(source, settings), settings)
     else:
@@ -142,14 +144,15 @@ def evaluate(
 
 
 def _evaluate_sample(
-    sample: Sample, info: RowInfo, settings: Settings, baseline: Any
+    sample: Sample, info: RowInfo, settings: Settings, positive: Any, baseline: Any
 ) -> Evaluation:
-    """Return the evaluation of a sample that was checked before."""
-    info = replace(info, weight=sample.weight)
-    rows = info.rows(sample.data.probs, sample.y, "probs")
-    positive = positive_class(settings.positive, rows.names, rows.n_classes)
+    """Return the evaluation of a sample that was checked before; its labels are positions of classes."""
+    names = None if info.classes is None else check_classes(info.classes, sample.k)
+    info = replace(info, weight=sample.weight, classes=None)
+    rows = replace(info.rows(sample.data.probs, sample.y, "probs"), names=names)
+    settings = replace(settings, positive=positive_number(positive, names, sample.k))
     other = None if baseline is None else Judged(baseline)
-    return Measurement(Judged(sample), rows, settings, positive, other).evaluation()
+    return Measurement(Judged(sample), rows, settings, other).evaluation()
 
 
 def in_memory(source: RowSource, what: str) -> Rows:

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from hcal import leakage
 from hcal.certificates import Certificate, certify
 from hcal.certificates.certification import FEWEST_GROUPS, CertificateStream
-from hcal.class_names import class_title
+from hcal.class_names import class_title, positive_number
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.evaluation.survey import Side, Survey, survey_rows
@@ -32,7 +32,7 @@ from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapp
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.metrics.testing import calibration_test
 from hcal.numerics import FloatArray, IntArray
-from hcal.rows import ClassNames, Rows
+from hcal.rows import Rows
 
 #: The confidence of certificates where no intervals are asked for.
 DEFAULT_CONFIDENCE = 0.95
@@ -47,7 +47,11 @@ class Settings:
     test: bool | None = None
     resamples: int = 1000
     random_state: int = 0
-    positive: Any = 1
+    positive: int = 1  # the number of a class
+
+    def judging(self, positive: Any, source: RowSource) -> Settings:
+        """Return these settings for the positive one of two classes, by its number or name."""
+        return replace(self, positive=positive_number(positive, source.names, source.n_classes))
 
     @property
     def names(self) -> list[str]:
@@ -125,18 +129,17 @@ def survey_source(source: RowSource, settings: Settings, calibrator: Any = None)
         source,
         calibrator,
         streamed=settings.streamed,
-        positive=positive_class(settings.positive, source.names, source.n_classes),
+        positive=settings.positive,
         certified=settings.tested or source.segmented,
     )
 
 
 def evaluate_survey(survey: Survey, settings: Settings) -> Evaluation:
     """Return the evaluation of the rows of a survey; after calibration, with the one before it."""
-    positive = positive_class(settings.positive, survey.rows.names, survey.rows.n_classes)
     rows = survey.rows
-    before = judged(survey.before, rows, positive)
+    before = judged(survey.before, rows, settings.positive)
     if survey.after is None:
-        return Measurement(before, rows, settings, positive, counts=survey.counts).evaluation()
+        return Measurement(before, rows, settings, counts=survey.counts).evaluation()
     notes = overlap_note(survey.overlap)
     if survey.by_segment and rows.weight is not None:
         notes.append(
@@ -145,10 +148,9 @@ def evaluate_survey(survey: Survey, settings: Settings) -> Evaluation:
         rows = replace(rows, by=None)
     # Segments and proofs are about what is used: the probabilities after calibration.
     plain = replace(rows, by=None)
-    uncalibrated = Measurement(before, plain, replace(settings, test=False), positive)
-    calibrated = Measurement(
-        judged(survey.after, rows, positive), rows, settings, positive, before, survey.counts
-    )
+    uncalibrated = Measurement(before, plain, replace(settings, test=False))
+    after = judged(survey.after, rows, settings.positive)
+    calibrated = Measurement(after, rows, settings, before, survey.counts)
     evaluation = calibrated.evaluation()
     return replace(
         evaluation,
@@ -167,13 +169,11 @@ def evaluate_rows(
     rows: Rows, probs: FloatArray, settings: Settings, *, baseline: FloatArray | None = None
 ) -> Evaluation:
     """Return the evaluation of probabilities (N, K) of checked rows with labels, all of which are in memory."""
-    positive = positive_class(settings.positive, rows.names, rows.n_classes)
     other = None
     if baseline is not None:
-        other = judged(Side(baseline, None), rows, positive)
-    return Measurement(
-        judged(Side(probs, None), rows, positive), rows, settings, positive, other
-    ).evaluation()
+        other = judged(Side(baseline, None), rows, settings.positive)
+    final = judged(Side(probs, None), rows, settings.positive)
+    return Measurement(final, rows, settings, other).evaluation()
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,6 @@ class Measurement:
     judged: Judged
     rows: Rows
     settings: Settings
-    positive: int
     other: Judged | None = None
     counts: CertificateStream | None = None
 
@@ -251,9 +250,13 @@ class Measurement:
         if sample.k != 2:
             return None
         names = self.rows.names
-        name = f"class {self.positive}" if names is None else str(names[self.positive])
-        stated = sample.mean(sample.data.column(self.positive).astype(np.float64))
-        return PositiveRate(name, stated, sample.mean(1.0 * (sample.y == self.positive)))
+        name = (
+            f"class {self.settings.positive}"
+            if names is None
+            else str(names[self.settings.positive])
+        )
+        stated = sample.mean(sample.data.column(self.settings.positive).astype(np.float64))
+        return PositiveRate(name, stated, sample.mean(1.0 * (sample.y == self.settings.positive)))
 
     def _collapse(self) -> list[str]:
         return collapse_reasons(
@@ -294,6 +297,7 @@ class Measurement:
     def _certificate(self) -> Certificate:
         """Return the certificate of all rows, from their counts where they are not in memory."""
         names = self.rows.names
+        positive = self.settings.positive
         if self.counts is not None:
             return self.counts.result(self.settings.level, classes=names)
         certificate: Certificate = certify(
@@ -301,7 +305,8 @@ class Measurement:
             confidence=self.settings.level,
             groups=self.rows.groups,
             by=self.rows.by,
-            positive=self.positive,
+            # If the names are integers, an integer is a name.
+            positive=positive if names is None else names[positive],
             classes=names,
         )
         return certificate
@@ -321,7 +326,9 @@ class Measurement:
         vector = vector_test(sample, self.settings.random_state)
         panel = None
         if rate is not None and 0 < rate.observed < 1:
-            panel = clinical(sample, None, confidence=self.settings.level, positive=self.positive)
+            panel = clinical(
+                sample, None, confidence=self.settings.level, positive=self.settings.positive
+            )
         return replace(
             evaluation,
             test=top,
@@ -388,22 +395,6 @@ def _enough_groups(groups: IntArray, notes: list[str]) -> bool:
         f"nothing is proven: a proof needs at least {FEWEST_GROUPS} groups of rows, and groups= has {count}"
     )
     return False
-
-
-def positive_class(positive: Any, names: ClassNames | None, n_classes: int) -> int:
-    """Return the number of the positive class of two, from its number or its name; 1 with more classes.
-
-    >>> positive_class("well", ("well", "sick"), 2), positive_class(1, None, 2)
-    (0, 1)
-    """
-    if names is not None and positive in names:
-        return names.index(positive)
-    if n_classes == 2 and (isinstance(positive, str) or positive not in (0, 1)):
-        listed = "" if names is None else f", or one of {names[0]}, {names[1]}"
-        raise ValueError(
-            f"positive must be 0 or 1, the number of a class{listed}, got {positive!r}"
-        )
-    return int(positive) if n_classes == 2 else 1
 
 
 def overlap_note(overlap: leakage.Overlap | None) -> list[str]:

@@ -28,8 +28,8 @@ Models. ``write_model(path, header, arrays)`` and ``read_model(path)`` (:mod:`hc
 and arrays, and know nothing about methods. ``check_info`` checks what a header says about the fit, and
 ``Request.from_json`` how its rows were read.
 
-Language models. ``read`` also takes ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs`` and
-stated confidences; their parts are in :mod:`hcal.io.language_models`.
+Language models. ``read`` also takes ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs``, token
+log-probabilities of generated answers and stated confidences; :mod:`hcal.language_models` says what they mean.
 
 Errors are ValueError or OSError with one line that names the file and what to do, in Python and as an option.
 """

@@ -14,8 +14,8 @@ import numpy as np
 from hcal import inputs
 from hcal.class_names import ClassName
 from hcal.io.finding import files_of
-from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
+from hcal.io.records import is_answers
 from hcal.io.request import Part, Request
 from hcal.io.sources import RowSource
 from hcal.numerics import log_softmax_options
@@ -198,7 +198,7 @@ def batches(
     if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
         raise ValueError(f"rows must be a positive integer, got {rows!r}")
     request, paths = request or Request(), files_of(source)
-    if request.plain and is_questions(paths):
+    if is_answers(paths, request):
         raise ValueError(
             f"{paths[0].name}: answers of language models are read whole, not by blocks"
         )

@@ -24,9 +24,10 @@ from hcal.inputs import InputKind
 from hcal.io.files import check_memory, checksum, explained, open_regular
 from hcal.io.finding import TYPES, files_of, partition_values
 from hcal.io.formats import READERS, Block, Cut, check_mask
-from hcal.io.language_models import is_questions, read_questions
 from hcal.io.partitions import PartitionedRows
+from hcal.io.records import are_answers, is_answers
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
+from hcal.io.scale import Scale
 from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
@@ -263,15 +264,39 @@ def pieces_of(
         yield from pieces
 
 
+def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return columns of a file that need not hold scores, such as ids and their labels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
+    >>> _ = path.write_text("id,y\\n7,dog\\n8,cat\\n")
+    >>> read_columns(path, ["id", "y"])
+    {'id': array(['7', '8'], dtype='<U1'), 'y': array(['dog', 'cat'], dtype='<U3')}
+    """
+    with open_rows(path) as (rows, _):
+        for name in names:
+            if name not in rows.names:
+                raise ValueError(
+                    f"it has no {quoted(name)}; it holds: {listed(sorted(rows.names))}"
+                )
+        n_rows = rows.count(names)
+        check_memory(path.name, rows.n_bytes(names))
+        first = rows.cuts(names, n_rows + 1)[0]
+        blocks = list(rows.blocks(names, names, first, n_rows, n_rows + 1))
+        if not blocks:
+            raise ValueError("it has no rows")
+        return {name: np.concatenate([typed(block[name]) for block in blocks]) for name in names}
+
+
 def _read_labels(path: Path) -> NDArray[Any]:
     """Return the labels of a file that has one column only, or a column ``y``."""
     with open_rows(path) as (rows, _):
         if "y" not in rows.names and len(rows.names) != 1:
             raise ValueError(f"it has no 'y'; it holds: {listed(sorted(rows.names))}")
         name = "y" if "y" in rows.names else rows.names[0]
-        n_rows = rows.count([name])
-        blocks = rows.blocks([name], [name], rows.cuts([name], n_rows + 1)[0], n_rows, n_rows + 1)
-        y = np.concatenate([typed(block[name]) for block in blocks])
+    y = read_columns(path, [name])[name]
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 
@@ -399,8 +424,8 @@ def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArra
     if len(columns) > 1 and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-    if plan.kind == "probs" and request.unit == "percent":
-        return values / 100
+    if plan.kind == "probs" and request.unit not in (None, "fraction"):
+        return np.asarray(Scale.of(request.unit).shares(values))
     if (
         plan.kind == "probs"
         and values.size
@@ -451,8 +476,11 @@ def read(
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request, paths = request or Request(), files_of(path)
-    if request.plain and paths[0].suffix.lower() == ".jsonl" and is_questions(paths):
-        return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
+    if paths[0].suffix.lower() == ".jsonl" and is_answers(paths, request):
+        from hcal.language_models.files import read_answers
+
+        fields = read_answers(paths, request, keep=keep)
+        return DataFile(paths[0], part="", more=tuple(paths[1:]), **fields)
     reading, parts = (
         Reading(request, part, keep, None if order is None else tuple(order)),
         list[DataFile](),
@@ -491,4 +519,4 @@ def by_blocks(source: Any) -> bool:
     """Whether a source is several files whose rows are read by blocks; answers of language models are read whole."""
     paths = files_of(source)
     named = [Path(name) for name in (source if isinstance(source, list | tuple) else [source])]
-    return (len(paths) > 1 or paths != named) and not is_questions(paths)
+    return (len(paths) > 1 or paths != named) and not are_answers(paths)

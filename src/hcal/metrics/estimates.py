@@ -17,7 +17,7 @@ from scipy.special import expit, logit, ndtri
 
 from hcal.metrics.sample import Vector
 from hcal.numerics import Float64, IntArray
-from hcal.solvers import nll
+from hcal.solvers.regression import fit_logistic
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
 _CLIP: Final = 1e-8
@@ -167,8 +167,8 @@ def calibration_line(
     if no_slope(log_odds, happened):
         return np.nan, np.nan
     design = np.stack([np.ones_like(log_odds), log_odds], axis=1)
-    solved = nll.logistic(design, happened.astype(np.float64), weight)
-    return float(solved.theta[0]), float(solved.theta[1])
+    theta = fit_logistic(design, happened.astype(np.float64), weight).theta
+    return float(theta[0]), float(theta[1])
 
 
 def no_slope(log_odds: Vector, event: Any) -> str:
@@ -203,18 +203,18 @@ def regression(
     is divided by 1 − leverage, without which few rows look too certain (HC3: MacKinnon and White, 1985).
     """
     penalty = ridge * np.eye(design.shape[1])
-    solved = nll.logistic(design, rows.event, penalty=penalty / (2 * rows.n), offset=offset)
+    solved = fit_logistic(design, rows.event, penalty=penalty / 2, offset=offset)
     risk = expit(design @ solved.theta + offset)
     curvature = risk * (1 - risk)
-    by_model = np.linalg.pinv((design * curvature[:, None]).T @ design + penalty, hermitian=True)
 
+    by_model = solved.covariance
     leverage = np.einsum("nc,cd,nd->n", design, by_model, design) * curvature
     residual = (rows.event - risk) / (1 - np.minimum(leverage, 0.9))
     sums = rows.sums(design * residual[:, None])
     middle = sums.T @ sums
     if rows.groups is not None:
         middle *= len(sums) / (len(sums) - 1)
-    return Regression(solved.theta, np.asarray(by_model), by_model @ middle @ by_model)
+    return Regression(solved.theta, by_model, by_model @ middle @ by_model)
 
 
 def in_the_large(rows: Outcome) -> Estimate:

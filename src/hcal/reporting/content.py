@@ -8,16 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from hcal.class_names import positive_number
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
-from hcal.evaluation.measurement import (
-    Settings,
-    evaluate_rows,
-    evaluate_survey,
-    positive_class,
-    survey_source,
-)
+from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
 from hcal.evaluation.survey import Side, Survey
 from hcal.fit_record import FitRecord, effective_rows
 from hcal.inputs import InputKind, check_confidence
@@ -209,7 +204,7 @@ def measure_report(
     classes: Any = None,
     source: Source | None = None,
     confidence: float = 0.95,
-    positive: Any = 1,
+    positive: Any = None,
     groups: Any = None,
     by: Any = None,
     threshold: float | Sequence[float] = (),
@@ -281,7 +276,7 @@ def _options(
     """Return what the reader asked for, checked."""
     return ReportOptions(
         confidence=check_confidence(confidence),
-        positive=positive_class(positive, names, n_classes),
+        positive=positive_number(positive, names, n_classes),
         threshold=tuple(np.atleast_1d(threshold).tolist()),
         cost=_checked_cost(cost),
     )

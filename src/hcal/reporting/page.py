@@ -40,7 +40,7 @@ def report(
     classes: Any = None,
     by: Any = None,
     groups: Any = None,
-    positive: Any = 1,
+    positive: Any = None,
     confidence: float = 0.95,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
@@ -70,8 +70,9 @@ def report(
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other (a patient, a user): intervals and proofs count whole groups, of
         which a proof needs at least 20. With files, ``by`` and ``groups`` are names of columns.
-    positive : int or str
-        The positive class of two, by its number or name.
+    positive : int or str, optional
+        The positive class of two, by its number or name; the second by default. If the names are integers, it is
+        a name.
     confidence : float
         Level of intervals and bands.
     threshold : float or sequence of float
