@@ -22,6 +22,9 @@ PREFIX: Final = re.compile(
 LONGEST_NAME: Final = 1_000
 #: Texts that mean "no label", unless a class has that name.
 MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
+#: An array of texts takes at most so many bytes, unless less than this multiple of its texts is padding.
+_MOST_TEXT: Final = 2 * 2**30
+_MOST_PADDING: Final = 16
 
 
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
@@ -186,7 +189,19 @@ def typed(cells: Any) -> NDArray[Any]:
     if all(isinstance(c, int | float | None) for c in cells):
         found = np.array([np.nan if c is None else c for c in cells])
         return found.astype(np.int64) if found.dtype.kind == "b" else found
-    return np.array(["" if c is None else str(c).strip() for c in cells], dtype=np.str_)
+    texts = ["" if c is None else str(c).strip() for c in cells]
+    _check_padding(texts)
+    return np.array(texts, dtype=np.str_)
+
+
+def _check_padding(texts: Sequence[str]) -> None:
+    """Refuse texts of which a few are so long that an array of all, each as long as the longest, would not fit."""
+    longest = max(map(len, texts), default=0)
+    n_bytes = 4 * longest * len(texts)
+    if n_bytes > _MOST_TEXT and n_bytes > _MOST_PADDING * 4 * sum(map(len, texts)):
+        raise ValueError(
+            f"{len(texts):,} labels, ids or groups of which one has {longest:,} characters: shorten it"
+        )
 
 
 def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
