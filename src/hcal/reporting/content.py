@@ -14,7 +14,7 @@ from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
 from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
 from hcal.evaluation.survey import Side, Survey
-from hcal.fit_record import FitRecord, effective_rows
+from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.inputs import InputKind, check_confidence
 from hcal.io.doors import RowInfo, source_of
 from hcal.methods import Calibrator
@@ -251,6 +251,8 @@ def measure_report(
         )
     if isinstance(calibrator, str):
         raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
+    if calibrator is not None:
+        refuse_other_kind_of(calibrator, input)
     data = source_of(scores, y, info, input=kind, calibrator=calibrator)
     options = _options(data.names, data.n_classes, confidence, positive, threshold, cost)
     survey = survey_source(data, _headline_settings(options), calibrator=calibrator)
