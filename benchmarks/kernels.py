@@ -31,7 +31,7 @@ LINES = {
         "train_gpu",
         True,
     ),
-    "default, predict 5000 x 100": ("hcal.pool._compiled", "predict", False),
+    "default, predict 5000 x 100": ("hcal.pool._numba", "predict", False),
 }
 
 

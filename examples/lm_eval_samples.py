@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.io.language_models import read_lm_eval
-from hcal.methods.multiple_choice import MultipleChoiceCalibrator
+from hcal.language_models import MultipleChoiceCalibrator, read_lm_eval
 
 
 def write_samples(path: Path, n: int, options: int, seed: int) -> None:

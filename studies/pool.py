@@ -22,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ import numpy as np
 import hcal
 from hcal.io.files import atomic_path
 from hcal.numerics import softmax
-from hcal.pool import binary, members
 from hcal.pool import map as maps
+from hcal.pool import members, pooling, two_classes, weighing
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
@@ -238,12 +238,20 @@ def boards(args: argparse.Namespace) -> None:
 # -- ablation -----------------------------------------------------------------------------------------
 
 
+MODULES = {
+    "maps": maps,
+    "members": members,
+    "pooling": pooling,
+    "two_classes": two_classes,
+    "weighing": weighing,
+}
+
+
 @contextmanager
 def changed(**values: Any) -> Iterator[None]:
     """Set constants and functions of the pool, given as ``module__name``, for a while."""
-    modules = {"members": members, "maps": maps, "binary": binary}
     places = [
-        (modules[key.split("__", 1)[0]], key.split("__", 1)[1], value)
+        (MODULES[key.split("__", 1)[0]], key.split("__", 1)[1], value)
         for key, value in values.items()
     ]
     old = [(module, name, getattr(module, name)) for module, name, _ in places]
@@ -256,29 +264,26 @@ def changed(**values: Any) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def without_member(number: int) -> Callable[..., np.ndarray]:
-    """Return the weighing of members with one left out."""
-    weigh = members.pool_weights
+def without_member(number: int) -> Row:
+    """Return how the weighing of members is changed so that one gets no weight."""
 
-    def weights(
-        log_p: np.ndarray, y: Any, weight: Any, center: np.ndarray, ridge: float
-    ) -> np.ndarray:
-        kept = [i for i in range(len(log_p)) if i != number]
-        out = np.zeros(len(log_p))
-        out[kept] = weigh(
-            log_p[kept], y, weight, center[kept] / max(float(center[kept].sum()), 1e-9), ridge
-        )
+    def weights(left_out: np.ndarray, rows: Any, shrinkage: Any) -> np.ndarray:
+        others = [i for i in range(left_out.shape[2]) if i != number]
+        out = np.zeros(left_out.shape[2])
+        out[others] = weighing.weigh(left_out[:, :, others], rows, shrinkage)
         return out
 
-    return weights
+    return {"pooling__weigh": weights, "two_classes__weigh": weights}
 
 
 def _flat(margin: np.ndarray) -> np.ndarray:
     return np.zeros((len(margin), 1))
 
 
-def _no_curve(*args: Any) -> maps.Curve:
-    return maps.Curve(low=np.array(0.0), high=np.array(0.0), knots=np.zeros(0), weights=np.zeros(2))
+def _no_curve(*args: Any) -> maps.TopCurve:
+    zero = np.array(0.0)
+    flat = maps.Curve(low=zero, high=zero, knots=np.zeros(0), weights=np.zeros(2))
+    return maps.TopCurve(curve=flat, by_spread=zero)
 
 
 _NO_SPREAD = {"maps__log_mean_margin": _flat}
@@ -286,30 +291,21 @@ _NO_SPREAD = {"maps__log_mean_margin": _flat}
 
 def parts() -> dict[str, Row]:
     """Return every part that can be left out, and how."""
-    drop = {i: without_member(i) for i in range(3)}
     return {
         "full": {},
-        "without temperature": {"members__pool_weights": drop[0], "binary__pool_weights": drop[0]},
-        "without top-versus-rest / quadratic": {
-            "members__pool_weights": drop[1],
-            "binary__pool_weights": drop[1],
-        },
-        "without matrix / spline": {
-            "members__pool_weights": drop[2],
-            "binary__pool_weights": drop[2],
-        },
-        "without the last curve": {"members__last_curve": _no_curve},
-        "one slope below the top": {"maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
+        "without temperature": without_member(0),
+        "without top-versus-rest / quadratic": without_member(1),
+        "without matrix / spline": without_member(2),
+        "without the last curve": {"pooling__correct_top": _no_curve},
+        "one slope below the top": {"maps__BENDS": (1e9,) * 6},
         "three bends instead of six": {"maps__BENDS": (2.0, 5.0, 10.0, 1e9, 1e9, 1e9)},
-        "no slope by spread": _NO_SPREAD,
-        "no class terms in top-versus-rest": {"members__CLASS_RIDGE": 1e12},
-        "no runner-up": {"maps__runner_up": _flat},
-        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01},
+        "nothing by spread": _NO_SPREAD,
+        "no caution": {"members__CAUTION": 0.01, "weighing__CAUTION": 0.01},
     }
 
 
 def ablation(args: argparse.Namespace) -> None:
-    sys.modules["hcal.pool._compiled"] = None  # type: ignore[assignment]  # parts change in the formula alone
+    sys.modules["hcal.pool._numba"] = None  # type: ignore[assignment]  # parts change in the formula alone
     rows: list[Row] = []
     for name, how in parts().items():
         with changed(**how):
@@ -325,26 +321,24 @@ def ablation(args: argparse.Namespace) -> None:
 
 #: Every constant of the pool that data could choose, with half and twice its value beside it.
 CONSTANTS = {
-    "caution": ("members__CAUTION", "binary__CAUTION"),
-    "ridge of coefficients": ("members__RIDGE", "binary__RIDGE"),
-    "ridge of constants": ("members__CONSTANT_RIDGE", "binary__CONSTANT_RIDGE"),
-    "ridge of class terms": ("members__CLASS_RIDGE",),
+    "caution": ("members__CAUTION", "weighing__CAUTION"),
+    "ridge of coefficients": ("members__RIDGE", "pooling__RIDGE", "two_classes__RIDGE"),
+    "ridge of constants": ("members__CONSTANT_RIDGE", "two_classes__CONSTANT_RIDGE"),
     "ridge of the matrix": ("members__MATRIX_RIDGE",),
-    "tie": ("maps__TIE",),
-    "knots of a curve": ("members__HINGES",),
-    "knots of two classes": ("binary__KNOTS",),
+    "tie": ("maps__TIE", "pooling__TIE"),
+    "knots of a curve": ("members__KNOTS", "pooling__KNOTS"),
+    "knots of two classes": ("two_classes__KNOTS",),
 }
 FACTORS = (0.5, 1.0, 2.0)
 
 
 def scaled(**factors: float) -> Row:
     """Return the constants of the pool, some of them times a factor, as :func:`changed` takes them."""
-    modules = {"members": members, "maps": maps, "binary": binary}
     out = {}
     for name, factor in factors.items():
         for place in CONSTANTS[name]:
             module, constant = place.split("__", 1)
-            old = getattr(modules[module], constant)
+            old = getattr(MODULES[module], constant)
             out[place] = type(old)(np.multiply(old, factor).tolist())
     return out
 

@@ -27,10 +27,12 @@ def steps() -> list[tuple[str, np.ndarray]]:
     learned = hcal.PooledCalibrator(preserve="accuracy").fit(z, y).map_
     assert isinstance(learned, maps.PoolMap)
     row = np.array([[4.0, 3.5, 1.0, -1.0]])
-    margin, shares = learned.margins(row)
-    members = learned.members(margin, shares)
+    margin = learned.margins(row)
+    spread = learned.margins.spread_of(margin)
+    shares = learned.margins.shares(margin)
+    members = learned.members(margin, shares, spread)
     pooled = learned.pooled(members)
-    top, rest = maps.split_top(pooled, shares)
+    correction = learned.last(maps.top_odds(pooled, shares), spread)
     return [
         ("the model", softmax(row)[0]),
         *zip(
@@ -39,7 +41,7 @@ def steps() -> list[tuple[str, np.ndarray]]:
             strict=True,
         ),
         ("product", softmax(pooled)[0]),
-        ("one curve", softmax(pooled + shares * learned.last(top - rest))[0]),
+        ("one curve", softmax(pooled + shares * correction)[0]),
         ("class kept", np.exp(learned(row))[0]),
     ]
 

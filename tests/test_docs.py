@@ -202,7 +202,15 @@ def test_every_public_name_has_a_page_and_no_other() -> None:
     for name in listed:
         assert not any(part.startswith("_") for part in name.split(".")), name
 
-    modules = {"h_calibration", "integrations", "maps", "methods", "metrics", "__version__"}
+    modules = {
+        "h_calibration",
+        "integrations",
+        "language_models",
+        "maps",
+        "methods",
+        "metrics",
+        "__version__",
+    }
     assert set(hcal.__all__) - modules <= set(listed)
     assert {f"metrics.{name}" for name in hcal.metrics.__all__} - {
         f"metrics.{name}" for name in NOT_IN_THE_REFERENCE

@@ -102,3 +102,24 @@ def test_rows_whose_index_has_another_order_are_refused() -> None:
     labels = pd.Series(POSITIONS)
     with pytest.raises(ValueError, match="index of the scores in another order"):
         nll(PROBS, labels.sample(frac=1, random_state=0))
+
+
+def test_integer_names_of_classes_are_names_everywhere() -> None:
+    """Names 1 and 0 say that the first column is class 1; they were taken for positions by tests and proofs."""
+    probs = hcal.softmax(synthetic(400, 2, seed=3)[0])
+    y = synthetic(400, 2, seed=3)[1]
+    named = {"classes": ["b", "a"]}
+    numbered = {"classes": [1, 0]}
+    turned = np.array([1, 0])[y]
+    for options in ({"test": True, "metrics": ["ece_ew"]}, {"by": np.arange(400) % 2}):
+        text = hcal.evaluate(probs, np.array(["b", "a"])[y], positive="a", **named, **options)
+        number = hcal.evaluate(probs, turned, positive=0, **numbered, **options)
+        assert number["ece_ew"] == text["ece_ew"]
+        assert number.certificate is not None
+        assert text.certificate is not None
+        assert number.certificate.smooth == text.certificate.smooth
+        assert number.certificate.headline.observed == text.certificate.headline.observed
+    default = hcal.certify(probs, turned, **numbered)
+    assert default.headline.observed == pytest.approx(np.mean(y == 1))
+    with pytest.raises(ValueError, match="positive must be one of 3, 7, got 1"):
+        hcal.evaluate(probs, np.array([3, 7])[y], classes=[3, 7], positive=1)

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import hcal
-from hcal.methods.multiple_choice import MultipleChoiceCalibrator
+from hcal.language_models import MultipleChoiceCalibrator
 
 rng = np.random.default_rng(0)
 evidence = rng.normal(size=(6000, 4)) * 1.4

@@ -46,7 +46,8 @@ scores, y, month = rows[:, 0], rows[:, 1].astype(int), rows[:, 2].astype(int)
 # ``predict_proba`` adds a step to the graph and computes nothing yet.
 
 known = slice(0, 2 * ROWS)
-calibrator = hcal_dask.fit(hcal.PooledCalibrator(), scores[known], y[known])
+months = hcal_dask.rows(scores[known], y[known], input="logits")
+calibrator = hcal.PooledCalibrator().fit(months)
 probs = hcal_dask.predict_proba(calibrator, scores)
 
 result = hcal_dask.evaluate(probs, y, ["ece_ew", "nll"]).result()

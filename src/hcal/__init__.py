@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hcal._version import __version__
+from hcal.renamed import GONE
 
 if TYPE_CHECKING:
     from hcal import h_calibration, integrations, maps, methods, metrics
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.methods import CalibrationWarning, list_calibrators, make_calibrator, register
-    from hcal.methods.batches import fit_batches
     from hcal.methods.files import load, save
     from hcal.methods.multilabel import MultilabelCalibrator
     from hcal.metrics import list_metrics, register_metric
@@ -65,9 +65,9 @@ __all__ = [
     "evaluate",
     "export",
     "export_onnx",
-    "fit_batches",
     "h_calibration",
     "integrations",
+    "language_models",
     "list_calibrators",
     "list_metrics",
     "load",
@@ -91,13 +91,13 @@ _HOMES = {
         "certificates",
         "h_calibration",
         "integrations",
+        "language_models",
         "maps",
         "methods",
         "metrics",
         "reporting",
     ),
     "hcal.methods": ("CalibrationWarning", "list_calibrators", "make_calibrator", "register"),
-    "hcal.methods.batches": ("fit_batches",),
     "hcal.methods.files": ("load", "save"),
     "hcal.h_calibration.calibrator": ("HCalibrator",),
     "hcal.methods.multilabel": ("MultilabelCalibrator",),
@@ -123,6 +123,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name in GONE:
+        raise AttributeError(f"hcal.{name} is gone: since 0.4 it is {GONE[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'hcal' has no attribute {name!r}")
     if _HOME[name] == "hcal":

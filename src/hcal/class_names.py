@@ -117,6 +117,29 @@ def class_title(k: int, names: Sequence[ClassName] | None) -> str:
     return f"class {k if names is None else names[k]}"
 
 
+def positive_number(positive: Any, names: Sequence[ClassName] | None, n_classes: int) -> int:
+    """Return the number of the positive class of two, from its name or its number; 1 with more classes.
+
+    None is the second class. If the names are integers, an integer is a name, as it is among labels.
+
+    >>> positive_number("well", ["well", "sick"], 2), positive_number(None, [2, 1], 2)
+    (0, 1)
+    >>> positive_number(1, [2, 1], 2), positive_number(1, [1, 2], 2)
+    (1, 0)
+    """
+    if n_classes != 2 or positive is None:
+        return 1
+    if names is not None and positive in names and type(positive) is not bool:
+        return list(names).index(positive)
+    numbers = names is None or isinstance(names[0], str)
+    if not numbers or isinstance(positive, bool | str) or positive not in (0, 1):
+        known = "0 or 1, the number of a class" if numbers else ""
+        named = "" if names is None else f"one of {names[0]}, {names[1]}"
+        listed = ", or ".join(text for text in (known, named) if text)
+        raise ValueError(f"positive must be {listed}, got {positive!r}")
+    return int(positive)
+
+
 def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
     """Return a sentence with the names of classes in place of their numbers.
 

@@ -16,7 +16,8 @@ from hcal.class_names import check_classes
 from hcal.frames import ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64
-from hcal.rows import ClassNames, Rows, Segments
+from hcal.row_segments import Segments
+from hcal.rows import ClassNames, Rows
 
 #: A score of the calibration rows by its name.
 Scores = dict[str, float]

@@ -394,14 +394,21 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     >>> check_groups(["a", "b", "a"], 3)
     array([0, 1, 0])
     """
-    if groups is None:
-        return None
-    names = check_names(groups, n_rows, "groups")
+    return None if groups is None else numbered_groups(groups, n_rows)[0]
+
+
+def numbered_groups(groups: Any, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
+    """Check group names (N,), and return the number 0..G−1 of each row's group, and the G names.
+
+    >>> numbered_groups(["b", "a", "b"], 3)
+    (array([1, 0, 1]), array(['a', 'b'], dtype='<U1'))
+    """
+    values = check_names(groups, n_rows, "groups")
     try:
-        numbers = np.unique(names, return_inverse=True)[1]
+        names, numbers = np.unique(values, return_inverse=True)
     except TypeError:  # texts beside numbers have no order
-        numbers = np.unique(names.astype(np.str_), return_inverse=True)[1]
-    return numbers.astype(np.int64)
+        names, numbers = np.unique(values.astype(np.str_), return_inverse=True)
+    return numbers.astype(np.int64), names
 
 
 def check_names(names: Any, n_rows: int, what: str) -> NDArray[Any]:

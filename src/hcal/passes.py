@@ -10,7 +10,8 @@ work in this process (``map``), in other processes (:class:`Processes`) or on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import tee
 from typing import Any, Protocol, TypeVar
 
 S = TypeVar("S")
@@ -86,7 +87,7 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
 
 def add_up(
     function: Callable[[Any], P],
-    pieces: Sequence[Any],
+    pieces: Iterable[Any],
     empty: Callable[[], P],
     runner: Runner | None,
     advance: Advance,
@@ -97,7 +98,8 @@ def add_up(
     piece with its number of rows.
     """
     whole = empty()
-    for piece, part in zip(pieces, (runner or map)(function, pieces), strict=True):
+    sizes, work = tee(pieces)
+    for piece, part in zip(sizes, (runner or map)(function, work), strict=True):
         whole.merge(part)
         if advance is not None:
             advance(len(piece))

@@ -1,10 +1,15 @@
-"""Arguments that had another name before 0.4: a call that still uses it is told the new one."""
+"""Names of versions before 0.4: a call that still uses one is told the new one."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
+
+#: Functions of earlier versions, and what to call instead.
+GONE = {
+    "fit_batches": "calibrator.fit(source), with files, blocks of hcal.rows.Rows, or hcal.integrations.dask.rows(…)"
+}
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

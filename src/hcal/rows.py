@@ -6,9 +6,7 @@ groups and the kind of the scores reach whoever computes with them.
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -18,17 +16,15 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import ColumnName, Origin, columns_by_name, index_of, restore, to_numpy
+from hcal.frames import ColumnName, Origin, index_of, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
+from hcal.row_segments import UNNAMED as UNNAMED
+from hcal.row_segments import Segments as Segments
+from hcal.row_segments import coded_texts
 from hcal.text import one_line
 
 ClassNames = tuple[ClassName, ...]
-#: The title of segments whose column has no name.
-UNNAMED = "segment"
-#: A number without a fraction, and a date with the time 00:00, as texts.
-_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
-_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(?::00(?:\.0+)?)?")
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
 
@@ -54,59 +50,6 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True)
-class Segments:
-    """The segment of each row: a country, a tenant, a task.
-
-    Attributes
-    ----------
-    codes : array of int of shape (N,)
-        Positions in ``names``.
-    names : tuple of S str
-        In ascending order; the values of several columns are joined with " · ".
-    title : str
-        The names of the columns, or "segment".
-    """
-
-    codes: IntArray
-    names: tuple[str, ...]
-    title: str = UNNAMED
-
-    @classmethod
-    def of(cls, by: Any, n_rows: int) -> Segments:
-        """Return the segments of one or several columns; a row without a value is refused.
-
-        >>> Segments.of(["DE", "FR", "DE"], 3)
-        Segments(codes=array([0, 1, 0]), names=('DE', 'FR'), title='segment')
-        """
-        if isinstance(by, Segments):
-            return by
-        if isinstance(by, dict):
-            columns = {str(title): values for title, values in by.items()}
-        else:
-            columns = _columns_of(by)
-        codes = np.zeros(n_rows, dtype=np.int64)
-        texts = [""]
-        for values in columns.values():
-            column = _coded(inputs.check_names(values, n_rows, "by"))
-            pairs, codes = np.unique(codes * len(column.texts) + column.codes, return_inverse=True)
-            heads, tails = np.divmod(pairs, len(column.texts))
-            texts = [
-                _joined(texts[head], column.texts[tail])
-                for head, tail in zip(heads.tolist(), tails.tolist(), strict=True)
-            ]
-        # Different values may have one text, such as 1 and "1".
-        names, places = np.unique(np.array(texts, dtype=np.str_), return_inverse=True)
-        return cls(places[codes].astype(np.int64), tuple(names.tolist()), " · ".join(columns))
-
-    def __getitem__(self, index: Any) -> Segments:
-        return replace(self, codes=self.codes[index])
-
-    def rows_of(self, code: int) -> IntArray:
-        """Return the numbers of the rows of one segment."""
-        return np.flatnonzero(self.codes == code)
-
-
-@dataclass(frozen=True)
 class Rows:
     """Checked scores of rows and all that belongs to them.
 
@@ -122,6 +65,8 @@ class Rows:
         How many rows each row stands for.
     groups : array of int of shape (N,), optional
         Rows of one group depend on each other.
+    group_names : array of shape (G,), optional
+        What the source calls the groups: by its name a group is recognised in another block of rows.
     by : Segments, optional
         The segment of each row.
     ids : array of shape (N,), optional
@@ -135,6 +80,8 @@ class Rows:
         The number of the first row in its source, for messages.
     one_column : bool
         Whether there was one score a row, of class 1.
+    source_rows : int, optional
+        Where these rows are a sample: how many rows the source has.
 
     Examples
     --------
@@ -148,6 +95,7 @@ class Rows:
     y: IntArray | None = None
     weight: Float64 | None = None
     groups: IntArray | None = None
+    group_names: NDArray[Any] | None = None
     by: Segments | None = None
     ids: NDArray[Any] | None = None
     names: ClassNames | None = None
@@ -155,6 +103,7 @@ class Rows:
     origin: Origin | None = None
     start: int = 0
     one_column: bool = False
+    source_rows: int | None = None
 
     @classmethod
     def of(
@@ -202,11 +151,15 @@ class Rows:
             labels = None
             if y is not None:
                 labels = inputs.check_labels(encode(y, rows.names), n_rows, rows.n_classes)
+            members = group_names = None
+            if groups is not None:
+                members, group_names = inputs.numbered_groups(groups, n_rows)
             return replace(
                 rows,
                 y=labels,
                 weight=inputs.check_weight(weight, n_rows),
-                groups=inputs.check_groups(groups, n_rows),
+                groups=members,
+                group_names=group_names,
                 by=None if by is None else Segments.of(by, n_rows),
                 ids=None if ids is None else inputs.check_names(ids, n_rows, "ids"),
             )
@@ -279,6 +232,32 @@ class Rows:
             )
         return other
 
+    @classmethod
+    def joined(cls, blocks: Sequence[Rows]) -> Rows:
+        """Return the rows of several blocks of one source, one after the other.
+
+        A group, or a segment, that has rows in several blocks is recognised by its name.
+
+        >>> blocks = [Rows.of([[0.0, 1.0]], input="logits", groups=[name]) for name in ("b", "a", "b")]
+        >>> Rows.joined(blocks).groups
+        array([1, 0, 1])
+        """
+        first = blocks[0]
+        _refuse_differences(blocks)
+        groups = _joined_groups(blocks)
+        segments = [block.by for block in blocks if block.by is not None]
+        return replace(
+            first,
+            scores=np.concatenate([block.scores for block in blocks]),
+            y=_end_to_end(block.y for block in blocks),
+            weight=_end_to_end(block.weight for block in blocks),
+            groups=groups,
+            group_names=None,
+            by=Segments.joined(segments) if segments else None,
+            ids=_end_to_end(block.ids for block in blocks),
+            origin=None,
+        )
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -300,6 +279,11 @@ class Rows:
         return self.scores.astype(np.float64, copy=False)
 
     @property
+    def weights(self) -> Float64:
+        """How many rows each row stands for: the weights, or ones."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
     def total(self) -> float:
         """How many rows the rows stand for: the sum of the weights, or N."""
         return float(len(self)) if self.weight is None else float(self.weight.sum())
@@ -311,6 +295,26 @@ class Rows:
             return None
         score = self.scores[:, 1] - self.scores[:, 0]
         return float(score.min()), float(score.max())
+
+    def in_order_of(self, fit: Layout, kind: InputKind) -> Rows:
+        """Return these rows with their columns in the order of a fit, by name; another kind of scores is refused."""
+        if self.kind != kind:
+            raise ValueError(f"the rows hold {self.kind}, but the calibrator takes input={kind!r}")
+        if self.n_classes != fit.n_classes:
+            raise ValueError(
+                f"the rows have {self.n_classes} classes, and the calibrator was fitted on {fit.n_classes}"
+            )
+        titles = self.names or self.columns
+        order = None
+        if titles is not None:
+            order = _order(titles, fit.names, fit.columns, refuse=self.names is not None)
+        if order is None or order == list(range(self.n_classes)):
+            return replace(self, names=fit.names)
+        labels = None if self.y is None else np.argsort(order)[self.y].astype(np.int64)
+        columns = None if self.columns is None else tuple(self.columns[k] for k in order)
+        return replace(
+            self, scores=self.scores[:, order], y=labels, names=fit.names, columns=columns
+        )
 
     def restored(self, probs: FloatArray) -> Any:
         """Return probabilities (N, K) of these rows in the library, device and float width of what was passed in."""
@@ -519,68 +523,51 @@ def _listed(names: Sequence[ColumnName]) -> str:
 # -- parts ----------------------------------------------------------------------------------------
 
 
+def _refuse_differences(blocks: Sequence[Rows]) -> None:
+    """Refuse to join blocks with other classes, kinds or columns beside the scores than the first."""
+    first = _form(blocks[0])
+    for block in blocks:
+        if _form(block) != first:
+            raise ValueError(
+                f"blocks of rows differ: the first has {first}, and that from row {block.start:,} on has "
+                f"{_form(block)}; all need the same"
+            )
+
+
+def _form(block: Rows) -> str:
+    """Return in words what belongs to the rows of a block."""
+    beside = {"labels": block.y, "weights": block.weight, "groups": block.groups}
+    words = [name for name, values in beside.items() if values is not None]
+    if block.by is not None:
+        words.append(f"segments by {block.by.title}")
+    names = "" if block.names is None else f" ({_listed(block.names)})"
+    return ", ".join([f"{block.kind} of {block.n_classes} classes{names}", *words])
+
+
+def _end_to_end(columns: Iterable[NDArray[Any] | None]) -> Any:
+    """Return the columns end to end; None where there are none."""
+    arrays = [column for column in columns if column is not None]
+    return np.concatenate(arrays) if arrays else None
+
+
+def _joined_groups(blocks: Sequence[Rows]) -> IntArray | None:
+    """Return the number of each row's group, where one name is one group in all blocks."""
+    names = [_group_names(block) for block in blocks if block.groups is not None]
+    if not names:
+        return None
+    return np.unique(np.concatenate(names), return_inverse=True)[1].astype(np.int64)
+
+
+def _group_names(block: Rows) -> NDArray[Any]:
+    """Return the name of each row's group, as text."""
+    assert block.groups is not None
+    names = block.groups if block.group_names is None else block.group_names[block.groups]
+    coded = coded_texts(names)
+    return np.array(coded.texts)[coded.codes]
+
+
 def _some(values: NDArray[Any] | None, index: Any) -> Any:
     return None if values is None else values[index]
-
-
-def _columns_of(by: Any) -> dict[str, Any]:
-    """Return the columns of a frame or of an array by their titles."""
-    named = columns_by_name(by, "by")
-    if named is not None:
-        return named
-    array, _ = to_numpy(by, "by")
-    if array.ndim != 2:
-        title = getattr(by, "name", None)
-        return {title if isinstance(title, str) and title else UNNAMED: by}
-    return {f"{UNNAMED} {k}": array[:, k] for k in range(array.shape[1])}
-
-
-@dataclass(frozen=True)
-class _Coded:
-    """The values of a column: their number (N,) in a list of texts."""
-
-    codes: IntArray
-    texts: list[str]
-
-
-def _coded(values: NDArray[Any]) -> _Coded:
-    """Return the segments of one column as numbers and texts."""
-    if values.dtype.kind in "mM":
-        # From nanoseconds numpy makes integers, and from microseconds dates.
-        values = values.astype(f"{values.dtype.kind}8[us]")
-    if values.dtype.kind in "biuf":
-        distinct, codes = np.unique(values, return_inverse=True)
-        return _Coded(codes.astype(np.int64), [segment_text(value) for value in distinct])
-    numbers: dict[Any, int] = {}
-    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values.tolist()])
-    return _Coded(codes.astype(np.int64), [segment_text(value) for value in numbers])
-
-
-def segment_text(value: Any) -> str:
-    """Return the name of a segment, which is the same whatever library or file the value comes from.
-
-    Whole numbers have no point, midnight is a date, and spaces around a text do not count.
-
-    >>> [segment_text(value) for value in (2.0, "2.0", np.float32(0.1), True, " DE ")]
-    ['2', '2', '0.1', 'True', 'DE']
-    >>> segment_text(np.datetime64("2024-05-01").item()), segment_text("2024-05-01 00:00:00")
-    ('2024-05-01', '2024-05-01')
-    """
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="replace")
-    text = unicodedata.normalize("NFC", str(value)).strip()
-    if isinstance(value, bool | np.bool_):
-        return text
-    if text.casefold() in ("true", "false"):
-        return text.capitalize()
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    whole = _WHOLE_NUMBER.fullmatch(text) or _MIDNIGHT.fullmatch(text)
-    return whole[1] if whole else text
-
-
-def _joined(head: str, tail: str) -> str:
-    return f"{head} · {tail}" if head else tail
 
 
 def _refuse_other_index(origin: Origin | None, others: dict[str, Any]) -> None:

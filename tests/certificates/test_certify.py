@@ -188,7 +188,7 @@ def test_classes_are_called_by_their_names() -> None:
     assert "class McIntosh" in str(streamed)
     with pytest.raises(ValueError, match="classes has 2 names for 3"):
         hcal.certify(p, y, classes=names[:2])
-    with pytest.raises(ValueError, match="or one of their names, got 'ill'"):
+    with pytest.raises(ValueError, match="or one of well, sick, got 'ill'"):
         hcal.certify(
             p[:, :2] / p[:, :2].sum(1, keepdims=True), y % 2, classes=names[:2], positive="ill"
         )
@@ -245,7 +245,7 @@ def test_two_classes_are_spoken_of_by_the_positive_ones_name_and_tolerance() -> 
     )
     # The sum by parts starts at the other end: the bounds differ by less than the band is wide.
     assert other.smooth == pytest.approx(one.smooth, rel=0.1)
-    with pytest.raises(ValueError, match="positive must be class 0 or 1"):
+    with pytest.raises(ValueError, match="positive must be 0 or 1"):
         hcal.certify(p, y, positive=2)
 
 

@@ -380,7 +380,7 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
         ),
         (
             lambda: hcal.save(wrapped, tmp_path / "m.hcal"),
-            "CalibratedClassifier: save its calibrator_",
+            "CalibratedClassifier: save it with joblib or skops",
         ),
         (
             lambda: hcal.reliability(two, y, binning="corp")[1],

@@ -137,7 +137,8 @@ def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
 def test_a_fit_on_blocks_is_the_fit_in_memory(method: str, client: Any, tmp_path: Path) -> None:
     x, y = _arrays()
     fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
-    found = on_dask.fit(hcal.make_calibrator(method), x, fragile, classes=list("nesw"))
+    source = on_dask.rows(x, fragile, input="logits", classes=list("nesw"))
+    found = hcal.make_calibrator(method).fit(source)
     here = hcal.make_calibrator(method).fit(LOGITS, Y)
     np.testing.assert_allclose(found.predict_proba(LOGITS), here.predict_proba(LOGITS), atol=1e-6)
     assert found.classes_.tolist() == list("nesw")

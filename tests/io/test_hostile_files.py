@@ -82,7 +82,7 @@ def test_arrays_that_claim_more_than_they_hold(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("probs.npy", saved(PROBS))
         with z.open("logits.npy", "w") as entry:
-            entry.write(npy_header((300 * 2**20 // 8, 1)))
+            entry.write(npy_header((300 * 2**20 // 16, 2)))
             for _ in range(300):
                 entry.write(b"\0" * 2**20)
     refused(path, r"would be unpacked to 315 MB in memory", input="logits")
@@ -92,7 +92,7 @@ def test_arrays_that_claim_more_than_they_hold(
     first = next(
         iter(batches(path, Request(input="logits"), rows=1000))
     )  # nor filled, block by block
-    assert first.scores.shape == (1000, 1)
+    assert first.scores.shape == (1000, 2)
     path = tmp_path / "a.npy"
     np.save(path, PROBS)
     monkeypatch.setattr("hcal.io.files._available_memory", lambda: 10)

@@ -20,7 +20,7 @@ from hcal.methods.base import by_content
 from hcal.methods.folds import deal_folds
 from hcal.methods.smooth_spline import _bending, _grouped, _left_out, _natural
 from hcal.rows import Rows
-from hcal.solvers.nll import logistic
+from hcal.solvers.regression import fit_logistic
 from helpers import DATA, fit_quietly, synthetic
 
 NEW = ["platt", "quadratic", "smooth_spline", "cir", "venn_abers"]
@@ -144,13 +144,13 @@ def test_left_out_loss_is_the_one_of_refits() -> None:
     design, penalty = _natural(knots, np.eye(6), x), _bending(knots) * 0.05
     targets = platt_targets(np.array([0.0, 1.0]), np.array([60 - hits.sum(), hits.sum()]))
     target = targets[hits.astype(int)]
-    theta = logistic(design, target, mass, penalty=penalty).theta
+    theta = fit_logistic(design, target, mass, penalty=60 * penalty).theta
     quick = _left_out(design, theta, mass, hits, targets, penalty)
     losses = []
     for i in range(60):
         rest = mass * (np.arange(60) != i)
         # One row fewer: the penalty weighs 60/59 as much on the mean.
-        without = logistic(design, target, rest, penalty=penalty * 60 / 59).theta
+        without = fit_logistic(design, target, rest, penalty=60 * penalty).theta
         eta = design[i] @ without
         losses.append(np.logaddexp(0, eta) - hits[i] * eta)
     plain = np.mean(np.logaddexp(0, design @ theta) - hits * (design @ theta))

@@ -21,65 +21,147 @@ def risks(n: int, seed: int, slope: float = 0.8, intercept: float = 0.2) -> tupl
     return 1 / (1 + np.exp(-z)), (rng.random(n) < truth).astype(int), truth
 
 
-def test_slope_intercept_and_calibration_in_the_large() -> None:
+def test_slope_and_intercept_are_those_of_a_logistic_regression() -> None:
     p, y, _ = risks(600, 0)
-    found = hcal.clinical(p, y)
+    panel = hcal.clinical(p, y)
     x = np.log(p / (1 - p))
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x[:, None], y)
-    design, risk = np.stack([np.ones_like(x), x], axis=1), model.predict_proba(x[:, None])[:, 1]
-    se = np.sqrt(np.diag(np.linalg.inv(design.T @ (design * (risk * (1 - risk))[:, None]))))
-    for ours, value, error in zip(
-        (found.intercept, found.slope), (model.intercept_[0], model.coef_[0, 0]), se, strict=True
-    ):
-        expected = (value, value - 1.959964 * error, value + 1.959964 * error)
-        assert (ours.value, ours.low, ours.high) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert panel.intercept.value == pytest.approx(model.intercept_[0], rel=1e-4, abs=1e-5)
+    assert panel.slope.value == pytest.approx(model.coef_[0, 0], rel=1e-4)
+
+    # The standard error is the larger of those by the model and by the residuals (HC3).
+    design = np.stack([np.ones_like(x), x], axis=1)
+    risk = model.predict_proba(x[:, None])[:, 1]
+    curvature = risk * (1 - risk)
+    by_model = np.linalg.inv(design.T @ (design * curvature[:, None]))
+    leverage = np.einsum("nc,cd,nd->n", design, by_model, design) * curvature
+    scores = design * ((y - risk) / (1 - leverage))[:, None]
+    by_residuals = by_model @ scores.T @ scores @ by_model
+    variance = np.maximum(np.diag(by_model), np.diag(by_residuals))
+    margins = (panel.intercept.high - panel.intercept.value, panel.slope.high - panel.slope.value)
+    assert margins == pytest.approx(tuple(1.959964 * np.sqrt(variance)), rel=1e-4)
+
+
+def test_calibration_in_the_large_has_a_variance_that_needs_no_slope_of_one() -> None:
+    p, y, _ = risks(600, 0)
+    panel = hcal.clinical(p, y)
+    x = np.log(p / (1 - p))
     # At its solution the shifted risks sum to the number of outcomes.
-    shifted = 1 / (1 + np.exp(-(x + found.in_the_large.value)))
+    shifted = 1 / (1 + np.exp(-(x + panel.in_the_large.value)))
     assert shifted.sum() == pytest.approx(y.sum())
-    error = 1 / np.sqrt((shifted * (1 - shifted)).sum())
-    assert found.in_the_large.high - found.in_the_large.value == pytest.approx(
-        1.959964 * error, rel=1e-5
-    )
+    curvature = shifted * (1 - shifted)
+    residuals = (y - shifted) / (1 - curvature / curvature.sum())
+    error = np.sqrt((residuals**2).sum()) / curvature.sum()
+    margin = panel.in_the_large.high - panel.in_the_large.value
+    assert margin == pytest.approx(1.959964 * error, rel=1e-5)
 
 
 def test_numbers_that_have_formulas() -> None:
     p, y, _ = risks(500, 1)
     p = p.round(2).clip(0.01, 0.99)  # ties
-    found = hcal.clinical(p, y, confidence=0.9, thresholds=[0.1, 0.25, 0.995])
-    assert found.observed_expected.value == pytest.approx(y.sum() / p.sum())
-    reach = 1.644854 * np.sqrt((1 - y.mean()) / y.sum())
-    assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(
-        reach, rel=1e-5
-    )
-    assert found.brier.value == pytest.approx(brier_score_loss(y, p))
-    assert found.scaled_brier.value == pytest.approx(
-        1 - found.brier.value / (y.mean() * (1 - y.mean()))
-    )
-    # The area and its variance by all pairs: a pair counts 1, or 1/2 where it ties.
-    yes, no = p[y == 1], p[y == 0]
-    wins = (yes[:, None] > no) + 0.5 * (yes[:, None] == no)
-    assert found.auc.value == pytest.approx(wins.mean()) == pytest.approx(roc_auc_score(y, p))
-    se = np.sqrt(wins.mean(1).var(ddof=1) / len(yes) + wins.mean(0).var(ddof=1) / len(no))
-    assert found.auc.high - found.auc.value == pytest.approx(1.644854 * se, rel=1e-5)
+    panel = hcal.clinical(p, y, confidence=0.9, thresholds=[0.1, 0.25, 0.995])
+    ratio = y.sum() / p.sum()
+    assert panel.observed_expected.value == pytest.approx(ratio)
+    error = np.sqrt(((y - ratio * p) ** 2).sum() * 500 / 499) / y.sum()
+    factor = panel.observed_expected.high / panel.observed_expected.value
+    assert np.log(factor) == pytest.approx(1.644854 * error, rel=1e-5)
+    assert panel.brier.value == pytest.approx(brier_score_loss(y, p))
+    null_score = y.mean() * (1 - y.mean())
+    assert panel.scaled_brier.value == pytest.approx(1 - panel.brier.value / null_score)
+
     z = ((y - p) * (1 - 2 * p)).sum() / np.sqrt(((1 - 2 * p) ** 2 * p * (1 - p)).sum())
-    assert found.spiegelhalter_z == pytest.approx(z)
+    assert panel.spiegelhalter_z == pytest.approx(z)
     for i, t in enumerate([0.1, 0.25, 0.995]):
         treated = p >= t
-        true, false = (treated & (y == 1)).mean(), (treated & (y == 0)).mean()
-        assert found.net_benefit.model[i] == pytest.approx(true - false * t / (1 - t))
-        assert found.net_benefit.treat_all[i] == pytest.approx(
-            y.mean() - (1 - y.mean()) * t / (1 - t)
-        )
+        true = (treated & (y == 1)).mean()
+        false = (treated & (y == 0)).mean()
+        odds = t / (1 - t)
+        assert panel.net_benefit.model[i] == pytest.approx(true - false * odds)
+        everybody = y.mean() - (1 - y.mean()) * odds
+        assert panel.net_benefit.treat_all[i] == pytest.approx(everybody)
+
     cuts = [-1.0, *np.quantile(p, np.arange(1, 10) / 10), 2.0]
-    groups = [(p > a) & (p <= b) for a, b in itertools.pairwise(cuts)]
-    chi = sum(
-        (y[g].sum() - p[g].sum()) ** 2 / (p[g].sum() * (1 - p[g].mean())) for g in groups if g.any()
-    )
-    assert found.hosmer_lemeshow == pytest.approx(chi)
+    chi = 0.0
+    for low, high in itertools.pairwise(cuts):
+        tenth = (p > low) & (p <= high)
+        if tenth.any():
+            variance = p[tenth].sum() * (1 - p[tenth].mean())
+            chi += (y[tenth].sum() - p[tenth].sum()) ** 2 / variance
+    assert panel.hosmer_lemeshow == pytest.approx(chi)
     # χ² of 10 degrees of freedom. One group expects fewer than 5 events, so the p-value is the
     # rank among 999 drawn sets, whose standard deviation is 0.015.
-    tail = np.exp(-chi / 2) * sum((chi / 2) ** k / np.prod(np.arange(1, k + 1)) for k in range(5))
-    assert found.hosmer_lemeshow_p == pytest.approx(float(tail), abs=0.05)
+    terms = [(chi / 2) ** k / np.prod(np.arange(1, k + 1)) for k in range(5)]
+    assert panel.hosmer_lemeshow_p == pytest.approx(float(np.exp(-chi / 2) * sum(terms)), abs=0.05)
+
+
+def test_the_area_is_that_of_all_pairs() -> None:
+    p, y, _ = risks(500, 1)
+    p = p.round(2).clip(0.01, 0.99)  # ties
+    panel = hcal.clinical(p, y, confidence=0.9)
+    yes = p[y == 1]
+    no = p[y == 0]
+    # A pair counts 1, or 1/2 where it ties.
+    wins = (yes[:, None] > no) + 0.5 * (yes[:, None] == no)
+    assert panel.auc.value == pytest.approx(wins.mean()) == pytest.approx(roc_auc_score(y, p))
+    # With many rows the interval is that of DeLong's variance.
+    error = np.sqrt(wins.mean(1).var(ddof=1) / len(yes) + wins.mean(0).var(ddof=1) / len(no))
+    assert panel.auc.high - panel.auc.low == pytest.approx(2 * 1.644854 * error, rel=0.02)
+
+
+def test_an_area_of_one_is_uncertain_too() -> None:
+    p = np.linspace(0.01, 0.99, 100)
+    panel = hcal.clinical(p, p > 0.7)
+    assert panel.auc.value == panel.auc.high == 1.0
+    assert 0.9 < panel.auc.low < 0.99
+
+
+def test_few_outcomes_have_no_intervals_and_a_reason() -> None:
+    p, y, _ = risks(300, 5)
+    few = hcal.clinical(p, np.where(y.cumsum() <= 4, y, 0))
+    assert np.isnan([few.auc.low, few.slope.low, few.ici.low, few.brier.high]).all()
+    assert few.notes == ("no intervals: 4 rows with the rarer outcome, and intervals need 10",)
+    some = hcal.clinical(p, np.where(y.cumsum() <= 15, y, 0))
+    assert not np.isnan(some.auc.low)
+    assert np.isnan(some.scaled_brier.low)
+    assert "no interval of the scaled Brier score: 15 rows" in some.notes[0]
+
+
+def test_groups_widen_the_intervals_and_are_as_many_copies_of_a_row() -> None:
+    p, y, _ = risks(400, 6)
+    once = hcal.clinical(p, y)
+    copies = hcal.clinical(np.repeat(p, 3), np.repeat(y, 3))
+    groups = np.repeat(np.arange(400), 3)
+    grouped = hcal.clinical(np.repeat(p, 3), np.repeat(y, 3), groups=groups)
+    for name in ("in_the_large", "slope", "observed_expected", "brier", "scaled_brier", "auc"):
+        width, narrow, wide = (
+            getattr(panel, name).high - getattr(panel, name).low
+            for panel in (once, copies, grouped)
+        )
+        assert narrow < 0.65 * width, name
+        assert wide == pytest.approx(width, rel=0.02), name
+    assert np.isnan([grouped.spiegelhalter_p, grouped.hosmer_lemeshow_p]).all()
+    assert "no tests" in grouped.notes[0]
+    few = hcal.clinical(p, y, groups=np.arange(400) % 7)
+    assert few.notes[0] == "no intervals: 7 groups of dependent rows, and intervals need 20"
+    with pytest.raises(ValueError, match="groups has no value in 1 of 400 rows"):
+        hcal.clinical(p, y, groups=[None, *range(399)])
+
+
+def test_segments_have_panels_of_their_own() -> None:
+    p, y, _ = risks(600, 7)
+    country = np.array(["DE", "FR", "DE"] * 200)
+    y = np.where(np.arange(600) < 5, 0, y)
+    country[:5] = "XX"
+    panel = hcal.clinical(p, y, by=country)
+    assert list(panel.subgroups) == ["DE", "FR"]
+    assert panel.notes == ("XX: all 5 rows have the same outcome, so it has no panel",)
+    alone = hcal.clinical(p[country == "DE"], y[country == "DE"])
+    assert panel.subgroups["DE"].slope == alone.slope
+    assert panel.slope == hcal.clinical(p, y).slope
+    assert f"DE{' ' * 23}" in str(panel)
+    frame = panel.to_frame()
+    slope = frame[(frame.segment == "FR") & (frame.estimate == "slope")]
+    assert slope.high.item() == panel.subgroups["FR"].slope.high
 
 
 def test_distances_to_the_smooth_curve_are_those_of_the_truth() -> None:

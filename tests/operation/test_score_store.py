@@ -111,3 +111,16 @@ def test_nothing_in_the_file_is_trusted(tmp_path: Path) -> None:
         store.join(["a"], [1])
     with pytest.raises(ValueError, match="row 0"):
         store.join(["b"], [1])
+
+
+def test_columns_that_have_names_are_stored_in_one_order(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    first = pd.DataFrame({"cat": [0.2], "dog": [0.8]})
+    second = pd.DataFrame({"dog": [0.3], "cat": [0.7]})
+    for classes in (None, ["cat", "dog"]):
+        store = hcal.ScoreStore(tmp_path / f"{classes}.sqlite", classes=classes)
+        store.add(["a"], first)
+        store.add(["b"], second)
+        np.testing.assert_array_equal(
+            store.join(["a", "b"], [0, 1]).probs, [[0.2, 0.8], [0.7, 0.3]]
+        )

@@ -14,7 +14,9 @@ import pytest
 import hcal
 from hcal.numerics import softmax
 from hcal.pool import map as maps
-from hcal.pool import members, regression
+from hcal.pool import members, weighing
+from hcal.rows import Rows
+from hcal.solvers.regression import fit_logistic, fit_softmax
 from helpers import assert_as_before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,70 +51,87 @@ def fit(z: np.ndarray, y: np.ndarray, **params: Any) -> hcal.PooledCalibrator:
 # -- the regressions ------------------------------------------------------------------------------------
 
 
-def test_left_out_rows_are_as_in_refits() -> None:
+def test_left_out_log_odds_are_as_in_refits() -> None:
     rng = np.random.default_rng(0)
-    n = 80
-    design = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
-    hit, group = (rng.random(n) < 0.7).astype(float), rng.integers(0, 3, n)
-    offset, ridge, terms = rng.normal(size=n), np.ones(3), np.full(3, 0.5)
-
-    def logistic(keep: np.ndarray) -> regression.Logistic:
-        return regression.fit_logistic(
-            offset[keep], design[keep], hit[keep], np.ones(len(keep)), ridge, group[keep], terms
-        )
-
-    whole = logistic(np.arange(n))
-    inside = offset + design @ whole.theta + whole.terms[group]
-    z, y = draw(n, 3)
-    z /= 2.5
-    _, left_out = regression.fit_matrix(z, y, np.ones(n), np.arange(n), 3.0)
-    heat = regression.fit_temperature(z, y, np.ones(n), 2.0)
-    basis, mass = (z.max(axis=1, keepdims=True) - z)[:, None], np.zeros((n, 3))
-    shares = regression.fit_shares(basis, mass, y, np.ones(n), 1.0, 3.0)
+    design = np.column_stack([np.ones(80), rng.normal(size=(80, 2))])
+    hit = (rng.random(80) < 0.7).astype(float)
+    offset = rng.normal(size=80)
+    whole = fit_logistic(design, hit, offset=offset, ridge=1.0)
+    inside = offset + design @ whole.theta
     for row in (0, 17, 53):
-        keep = np.delete(np.arange(n), row)
-        other = logistic(keep)
-        eta = offset[row] + design[row] @ other.theta + other.terms[group[row]]
-        assert abs(whole.left_out[row] - eta) < 0.1 * abs(eta - inside[row]) + 1e-3
-        refit, _ = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]), 3.0)
-        said = refit[:, :-1] @ z[row] + refit[:, -1]
-        np.testing.assert_allclose(softmax(left_out[row]), softmax(said), atol=5e-3)
-        beta = regression.fit_temperature(z[keep], y[keep], np.ones(n - 1), 2.0).beta
-        assert abs(heat.beta * (1 + heat.left_out[row]) / beta - 1) < 5e-3
-        part = regression.fit_shares(basis[keep], mass[keep], y[keep], np.ones(n - 1), 1.0, 3.0)
-        moved = softmax(shares.bias - shares.slopes[0] * basis[row, 0] + shares.left_out[row])
-        np.testing.assert_allclose(
-            moved, softmax(part.bias - part.slopes[0] * basis[row, 0]), atol=5e-3
-        )
+        others = np.delete(np.arange(80), row)
+        refit = fit_logistic(design[others], hit[others], offset=offset[others], ridge=1.0)
+        expected = offset[row] + design[row] @ refit.theta
+        assert abs(whole.left_out[row] - expected) < 0.1 * abs(expected - inside[row]) + 1e-3
 
 
-def test_solutions_are_stationary() -> None:
-    """Where the solvers stop, the penalised losses rise in every direction."""
+def test_left_out_choices_are_as_in_refits() -> None:
+    z, y = draw(80, 3)
+    basis = np.stack([z / 2.5, np.abs(z)], axis=2)
+    weight = np.ones(80)
+    centre = np.array([1.0, 0.0])
+    whole = fit_softmax(basis, y, weight, ridge=1.0, centre=centre)
+    changes = whole.left_out_changes()
+    for row in (0, 17, 53):
+        others = np.delete(np.arange(80), row)
+        refit = fit_softmax(basis[others], y[others], weight[others], ridge=1.0, centre=centre)
+        expected = softmax(basis[row] @ refit.theta)
+        found = softmax(basis[row] @ whole.theta + changes[row])
+        np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["temperature", "top-versus-rest", "matrix"])
+def test_members_leave_rows_out_as_refits_do(kind: str) -> None:
+    z, y = draw(120, 3)
+    rows = Rows(z / 2.5, "logits", y=y)
+    margins = members.Temperature().fit(rows).margins
+    shrinkage = members.shrinkage_of(rows, margins)
+    makers: dict[str, Any] = {
+        "temperature": members.Temperature,
+        "top-versus-rest": lambda: members.TopVersusRest(margins, shrinkage),
+        "matrix": lambda: members.Matrix(margins),
+    }
+    whole = makers[kind]().fit(rows)
+    left_out = softmax(whole.left_out())
+    inside = softmax(whole.scores(rows.x))
+    for row in (0, 17, 53):
+        refit = makers[kind]().fit(rows[np.delete(np.arange(120), row)])
+        expected = softmax(refit.scores(rows.x[row : row + 1]))[0]
+        gap = np.abs(expected - inside[row]).max()
+        np.testing.assert_allclose(left_out[row], expected, atol=0.35 * gap + 2e-3)
+
+
+def test_matrix_scaling_is_stationary() -> None:
+    """Where the solver stops, the penalised loss rises in every direction."""
     z, y = draw(200, 4)
-    z /= 2.5
-    w = np.random.default_rng(1).uniform(0.5, 2, 200)
-    found, _ = regression.fit_matrix(z, y, w, np.array([0]), 4.0)
-
-    def loss(matrix: np.ndarray, bias: np.ndarray) -> float:
-        s = z @ matrix.T + bias
-        s = s - s.max(axis=1, keepdims=True)
-        nll = np.log(np.exp(s).sum(axis=1)) - s[np.arange(200), y]
-        off = matrix - np.diag(matrix.diagonal())
-        return float(
-            w @ nll
-            + 4 * (((matrix.diagonal() - 1) ** 2).sum() + 3 * (off**2).sum() + (bias**2).sum())
-        )
-
-    rng = np.random.default_rng(2)
-    matrix, bias = found[:, :-1], found[:, -1]
-    at = loss(matrix, bias)
+    rng = np.random.default_rng(1)
+    rows = Rows(z / 2.5, "logits", y=y, weight=rng.uniform(0.5, 2, 200))
+    margins = members.Temperature().fit(rows).margins
+    learned = members.Matrix(margins).fit(rows).matrix
+    least = matrix_loss(learned, rows, margins)
     for _ in range(5):
-        dm, db = 1e-3 * rng.normal(size=(4, 4)), 1e-3 * rng.normal(size=4)
-        up, down = loss(matrix + dm, bias + db), loss(matrix - dm, bias - db)
-        assert min(up, down) > at
-        assert abs(up - down) < 1e-6 * at
-    held = np.log(np.stack([softmax(z), softmax(-z), softmax(0.5 * z)]))
-    weights = regression.pool_weights(held, y, w, np.full(3, 1 / 3), 2.0)
+        step = 1e-3 * rng.normal(size=learned.shape)
+        up = matrix_loss(learned + step, rows, margins)
+        down = matrix_loss(learned - step, rows, margins)
+        assert min(up, down) > least
+        assert abs(up - down) < 1e-6 * least
+
+
+def matrix_loss(matrix: np.ndarray, rows: Rows, margins: maps.Margins) -> float:
+    scores = -margins.capped(margins(rows.x)) @ matrix[:, :-1].T + matrix[:, -1]
+    nll = -np.log(softmax(scores))[np.arange(len(rows)), rows.labels]
+    square = matrix[:, :-1]
+    diagonal = ((square.diagonal() - 1) ** 2).sum()
+    others = (square**2).sum() - (square.diagonal() ** 2).sum()
+    penalty = diagonal + 3 * others + (matrix[:, -1] ** 2).sum()
+    return float(rows.weights @ nll + 4 * members.MATRIX_RIDGE * penalty)
+
+
+def test_a_useless_member_gets_no_weight() -> None:
+    z, y = draw(200, 4)
+    log_p = np.log(softmax(z / 2.5))
+    left_out = np.stack([log_p, -log_p, 0.5 * log_p], axis=2)
+    weights = weighing.weigh(left_out, Rows(z, "logits", y=y), weighing.Shrinkage(60.0))
     assert 0 <= weights[1] < 1e-8
 
 
@@ -163,7 +182,7 @@ def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.Monkey
     z, y = draw(400, 6)
     cal = fit(z, y)
     p = cal.predict_proba(z)
-    monkeypatch.setitem(sys.modules, "hcal.pool._compiled", None)
+    monkeypatch.setitem(sys.modules, "hcal.pool._numba", None)
     np.testing.assert_allclose(cal.predict_proba(z), p, atol=1e-12)
     torch = pytest.importorskip("torch")
     np.testing.assert_allclose(cal.predict_proba(torch.as_tensor(z)).numpy(), p, atol=1e-9)
@@ -331,9 +350,9 @@ def test_large_problems_are_fitted_on_all_rows_and_weighed_on_some(
 ) -> None:
     z, y = draw(1000, 6)
     whole = fit(z, y).predict_proba(z)
-    monkeypatch.setattr(members, "_HELD_SCORES", 3000)
-    monkeypatch.setattr(members, "_BLOCK", 700)
-    monkeypatch.setattr(regression, "_MANY_SCORES", 1500)
+    monkeypatch.setattr(weighing, "_MOST_SCORES", 3000)
+    monkeypatch.setattr(weighing, "_BLOCK", 700)
+    monkeypatch.setattr(members, "_MANY_SCORES", 1500)
     assert np.abs(fit(z, y).predict_proba(z) - whole).mean() < 0.01
 
 
@@ -353,7 +372,7 @@ def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
 
 def test_the_kernel_can_be_kept_on_disk() -> None:
     """numba knows a kernel again by what it holds: a closure over another kernel is new in every process."""
-    kernel = pytest.importorskip("hcal.pool._compiled")._predict
+    kernel = pytest.importorskip("hcal.pool._numba")._predict
     assert kernel.py_func.__closure__ is None
 
 

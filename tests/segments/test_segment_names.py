@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.rows import Segments
+from hcal.row_segments import Segments
 from hcal.segments import UnknownSegmentWarning
 
 DAYS = [datetime.date(2024, 1, 1), datetime.date(2024, 2, 1), datetime.date(2024, 1, 1)]

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.metrics import nll
-from hcal.rows import Rows, Segments
+from hcal.row_segments import Segments
+from hcal.rows import Rows
 from hcal.segments import SegmentedCalibrator, UnknownSegmentWarning, shrinkage
 from helpers import DATA, fit_quietly, synthetic
 
@@ -448,6 +449,24 @@ def test_the_commands_fit_apply_and_measure_segments(
     command("apply", "b.hcal", "test.csv", "--batch-rows", "90", "-o", "b.csv")
     written = pd.read_csv("b.csv")[["probs_0", "probs_1", "probs_2"]]
     np.testing.assert_allclose(written, expected, atol=1e-6)
+
+
+def test_folds_keep_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    z, y, by = three_classes()
+    by = np.where(np.arange(len(y)) == 0, "rare", by)  # one row, which a fold does not see
+    cal = SegmentedCalibrator("ts")
+    cross_fitted = hcal.cross_fit(cal, z, y, by=by, resamples=0)
+    common = hcal.cross_fit("ts", z, y, resamples=0)
+    assert nll(cross_fitted.probs, y) < nll(common.probs, y) - 0.01
+    assert cross_fitted.calibrator.segments_ == ("a", "b", "c", "rare")  # type: ignore[attr-defined]
+
+    table = hcal.compare(z, y, folds=5, by=by, methods={"ts": "ts", "by": cal}, metrics=["nll"])
+    assert table["by"]["nll"] == pytest.approx(nll(cross_fitted.probs, y))
+    frame = pd.DataFrame(z, columns=["logits_0", "logits_1", "logits_2"])
+    frame.assign(y=y, country=by).to_csv("t.csv", index=False)
+    words = ["t.csv", "--by", "country", "--methods", "segmented,ts", "--metrics", "nll", "--json"]
+    assert json.loads(command("compare", *words))
 
 
 def test_thousands_of_segments_fit_in_seconds() -> None:

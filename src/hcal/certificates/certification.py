@@ -9,7 +9,7 @@ rows, and as tight up to the width of a bin.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -20,13 +20,14 @@ from hcal.certificates.bounds import Gain, certify_gain
 from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, certify_event
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
-from hcal.class_names import ClassName, check_classes, class_title
+from hcal.class_names import ClassName, check_classes, class_title, positive_number
 from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments
 from hcal.metrics.sample import Data, Sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
-from hcal.rows import Rows, Segments
+from hcal.row_segments import Segments
+from hcal.rows import Rows
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def certify(
     assume: str | None = None,
     input: inputs.InputKind | None = None,
     tolerance: float = TOLERANCE,
-    positive: int | str = 1,
+    positive: int | str | None = None,
     out_of_fold: bool = False,
     folds: int = 5,
     random_state: int = 0,
@@ -109,8 +110,9 @@ def certify(
     tolerance : float
         The error that counts as close enough for a class with a frequency of one half; rarer classes get a
         smaller tolerance (:func:`hcal.certificates.event.class_tolerance`).
-    positive : int or str
-        With two classes, the number or name of the class whose probability is certified.
+    positive : int or str, optional
+        With two classes, the number or name of the class whose probability is certified; the second by default. If
+        the names are integers, it is a name.
     out_of_fold : bool
         Use this if you have no rows beside those of the fit: the method is fitted ``folds`` times, each time
         without one fold, and the predictions for that fold are certified.
@@ -165,7 +167,9 @@ def certify(
         )
     elif isinstance(predictor, Sample):
         sample = _unweighted(predictor)
-        rows = Rows.of(sample.data.probs, sample.y, input="probs", classes=classes)
+        rows = Rows.of(sample.data.probs, sample.y, input="probs")
+        if classes is not None:  # the labels of a sample are positions already
+            rows = replace(rows, names=check_classes(classes, sample.k))
     else:
         rows = Rows.of_predictions(predictor, _labels(scores), input=kind, classes=classes)
         sample = Sample(rows.probs(), rows.y)
@@ -183,7 +187,7 @@ def certify(
             certify_gain, brier_rows(other), brier_rows(sample), random_state=random_state
         )
 
-    number = _positive(positive, sample.k, names)
+    number = positive_number(positive, names, sample.k)
     events = _Events.of_rows(sample.data, number, by, members).map(EventTable.of_rows)
     terms = _Terms(confidence, tolerance, assume, names, overlap)
     return _certificate(events, terms, gain)
@@ -211,13 +215,6 @@ def _check_input(calibrator: Any, input: inputs.InputKind | None) -> None:
             f"input is {input!r}, but the calibrator takes {kind!r}: leave input out, or make "
             "a calibrator for these scores"
         )
-
-
-def _positive(positive: int | str, k: int, names: Names) -> int:
-    number = names.index(positive) if names is not None and positive in names else positive
-    if isinstance(number, str) or (k == 2 and number not in (0, 1)):
-        raise ValueError(f"positive must be class 0 or 1, or one of their names, got {positive!r}")
-    return int(number)
 
 
 def _check_groups(groups: Any, n: int) -> IntArray | None:
@@ -248,7 +245,7 @@ def _rows_to_fold(
     y: Any,
     input: inputs.InputKind | None,
     classes: Any,
-    positive: int | str,
+    positive: int | str | None,
 ) -> _FoldRows:
     """Check the method and the rows of an out-of-fold certificate."""
     from hcal.methods.registry import make_calibrator
@@ -264,7 +261,7 @@ def _rows_to_fold(
     _check_input(method, input)
     classes = fitted_names(method) if classes is None else classes
     rows = Rows.of(scores, y, input=kind, classes=classes)
-    return _FoldRows(method, rows, _positive(positive, rows.n_classes, rows.names))
+    return _FoldRows(method, rows, positive_number(positive, rows.names, rows.n_classes))
 
 
 def _out_of_fold(
@@ -632,6 +629,10 @@ def certify_batches(
     from hcal.passes import add_up
 
     source.check_labels()
+    if source.first.groups is not None:
+        raise ValueError(
+            "groups= needs all rows at once: counts of blocks do not tell which rows depend on each other"
+        )
     record = getattr(calibrator, "fit_", None)
     fitted_on = None if record is None else record.fingerprint
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
@@ -643,15 +644,15 @@ def certify_batches(
 def _certify_piece(
     empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
 ) -> CertificateStream:
-    from hcal.io.blocks import read_piece, rows_from
+    from hcal.io.blocks import read_piece
+    from hcal.rows import rows_from
 
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):
             if calibrator is None:
-                part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
+                part.update(batch.probs(), batch.y, batch.by)
                 continue
-            x = calibrator.rows_like(batch.scores, whole=False).logits()
-            probs = predict_with_segments(calibrator, batch.scores, batch.by)
-            part.update(probs, batch.y, batch.groups, logits=x)
+            rows = calibrator.rows_like(batch)
+            part.update(calibrator.probs_of(rows), batch.y, batch.by, logits=rows.logits())
     return part

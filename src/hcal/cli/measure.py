@@ -220,7 +220,7 @@ def _measure(
 )
 def report(
     *,
-    files: Files,
+    files: Annotated[Files, "weight"],
     output: Output,
     model: Model = None,
     confidence: Annotated[float, Option(help="level of intervals and bands")] = 0.95,

@@ -63,7 +63,7 @@ def fit(
     params = parse_params([*param, *([] if preserve is None else [f"preserve={preserve}"])])
     warned: list[str] = []
     if sample_rows is not None or (blocks.asked(files) and not multilabel):
-        from hcal.methods.batches import SAMPLE_ROWS, fit_batches
+        from hcal.io.sources import SAMPLE_ROWS
 
         source = files.batches(blocks.batch_rows, part="cal")
         source.check_labels()
@@ -73,9 +73,8 @@ def fit(
         with blocks.working(
             f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
         ) as told:
-            fit_batches(
-                calibrator, source, sample_rows=sample_rows or SAMPLE_ROWS, run=told["runner"]
-            )
+            sample = source.as_source(**told).sample(sample_rows or SAMPLE_ROWS)
+            calibrator.fit(sample)
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
@@ -156,7 +155,7 @@ def _new_calibrator(
         from hcal.methods import make_calibrator
 
         return make_calibrator(method or "pool", **params, input=data.kind)
-    from hcal.methods.multiple_choice import MultipleChoiceCalibrator
+    from hcal.language_models import MultipleChoiceCalibrator
 
     if unknown := sorted(set(params) - {"min_questions"}):
         raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")

@@ -57,9 +57,11 @@ class Files:
         str | None, Option(help="names separated by commas, in the order of the columns")
     ] = None
     option_score: Annotated[
-        str | None, Option("--score", help="of an option: sum, length, mutual-information")
+        str | None, Option("--score", help="of an option or a sequence: sum, length, mean, …")
     ] = None
-    unit: Annotated[str | None, Option(help="percent, if probabilities go up to 100")] = None
+    unit: Annotated[
+        str | None, Option(help="of numbers: percent, or the ends of a scale such as 0-10")
+    ] = None
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
     unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = (
         "error"

@@ -3,11 +3,16 @@
 Rows are sorted by their confidence. Answering the most confident ones gives a *coverage* (the share of rows that are
 answered) and a *risk* (the share of the answers that are wrong); together they are the risk–coverage curve.
 
-The bound of the risk is computed at 10 to 200 coverages that the confidences choose alone. Given the confidences, the
-errors are independent with some unknown probabilities of mean R. Then at most c errors among m answers are no more
-probable than for a binomial variable of mean m·R, where m·R ≥ c + 1 (Hoeffding, 1956), so Clopper and Pearson's upper
-bound holds for R. Each coverage gets an equal share of the failure probability, so all bounds hold together, and the
-threshold may be chosen after looking at them.
+The risk is bounded at 10 to 200 coverages w/N that are fixed before the rows are seen. The threshold of each is the
+confidence of rank w + 1, and rows of a *greater* confidence are answered. Given that confidence, the rows above it
+are independent draws from all rows above it, also where confidences are equal, so their errors are binomial and
+Clopper and Pearson's upper bound holds for the risk of new rows at that threshold. Each of the coverages gets an equal
+share of the failure probability, so all bounds hold together, and the threshold may be chosen after looking at them
+(Angelopoulos et al.: Learn then Test, 2021). A simulation in ``tests/decisions/test_abstention.py`` counts how often a
+bound fails.
+
+Rows of groups are not independent draws. There the bound holds given the confidences, that is for new labels of rows
+with these confidences: errors of different groups are then independent, and Chernoff's bound counts groups.
 """
 
 from __future__ import annotations
@@ -149,11 +154,18 @@ class Abstention(Result):
         if not self.proven:
             return [self._why_not(), ranking]
         return [
-            f"Answer where the confidence is at least {self.threshold:.3g}: {_percent(self.coverage)} of the rows.",
+            f"Answer {self._condition}: {_percent(self.coverage)} of the rows.",
             f"{_percent(self.risk.value)} of these answers are wrong here, and proven at {_percent(self.confidence)} "
             f"is at most {_percent(self.at_most)}.",
             ranking,
         ]
+
+    @property
+    def _condition(self) -> str:
+        if self.threshold == 0:
+            return "always"
+        # The threshold is the next number after a confidence that is not answered.
+        return f"where the confidence is above {np.nextafter(self.threshold, 0.0):.4g}"
 
     def _why_not(self) -> str:
         start = (
@@ -376,13 +388,14 @@ def _answers(rows: Rows, positive: int | None) -> tuple[Float64, Float64]:
 def _bounds(ranked: _Ranked, failure: float) -> RiskBounds:
     """Return bounds of the risk at coverages that depend on the confidences alone."""
     n = len(ranked.sure)
-    points = min(max(int(np.sqrt(n)), _FEWEST), _MOST)
-    wanted = np.ceil(np.arange(1, points + 1) * n / points)
-    places = np.unique(np.searchsorted(ranked.ends, wanted, side="left"))
+    points = _points(n)
+    ranks = np.ceil(np.arange(1, points + 1) * n / points)
+    # Of the rows up to a rank, those whose confidence is greater than that of the next row.
+    places = np.unique(np.searchsorted(ranked.ends, ranks, side="right") - 1)
+    places = places[places >= 0]
     answered = ranked.ends[places]
     wrong = ranked.errors[places]
-    share = failure / len(places)
-    # A threshold just above the next lower confidence, which is what the proof is about.
+    share = failure / points
     below = ranked.sure[np.minimum(answered, n - 1)]
     threshold = np.where(answered < n, np.nextafter(below, 2.0), 0.0)
     if ranked.group is None:
@@ -390,6 +403,11 @@ def _bounds(ranked: _Ranked, failure: float) -> RiskBounds:
     else:
         at_most = _bound_of_groups(wrong, answered, ranked.group, share)
     return RiskBounds(threshold, answered / n, wrong / answered, at_most)
+
+
+def _points(n: int) -> int:
+    """Return at how many coverages the risk of n rows is bounded."""
+    return min(max(int(np.sqrt(n)), _FEWEST), _MOST, n)
 
 
 def binomial_upper(count: Any, total: Any, failure: float) -> Float64:
@@ -443,10 +461,10 @@ def _best_aurc(n: int, errors: int) -> float:
 
 def _rows_needed(bounds: RiskBounds, error: float, n: int, confidence: float) -> int | None:
     """Return about how many rows would prove the error at one of the coverages; None above a million."""
-    share = (1 - confidence) / len(bounds.coverage)
     low_enough = bounds.risk < error
     for rows in np.unique(np.geomspace(n, 1_000_000, 60).astype(np.int64)):
         answered = bounds.coverage[low_enough] * rows
+        share = (1 - confidence) / _points(int(rows))
         if (binomial_upper(bounds.risk[low_enough] * answered, answered, share) <= error).any():
             digits = max(int(np.log10(rows)) - 1, 0)
             return int(np.ceil(rows / 10**digits) * 10**digits)

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.bounds import kl
-from hcal.certificates.event import class_tolerance
 from hcal.certificates.sentences import (
     capital,
     error_words,
@@ -24,12 +23,12 @@ from hcal.certificates.sentences import (
     share,
     window_words,
 )
+from hcal.evaluation.proven_off import ClassesOff, SegmentsOff, classes_off, segments_off, share_far
 from hcal.metrics.resampling import resample_blocks
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import SMALLEST, nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
 from hcal.numerics import Float64, IntArray
-from hcal.text import printable
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
@@ -39,10 +38,8 @@ VECTOR_ROWS: Final = 2000
 #: "good", above the second the predictor should not be relied on.
 FEW_ROWS = 0.01
 MANY_ROWS = 0.05
-#: If segments that are proven to be off hold more than this share of the rows, errors cancel at best.
+#: If segments or classes that are proven to be off hold more than this share of the rows, errors cancel at best.
 MOST_ROWS = 0.5
-#: The most segments that a sentence names.
-_NAMED: Final = 8
 #: About this many labels are drawn to see how a calibrated predictor compares with base rates.
 _MOST_DRAWS: Final = 20_000_000
 
@@ -52,10 +49,11 @@ RULE: Final = (
     "proven to be off by more, and NLL is better than that of the base rates. "
     "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and the error is "
     "not proven to be within it; or NLL is worse than that of the base rates, or more than 1 % worse than "
-    "before calibration; or the predictor has collapsed; or segments that are proven to be off by more than "
-    "the tolerance hold more than half of the rows. With care: within the tolerance on average, but with "
-    "more rows off than that, or with a segment that is proven to be off, or not shown to know more than "
-    "the base rates. Otherwise the rows cannot tell."
+    "before calibration, as the Brier score must not be; or the predictor has collapsed; or segments or "
+    "classes that are proven to be off by more than the tolerance hold more than half of the rows. With "
+    "care: within the tolerance on average, but with more rows off than that, or with a segment that is "
+    "proven to be off, or not shown to know more than the base rates, or less accurate by more than 1 point "
+    "than before calibration. Otherwise the rows cannot tell."
 )
 
 
@@ -65,97 +63,6 @@ class Statement:
 
     status: Status
     words: str
-
-
-@dataclass(frozen=True)
-class SegmentOff:
-    """A segment that is proven to be off by more than the tolerance.
-
-    Attributes
-    ----------
-    name : str
-    rows : int
-        Rows of the segment.
-    off : int
-        Those of its rows that are proven to be off by more than the tolerance: all, or those of some windows.
-    at_least : float
-        The proven gap: of the mean over all its rows, else of its worst window.
-    direction : {"over", "under"}
-        Whether the probabilities are too high or too low.
-    """
-
-    name: str
-    rows: int
-    off: int
-    at_least: float
-    direction: str
-
-    @property
-    def words(self) -> str:
-        """The segment and its error, in words."""
-        height = "high" if self.direction == "over" else "low"
-        rows = f"{self.rows:,} rows"
-        if self.off < self.rows:
-            rows = f"{self.off:,} of {self.rows:,} rows"
-        return f"{printable(self.name)} ({rows} too {height} by at least {points(self.at_least)})"
-
-
-@dataclass(frozen=True)
-class SegmentsOff:
-    """The segments that are proven to be off by more than the tolerance, the worst first.
-
-    Attributes
-    ----------
-    segments : tuple of SegmentOff
-    of_segments, of_rows : int
-        All segments, and all rows.
-    tolerance : float
-    """
-
-    segments: tuple[SegmentOff, ...]
-    of_segments: int
-    of_rows: int
-    tolerance: float
-
-    @property
-    def rows(self) -> int:
-        """How many rows the segments that are off hold."""
-        return sum(segment.rows for segment in self.segments)
-
-    @property
-    def share(self) -> float:
-        """The share of all rows that the segments that are off hold."""
-        return self.rows / self.of_rows
-
-    @property
-    def share_proven(self) -> float:
-        """The share of all rows that are proven to be off by more than the tolerance."""
-        return sum(segment.off for segment in self.segments) / self.of_rows
-
-    @property
-    def count(self) -> str:
-        """How many segments are off, and how many rows they hold, in words."""
-        return (
-            f"{len(self.segments):,} of {self.of_segments:,} segments, "
-            f"with {self.rows:,} of {self.of_rows:,} rows"
-        )
-
-    @property
-    def words(self) -> str:
-        """A sentence that names the worst segments."""
-        if not self.segments:
-            return (
-                f"None of the {self.of_segments:,} segments is proven to be off by more than "
-                f"{points(self.tolerance)}."
-            )
-        named = ", ".join(segment.words for segment in self.segments[:_NAMED])
-        rest = len(self.segments) - _NAMED
-        remaining = f" and {rest:,} more" if rest > 0 else ""
-        verb = "is" if len(self.segments) == 1 else "are"
-        return (
-            f"{self.count}, {verb} proven to be off by more than {points(self.tolerance)}: "
-            f"{named}{remaining}."
-        )
 
 
 @dataclass(frozen=True)
@@ -179,9 +86,11 @@ class Assessment:
         already, or if no number of rows would be enough.
     within, exact, skill : Statement
         Statements that it is within the tolerance, exactly calibrated (never proven), better than the base rates.
+    grade : {"good", "care", "few", "bad"}
     segments : SegmentsOff or None
         The segments (``by=``) that are proven to be off; None if no segments were given.
-    grade : {"good", "care", "few", "bad"}
+    classes : ClassesOff or None
+        The classes that are proven to be off; None with two classes, which the event speaks of.
     """
 
     event: str
@@ -196,6 +105,13 @@ class Assessment:
     skill: Statement
     grade: Grade
     segments: SegmentsOff | None = None
+    classes: ClassesOff | None = None
+
+    @property
+    def off_words(self) -> str:
+        """Which segments and classes are proven to be off, and how many rows they hold; empty if none is."""
+        parts = (self.segments, self.classes)
+        return ", and ".join(part.count for part in parts if part is not None and part)
 
     @property
     def how_far(self) -> str:
@@ -206,7 +122,11 @@ class Assessment:
     def sentences(self) -> list[str]:
         """The whole assessment in words."""
         sentences = [self.how_far, self.within.words, self.exact.words, self.skill.words]
-        return sentences if self.segments is None else [*sentences, self.segments.words]
+        if self.segments is not None:
+            sentences.append(self.segments.words)
+        if self.classes:
+            sentences.append(self.classes.words)
+        return sentences
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -228,10 +148,10 @@ def assess(
     event = certificate.headline
     limit = certificate.limit
     segments = segments_off(certificate)
-    shares = [_share_far(event, limit), *_class_shares(certificate)]
-    if segments is not None:
-        shares.append(segments.share_proven)
-    within = _within(title, event, limit, max(shares), certificate.confidence)
+    classes = classes_off(certificate, s.data.probs)
+    parts = [part.share_proven for part in (segments, classes) if part is not None]
+    share_proven = max([share_far(event, limit), *parts])
+    within = _within(title, event, limit, share_proven, certificate.confidence)
     skill = knows_more(s, certificate.confidence, groups)
     return Assessment(
         event=title,
@@ -239,13 +159,14 @@ def assess(
         bound=event.bound,
         tolerance=limit,
         share_far=event.share_far,
-        share_proven=max(shares),
+        share_proven=share_proven,
         rows_needed=_rows_needed(event, limit, within),
         within=within,
         exact=_exactly(certificate, top, vector),
         skill=skill,
-        grade=_grade(event.bound <= limit, max(shares), within, skill, segments),
+        grade=_grade(event.bound <= limit, share_proven, within, skill, (segments, classes)),
         segments=segments,
+        classes=classes,
     )
 
 
@@ -263,7 +184,9 @@ def with_segments(assessment: Assessment, certificate: Certificate) -> Assessmen
         assessment,
         share_proven=share_proven,
         within=within,
-        grade=_grade(proven, share_proven, within, assessment.skill, segments),
+        grade=_grade(
+            proven, share_proven, within, assessment.skill, (segments, assessment.classes)
+        ),
         segments=segments,
     )
 
@@ -273,43 +196,17 @@ def _grade(
     share_proven: float,
     within: Statement,
     skill: Statement,
-    segments: SegmentsOff | None,
+    parts: tuple[SegmentsOff | None, ClassesOff | None],
 ) -> Grade:
     """Return the grade; :data:`RULE` says it in words."""
-    some_off = segments is not None and bool(segments.segments)
-    most_off = segments is not None and segments.share_proven > MOST_ROWS
+    some_off = bool(parts[0])
+    most_off = any(part is not None and part.share_proven > MOST_ROWS for part in parts)
     if skill.status == "refuted" or most_off:
         return "bad"
     if not proven:
         return "bad" if within.status == "refuted" else "few"
     sound = share_proven <= FEW_ROWS and skill.status == "proven" and not some_off
     return "good" if sound else "care"
-
-
-def segments_off(certificate: Certificate) -> SegmentsOff | None:
-    """Return the segments of a certificate that are proven to be off; None if it has no segments."""
-    if not certificate.subgroups:
-        return None
-    limit = certificate.limit
-    found = [_segment_off(subgroup, limit) for subgroup in certificate.subgroups]
-    off = [segment for segment in found if segment is not None]
-    off.sort(key=_at_least, reverse=True)
-    return SegmentsOff(tuple(off), len(certificate.subgroups), certificate.n, limit)
-
-
-def _at_least(segment: SegmentOff) -> float:
-    return segment.at_least
-
-
-def _segment_off(event: EventCertificate, limit: float) -> SegmentOff | None:
-    """Return how far a segment is proven to be off: as a whole, else in some windows; None if it is not."""
-    if event.proven_gap > limit:
-        return SegmentOff(event.name, event.n, event.n, event.proven_gap, event.proven)
-    window = event.refutation
-    if window is None or window.at_least <= limit:
-        return None
-    off = round(_share_far(event, limit) * event.n)
-    return SegmentOff(event.name, event.n, off, window.at_least, window.direction)
 
 
 def _rows_needed(event: EventCertificate, limit: float, within: Statement) -> int | None:
@@ -321,36 +218,13 @@ def _rows_needed(event: EventCertificate, limit: float, within: Statement) -> in
     return None if needed is None or needed <= event.n else needed
 
 
-def _share_far(event: EventCertificate, limit: float) -> float:
-    """Return the share of rows that lie in a window proven to be off by more than the limit."""
-    windows = event.windows
-    table = event.table
-    far = windows.at_least > limit
-    opened = np.zeros(len(table.count) + 1)
-    np.add.at(opened, windows.first[far], 1)
-    np.add.at(opened, windows.last[far], -1)
-    covered = np.cumsum(opened[:-1]) > 0
-    return float(table.count[covered].sum() / table.n)
-
-
-def _class_shares(certificate: Certificate) -> list[float]:
-    """Return the share of rows in each class's worst window, for classes proven to be off by more than tolerated."""
-    classes = certificate.classes
-    if classes is None:
-        return []
-    limits = class_tolerance(classes.frequency, certificate.tolerance)
-    return [
-        refutation.rows / certificate.n
-        for k, refutation in classes.refutations.items()
-        if refutation.at_least > limits[k]
-    ]
-
-
 def _within(
     title: str, event: EventCertificate, limit: float, share_proven: float, confidence: float
 ) -> Statement:
     claim = f"{title} within {points(limit)}"
     if share_proven > MANY_ROWS:
+        if share_far(event, limit) < share_proven:
+            claim += ", in every segment and class"
         worst = ""
         refutation = event.refutation
         if refutation is not None and refutation.at_least > limit:

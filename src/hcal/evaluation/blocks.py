@@ -7,7 +7,6 @@ sample of the rows with a fixed seed. ``BatchedEvaluation.how`` says for each me
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,17 +16,18 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal import inputs, leakage
+from hcal import leakage
 from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons, with_segments
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation
 from hcal.inputs import to_probs
-from hcal.io.blocks import Batch, Batches, read_piece, rows_from
+from hcal.io.blocks import Batches, read_piece
 from hcal.io.reading import Piece
 from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.passes import Runner, add_up
+from hcal.rows import Rows, rows_from
 
 #: The sample has at most this many rows (some metrics compare all pairs of rows) and this many numbers.
 SAMPLE_ROWS: Final = 20_000
@@ -49,7 +49,7 @@ class BatchedEvaluation:
         Rows whose predicted class the calibrator changed.
     overlap : Overlap or None
         How many of these rows the calibrator was fitted on; None where it does not know.
-    sample : Batch
+    sample : Rows
         The rows of the sample, in the order of the source.
     """
 
@@ -58,7 +58,7 @@ class BatchedEvaluation:
     how: dict[str, str]
     argmax_changed: int
     overlap: leakage.Overlap | None
-    sample: Batch
+    sample: Rows
 
     @property
     def sampled(self) -> str:
@@ -89,27 +89,25 @@ class _Part:
         self.segments = CertificateStream(n_classes, positive=positive) if segmented else None
         self.rows: leakage.Fingerprint | None = None
         self.changed = 0
-        self.sample: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+        self.sample: list[Rows] = []
 
-    def update(self, batch: Batch, calibrator: Calibrator | None, rows: NDArray[np.int64]) -> None:
-        """Add a block; ``rows`` are the numbers of all rows that belong to the sample."""
+    def update(
+        self, batch: Rows, calibrator: Calibrator | None, numbers: NDArray[np.int64]
+    ) -> None:
+        """Add a block; ``numbers`` are those of all rows that belong to the sample."""
         raw = probs = to_probs(batch.scores, batch.kind)
         self.before.update(raw, batch.y, batch.weight)
         if calibrator is not None:
-            probs = inputs.check_probs(calibrator.predict_proba(batch.scores))[0]
+            rows = calibrator.rows_like(batch)
+            probs = calibrator.probs_of(rows)
             self.after.update(probs, batch.y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-            x = calibrator.rows_like(batch.scores, whole=False).logits()
-            self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
+            self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(rows.logits()))
         if self.segments is not None:
             self.segments.update(probs, batch.y, batch.by)
-        ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
-        mine = rows[slice(*ends)] - batch.start
-        for name in ("scores", "y", "groups", "weight"):
-            if (column := getattr(batch, name)) is not None:
-                self.sample[name].append(column[mine])
-        if batch.by is not None:
-            self.sample["by"].append(np.array(batch.by.names)[batch.by.codes[mine]])
+        ends = np.searchsorted(numbers, [batch.start, batch.start + len(batch)])
+        mine = numbers[slice(*ends)] - batch.start
+        self.sample.append(batch[mine])
 
     def merge(self, other: Self) -> Self:
         """Add the part of later rows."""
@@ -119,8 +117,7 @@ class _Part:
         if self.segments is not None and other.segments is not None:
             self.segments.merge(other.segments)
         self.changed += other.changed
-        for name, parts in other.sample.items():
-            self.sample[name] += parts
+        self.sample += other.sample
         return self
 
 
@@ -195,8 +192,7 @@ def evaluate_batches(
         partial(_measure, empty, calibrator, rows), pieces, empty, runner=runner, advance=advance
     )
 
-    columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
-    sample = Batch(kind=source.kind, start=0, **columns)
+    sample = Rows.joined([block for block in whole.sample if len(block)])
     names = (
         None if source.classes is None else [str(name) for name in source.classes]
     )  # of positions
@@ -234,12 +230,12 @@ def evaluate_batches(
 
 
 def _evaluate_sample(
-    sample: Batch, asked: dict[str, Any], calibrator: Calibrator | None
+    sample: Rows, asked: dict[str, Any], calibrator: Calibrator | None
 ) -> Evaluation:
     """Evaluate the sample as it is (None), or after calibration; only paired intervals need both at once."""
     raw = probs = to_probs(sample.scores, sample.kind)
     if calibrator is not None:
-        probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
+        probs = calibrator.probs_of(calibrator.rows_like(sample))
         asked = asked | {"baseline": None if asked["confidence"] is None else raw}
     return evaluate(probs, sample.y, **asked)
 

@@ -24,8 +24,8 @@ from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.evaluation.results_file import append_cell, read_cells
+from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
-from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from hcal.metrics import Sample
 from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
@@ -150,7 +150,7 @@ class Task:
         """Return the task of rows that were read from files, with their weights, groups and names of classes."""
         if cal.questions:
             return cls.from_questions(name, cal, test, folds)
-        info = RowInfo(cal.weight, cal.groups, classes=cal.classes)
+        info = RowInfo(cal.weight, cal.groups, cal.by or None, cal.classes)
         if test is None:
             return cls.from_arrays(
                 name, cal.values, cal.labels(), input=cal.kind, folds=folds, cal_rows=info
@@ -163,7 +163,7 @@ class Task:
             test.labels(),
             cal.kind,
             cal_rows=info,
-            test_rows=RowInfo(test.weight, test.groups, classes=cal.classes),
+            test_rows=RowInfo(test.weight, test.groups, test.by or None, cal.classes),
         )
 
     @classmethod

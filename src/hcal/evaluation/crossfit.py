@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import numpy as np
 from hcal import inputs
 from hcal.methods import Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
-from hcal.metrics.clinical import calibration_line, log_odds_of
+from hcal.metrics.estimates import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.renamed import renamed
@@ -199,7 +200,10 @@ def _predict(fitted: Any, rows: Rows) -> FloatArray:
     """Return the probabilities (N, K) of rows."""
     if rows.by is not None and takes_segments(fitted):
         segments = np.asarray(rows.by.names)[rows.by.codes]
-        return np.asarray(fitted.predict_proba(rows.scores, by=segments))
+        with warnings.catch_warnings():
+            # That a fold does not see a rare segment is how new segments will be predicted.
+            warnings.filterwarnings("ignore", ".*that the fit did not see")
+            return np.asarray(fitted.predict_proba(rows.scores, by=segments))
     return np.asarray(fitted.predict_proba(rows.scores))
 
 

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
 from hcal.certificates.certification import FEWEST_GROUPS
-from hcal.class_names import class_title
+from hcal.class_names import check_classes, class_title, positive_number
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.metrics.clinical import clinical
@@ -31,7 +31,7 @@ from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapp
 from hcal.metrics.testing import calibration_test
 from hcal.numerics import FloatArray, IntArray
 from hcal.renamed import renamed
-from hcal.rows import Rows
+from hcal.rows import ClassNames, Rows
 
 #: The confidence of certificates where no intervals are asked for.
 DEFAULT_CONFIDENCE = 0.95
@@ -51,7 +51,7 @@ def evaluate(
     sample_weight: Any = None,
     input: inputs.InputKind = "probs",
     classes: Any = None,
-    positive: Any = 1,
+    positive: Any = None,
     calibration: Any = None,
     test: bool | None = None,
     resamples: int = 1000,
@@ -94,8 +94,9 @@ def evaluate(
     classes : sequence of K str or int, optional
         Names of the classes. ``y`` may then hold names, the sentences use them, and a frame whose columns have these
         names is put in their order.
-    positive : int or str
-        Of two classes, the number or name of the one whose probability is judged.
+    positive : int or str, optional
+        Of two classes, the number or name of the one whose probability is judged: the second by default. If the
+        names are integers, it is a name.
     calibration : array-like of shape (M, K), optional
         The rows that the calibrator was fitted on, in the same form as the predictions: hcal warns where some of them
         are among the rows to evaluate.
@@ -119,21 +120,24 @@ def evaluate(
         test=test,
         resamples=check_integer("resamples", resamples, 20),
         random_state=random_state,
-        positive=positive,
     )
     others = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
     if hasattr(predictor, "predict_proba"):
         if baseline is not None:
             raise ValueError("after a calibrator the baseline is its own input: leave baseline out")
-        return _before_and_after(predictor, scores, y, others, settings)
+        return _before_and_after(predictor, scores, y, others, settings, positive)
     if y is not None:
         raise TypeError(
             "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be a fitted calibrator, "
             "and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):
-        return evaluate_sample(predictor, settings, classes=classes, by=by, baseline=baseline)
+        names = None if classes is None else check_classes(classes, predictor.k)
+        number = positive_number(positive, names, predictor.k)
+        settings = replace(settings, positive=number)
+        return evaluate_sample(predictor, settings, names=names, by=by, baseline=baseline)
     rows = Rows.of_predictions(predictor, _needed(scores), input=input, **others)
+    settings = replace(settings, positive=positive_number(positive, rows.names, rows.n_classes))
     other = None
     if baseline is not None:
         other = Rows.of_baseline(baseline, rows, input).probs()
@@ -151,7 +155,7 @@ class Settings:
     test: bool | None = None
     resamples: int = 1000
     random_state: int = 0
-    positive: Any = 1
+    positive: int = 1  # the number of a class
 
     @property
     def names(self) -> list[str]:
@@ -168,7 +172,7 @@ def evaluate_rows(
     rows: Rows, probs: FloatArray, settings: Settings, *, baseline: FloatArray | None = None
 ) -> Evaluation:
     """Return the evaluation of probabilities (N, K) of checked rows with labels."""
-    positive = positive_class(settings.positive, rows)
+    positive = settings.positive
     sample = Sample(probs, rows.labels, rows.weight, positive=positive)
     other = None
     if baseline is not None:
@@ -180,16 +184,14 @@ def evaluate_sample(
     sample: Sample,
     settings: Settings,
     *,
-    classes: Any = None,
+    names: ClassNames | None = None,
     by: Any = None,
     baseline: Sample | None = None,
 ) -> Evaluation:
-    """Return the evaluation of a sample that was checked before."""
-    rows = Rows.of(
-        sample.data.probs, sample.y, input="probs", weight=sample.weight, by=by, classes=classes
-    )
-    positive = positive_class(settings.positive, rows)
-    return _Measurement(sample, rows, settings, positive, baseline).evaluation()
+    """Return the evaluation of a sample that was checked before; its labels are positions of classes."""
+    rows = Rows.of(sample.data.probs, sample.y, input="probs", weight=sample.weight, by=by)
+    rows = replace(rows, names=names)
+    return _Measurement(sample, rows, settings, settings.positive, baseline).evaluation()
 
 
 @dataclass(frozen=True)
@@ -291,13 +293,14 @@ class _Measurement:
         tested = tested and sample.weight is None and sample.n > 1
         if not tested and by is None:
             return evaluation
+        names = self.rows.names
         certificate = certify(
             sample,
             confidence=settings.level,
             groups=groups,
             by=None if by is None else np.array(by.names, dtype=object)[by.codes],
-            positive=self.positive,
-            classes=self.rows.names,
+            positive=self.positive if names is None else names[self.positive],
+            classes=names,
         )
         evaluation = replace(evaluation, certificate=certificate)
         return self._with_tests(evaluation, certificate) if tested else evaluation
@@ -376,10 +379,11 @@ def _enough_groups(groups: IntArray, notes: list[str]) -> bool:
 
 
 def _before_and_after(
-    calibrator: Any, scores: Any, y: Any, others: dict[str, Any], settings: Settings
+    calibrator: Any, scores: Any, y: Any, others: dict[str, Any], settings: Settings, positive: Any
 ) -> Evaluation:
     """Return the evaluation after calibration, with the one before it and the rows of the fit among these rows."""
     rows = rows_of_calibrator(calibrator, scores, _needed(y), **others)
+    settings = replace(settings, positive=positive_number(positive, rows.names, rows.n_classes))
     raw = rows.probs()
     probs = probs_of_calibrator(calibrator, rows, scores)
     before = evaluate_rows(rows, raw, replace(settings, test=False))
@@ -407,24 +411,6 @@ def probs_of_calibrator(calibrator: Any, rows: Rows, scores: Any) -> FloatArray:
         return inputs.check_probs(calibrator.predict_proba(scores))[0]
     probs: FloatArray = calibrator.probs_of(rows)
     return probs
-
-
-def positive_class(positive: Any, rows: Rows) -> int:
-    """Return the number of the positive class of two, from its number or its name; 1 with more classes.
-
-    >>> rows = Rows.of([0.2, 0.9], input="probs", classes=["well", "sick"])
-    >>> positive_class("well", rows), positive_class(1, rows)
-    (0, 1)
-    """
-    names = rows.names
-    if names is not None and positive in names:
-        return names.index(positive)
-    if rows.n_classes == 2 and (isinstance(positive, str) or positive not in (0, 1)):
-        listed = "" if names is None else f", or one of {names[0]}, {names[1]}"
-        raise ValueError(
-            f"positive must be 0 or 1, the number of a class{listed}, got {positive!r}"
-        )
-    return int(positive) if rows.n_classes == 2 else 1
 
 
 def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:

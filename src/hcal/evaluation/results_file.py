@@ -15,6 +15,7 @@ from hcal.io.locks import alone
 #: How every line begins.
 _BEGINNING: Final = b'{"key": '
 
+
 def read_cells(path: Path) -> dict[str, Cell]:
     """Return the cells of a results file by their keys; a last line that a crash cut off is dropped.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,11 +21,11 @@ from hcal.class_names import check_classes
 from hcal.extras import load_extra
 from hcal.fit_record import refuse_segments
 from hcal.inputs import InputKind, to_probs
-from hcal.io.blocks import Batch
+from hcal.io.sources import RowSource
 from hcal.methods.base import Calibrator
-from hcal.methods.batches import fit_batches
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import P, WorkerDiedError, merged
+from hcal.rows import Rows
 
 load_extra("hcal.integrations.dask", "distributed", "dask")
 
@@ -33,14 +34,13 @@ load_extra("hcal.integrations.dask", "distributed", "dask")
 import dask  # noqa: E402
 import distributed  # noqa: E402
 
-__all__ = ["Runner", "certify", "evaluate", "fit", "predict_proba"]
+__all__ = ["Runner", "certify", "evaluate", "predict_proba", "rows"]
 
 #: How many partial results one task merges: enough to have few tasks, few enough for the memory of a worker.
 _FAN_IN = 8
 #: Pieces submitted for each thread of the cluster: no thread waits for work, and few results wait in memory.
 _AHEAD = 2
 
-Method = TypeVar("Method", bound=Calibrator)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -184,12 +184,7 @@ def certify(
 
 def _reduced(empty: Callable[[], P], input: InputKind, scores: Any, columns: dict[str, Any]) -> P:
     """Merge the partial results of all blocks in a tree, in the order of the blocks."""
-    merge = dask.delayed(merged, pure=False)
-    level = _per_block(partial(_part, empty, input), scores, columns)
-    while len(level) > 1:
-        level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
-    whole: P = level[0].compute()
-    return whole
+    return _merged_in_tree(_per_block(partial(_part, empty, input), scores, columns), empty)
 
 
 def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, **rows: Any) -> Any:
@@ -251,60 +246,100 @@ def _said_where(function: Callable[[Any], T], number: int | None, block: Any) ->
         raise ValueError(f"block {number}: {error}" if number is not None else str(error)) from None
 
 
-# -- fits ------------------------------------------------------------------------------------------------
+# -- sources ---------------------------------------------------------------------------------------------
 
 
-def fit(
-    calibrator: Method,
+class DaskSource(RowSource):
+    """Rows in the blocks of Dask collections; partial results are merged in a tree, in the order of the blocks."""
+
+    def add_up(self, update: Callable[[P, Rows], object], empty: Callable[[], P]) -> P:
+        """Return the partial result of all rows; ``update`` adds a block of rows to one."""
+        work = dask.delayed(partial(_add_block, update, empty), pure=False)
+        return _merged_in_tree([work(block) for block in self.pieces], empty)
+
+
+def rows(
     scores: Any,
     y: Any,
     *,
+    input: InputKind,
     sample_weight: Any = None,
+    groups: Any = None,
+    by: Any = None,
     classes: Any = None,
-    **options: Any,
-) -> Method:
-    """Fit a calibrator on a random sample of the rows, which the workers draw from the blocks.
+) -> DaskSource:
+    """Return Dask collections as a source of rows, for ``fit``, ``hcal.evaluate`` and ``hcal.certify``.
 
     Parameters
     ----------
-    calibrator : Calibrator
     scores : dask Array of shape (N, K), or (N,) for a binary score; or dask DataFrame of K columns
-        What the calibrator's ``input`` says.
     y : dask Array or Series of shape (N,)
-        Integer labels 0..K−1.
-    sample_weight : dask Array or Series of shape (N,), optional
+        Integer labels 0..K−1, or names of classes.
+    input : {"logits", "probs", "log_probs"}
+        What ``scores`` holds.
+    sample_weight, groups, by : dask Array or Series of shape (N,), optional
+        As for ``fit`` and :func:`hcal.evaluate`. A group may have rows in several blocks.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
-    **options
-        Of :func:`hcal.fit_batches`: ``sample_rows``.
 
     Examples
     --------
     >>> import dask.array, hcal
     >>> z = dask.array.from_array(np.tile([0.0, 2.0], (4, 1)), chunks=(2, 2))
-    >>> cal = fit(hcal.make_calibrator("ts"), z, dask.array.from_array(np.array([1, 1, 1, 0])))
-    >>> cal.predict_proba([[0.0, 2.0]]).round(6)
+    >>> source = rows(z, dask.array.from_array(np.array([1, 1, 1, 0])), input="logits")
+    >>> hcal.make_calibrator("ts").fit(source).predict_proba([[0.0, 2.0]]).round(6)
     array([[0.25, 0.75]])
     """
-    whole, columns = _aligned(scores, y=y, weight=sample_weight)
-    sizes = np.nan_to_num(
-        np.array(whole.chunks[0], dtype=float), nan=2.0**32
-    )  # a start nobody else has
-    starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
-    pieces = _per_block(partial(_batch, calibrator.input, starts), whole, columns)
-    names = None if classes is None else check_classes(classes, _classes_of(whole))
-    return fit_batches(calibrator, pieces, run=_over_blocks, classes=names, **options)
-
-
-def _batch(kind: InputKind, starts: Any, number: int, scores: Any, **rows: Any) -> Batch:
-    return Batch(
-        np.asarray(scores), kind, rows["y"], int(starts[number]), weight=rows.get("weight")
+    columns = {"y": y, "weight": sample_weight, "groups": groups, "by": by}
+    whole, aligned = _aligned(scores, **columns)
+    n_classes = _classes_of(whole)
+    names = None if classes is None else check_classes(classes, n_classes)
+    sizes = np.array(whole.chunks[0], dtype=float)
+    known = bool(np.isfinite(sizes).all())
+    # Where the sizes are not known, a block gets numbers that no other block has.
+    starts = np.cumsum(np.append(0.0, np.nan_to_num(sizes, nan=2.0**32)))[:-1].astype(np.int64)
+    make_rows = partial(_rows_of_block, input, names, starts.tolist())
+    return DaskSource(
+        _per_block(make_rows, whole, aligned),
+        input,
+        n_classes,
+        names,
+        n_rows=int(sizes.sum()) if known else None,
+        title="Dask collections",
+        grouped=groups is not None,
+        segmented=by is not None,
     )
 
 
-def _over_blocks(function: Callable[[Any], T], pieces: Iterable[Any]) -> Iterator[T]:
-    """Yield the function's result for every delayed block, in their order."""
-    yield from dask.compute(*map(dask.delayed(function, pure=False), pieces))
+def _rows_of_block(
+    kind: InputKind, names: Any, starts: list[int], number: int, scores: Any, **columns: Any
+) -> Rows | None:
+    """Return the checked rows of a block; None if it has none."""
+    if not len(scores):
+        return None
+    start = starts[number]
+    options = {"input": kind, "classes": names, "start": 0, "whole": False}
+    checked = _said_where(lambda block: Rows.of(block, **columns, **options), number, scores)
+    return replace(checked, start=start)
+
+
+def _add_block(
+    update: Callable[[P, Rows], object], empty: Callable[[], P], block: Rows | None
+) -> P:
+    result = empty()
+    if block is not None:
+        update(result, block)
+    return result
+
+
+def _merged_in_tree(level: list[Any], empty: Callable[[], P]) -> P:
+    merge = dask.delayed(merged, pure=False)
+    while len(level) > 1:
+        level = [
+            merge(level[first : first + _FAN_IN], empty) for first in range(0, len(level), _FAN_IN)
+        ]
+    whole: P = level[0].compute()
+    return whole
 
 
 # -- pieces of work --------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 "frequencies to with_prior"
             )
         frequencies = [pair.calibrator.fit_.frequencies for pair in self._fitted_pairs]
-        probs = self._probs_of(self._fitted_pairs, X)
+        probs = self._probs_of(self._fitted_pairs, X).astype(np.float64, copy=False)
         return self.with_prior(new_frequencies(probs, np.array(frequencies), self._held_out_mean))
 
     @property

@@ -15,7 +15,8 @@ without a label; ``data.dropped`` and ``data.notes`` say how many.
 By blocks. The same rows, some at a time, for files that do not fit into memory:
 
     source = batches("folder/", request, rows=65536)   # Batches: n_rows, n_classes, classes, kind, first
-    for batch in source: ...                            # Batch: scores, y (integers), start, weight, …
+    for rows in source: ...                             # hcal.rows.Rows: scores, y (integers), start, weight, …
+    source.as_source(runner)                            # what evaluate, certify, report and fit take
     source.pieces()                                     # parts for joblib or Dask: read_piece(piece)
     read_blocks(piece)                                  # (number of the first row, DataFile) for each block
 
@@ -27,21 +28,22 @@ Models. ``write_model(path, header, arrays)`` and ``read_model(path)`` (:mod:`hc
 and arrays, and know nothing about methods. ``check_info`` checks what a header says about the fit, and
 ``Request.from_json`` how its rows were read.
 
-Language models. ``read`` also takes ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs`` and
-stated confidences; their parts are in :mod:`hcal.io.language_models`.
+Language models. ``read`` also takes ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs``, token
+log-probabilities of generated answers and stated confidences; :mod:`hcal.language_models` says what they mean.
 
 Errors are ValueError or OSError with one line that names the file and what to do, in Python and as an option.
 """
 
 from __future__ import annotations
 
-from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
+from hcal.io.blocks import Batches, batches, read_piece
 from hcal.io.files import atomic_path, checksum
 from hcal.io.reading import DataFile, Piece, read, read_blocks
 from hcal.io.request import Part, Request
+from hcal.io.sources import RowSource
 from hcal.io.writing import can_write, write_blocks
 
 __all__ = [
-    "Batch", "Batches", "DataFile", "Part", "Piece", "Request", "atomic_path", "batches", "can_write", "checksum",
-    "read", "read_blocks", "read_piece", "rows_from", "write_blocks",
+    "Batches", "DataFile", "Part", "Piece", "Request", "RowSource", "atomic_path", "batches", "can_write",
+    "checksum", "read", "read_blocks", "read_piece", "write_blocks",
 ]  # fmt: skip

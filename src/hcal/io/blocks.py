@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import ClassName
-from hcal.inputs import InputKind
 from hcal.io.finding import files_of
-from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
+from hcal.io.records import is_answers
 from hcal.io.request import Part, Request
-from hcal.rows import Segments
+from hcal.io.sources import RowSource
+from hcal.passes import Advance, Runner
+from hcal.rows import Rows, rows_from
 
 #: The rows of a block if the caller does not say, and the most numbers that such a block holds.
 ROWS: Final = 65_536
@@ -33,93 +32,49 @@ class NoRowsError(ValueError):
     """A source holds no rows."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Some rows of a source, in its order.
+def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
+    """Return rows that were read from a file as checked rows; ``whole`` says whether these are all its rows.
 
-    Attributes
+    Parameters
     ----------
-    scores : array of shape (B, K), or (B,) for a binary score
-    kind : {"logits", "probs", "log_probs"}
-    y : array of shape (B,), or None
-        Integers 0..K−1.
+    data : DataFile
     start : int
         The number of the first row in the source.
-    ids, groups, weight : array of shape (B,), or None
-    by : Segments, optional
-        The segment, or the subgroup, of each row.
     """
-
-    scores: NDArray[Any]
-    kind: InputKind
-    y: NDArray[Any] | None
-    start: int
-    ids: NDArray[Any] | None = None
-    groups: NDArray[Any] | None = None
-    weight: NDArray[Any] | None = None
-    by: Segments | None = None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-
-@contextmanager
-def rows_from(start: int) -> Iterator[None]:
-    """Make an error about a block say at which row the block begins, because its message counts from there.
-
-    Examples
-    --------
-    >>> with rows_from(65536):
-    ...     raise ValueError("y: row 3 is 'cow'")
-    Traceback (most recent call last):
-    ...
-    ValueError: counting from row 65,536: y: row 3 is 'cow'
-    """
-    try:
-        yield
-    except ValueError as error:
-        if start == 0:
-            raise
-        raise type(error)(f"counting from row {start:,}: {error}") from None
-
-
-def _as_batch(start: int, data: DataFile) -> Batch:
-    """Return rows of a file with their labels as integers."""
-    with rows_from(start):
-        y = (
-            None
-            if data.y is None
-            else inputs.check_labels(data.labels(), len(data.values), data.n_classes)
-        )
-        # The segments of a calibrator, where it has any, are what a block is predicted with.
-        columns = data.segments or data.by
-        by = Segments.of(columns, len(data.values)) if columns else None
-    return Batch(
+    labels = None
+    if data.y is not None:
+        with rows_from(start):
+            labels = data.labels()
+    return Rows.of(
         data.values,
-        data.kind,
-        y,
-        start,
-        ids=data.ids,
-        groups=data.groups,
+        labels,
+        input=data.kind,
         weight=data.weight,
-        by=by,
+        groups=data.groups,
+        # The segments of a calibrator, where it has any, are what a block is predicted with.
+        by=data.segments or data.by or None,
+        ids=data.ids,
+        classes=data.classes,
+        start=start,
+        whole=whole,
     )
 
 
-def read_piece(piece: Piece) -> Iterator[Batch]:
-    """Yield the batches of one of :meth:`Batches.pieces`, in this or in any other process.
+def read_piece(piece: Piece) -> Iterator[Rows]:
+    """Yield the rows, block by block, of one of :meth:`Batches.pieces`, in this or in any other process.
 
     Examples
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.npz"
     >>> np.savez(path, probs=[[0.25, 0.75], [0.5, 0.5]], y=[1, 0])
-    >>> [batch.start for piece in batches(path, rows=1).pieces() for batch in read_piece(piece)]
+    >>> pieces = batches(path, rows=1).pieces()
+    >>> [rows.start for rows in read_piece(pieces[0])]
     [0, 1]
     """
     for start, data in read_blocks(piece):
         if len(data.values):
-            yield _as_batch(start, data)
+            yield rows_of(data, start, whole=False)
 
 
 class Batches:
@@ -161,7 +116,7 @@ class Batches:
 
     def check_labels(self) -> None:
         """Raise an error before a long pass, and not in it, if labels are missing or are not classes."""
-        _as_batch(0, replace(self.first, y=self.first.labels()))
+        inputs.check_labels(self.first.labels(), len(self.first.values), self.n_classes)
 
     def pieces(self) -> list[Piece]:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
@@ -175,7 +130,31 @@ class Batches:
         """How many rows there are."""
         return sum(map(len, self._pieces))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def as_source(self, runner: Runner | None = None, advance: Advance = None) -> RowSource:
+        """Return the rows as what the public functions take them from.
+
+        Parameters
+        ----------
+        runner : callable, optional
+            Runs the pieces of work, as :class:`hcal.passes.Processes` or :class:`hcal.integrations.dask.Runner`;
+            this process by default. The result does not depend on it.
+        advance : callable, optional
+            Called after each piece with its number of rows.
+        """
+        return RowSource(
+            self.pieces(),
+            self.kind,
+            self.n_classes,
+            None if self.classes is None else tuple(self.classes),
+            n_rows=self.n_rows,
+            runner=runner,
+            advance=advance,
+            title=self.name,
+            grouped=self.first.groups is not None,
+            segmented=bool(self.first.by or self.first.segments),
+        )
+
+    def __iter__(self) -> Iterator[Rows]:
         return chain.from_iterable(map(read_piece, self._pieces))
 
 
@@ -194,7 +173,7 @@ def batches(
     ----------
     source : path-like, or sequence of them
         A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). A compressed ``.npz`` is
-        one piece, and a pickle is read whole. A program that makes its own rows uses :class:`Batch` objects.
+        one piece, and a pickle is read whole. A program that makes its own rows yields :class:`hcal.rows.Rows`.
     request : Request, optional
         As for :func:`hcal.io.read`.
     rows : int, optional
@@ -207,13 +186,13 @@ def batches(
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.npy"
     >>> np.save(path, np.zeros((3, 2)))
-    >>> [(batch.start, len(batch)) for batch in batches(path, Request(input="logits"), rows=2)]
+    >>> [(block.start, len(block)) for block in batches(path, Request(input="logits"), rows=2)]
     [(0, 2), (2, 1)]
     """
     if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
         raise ValueError(f"rows must be a positive integer, got {rows!r}")
     request, paths = request or Request(), files_of(source)
-    if request.plain and is_questions(paths):
+    if is_answers(paths, request):
         raise ValueError(
             f"{paths[0].name}: answers of language models are read whole, not by blocks"
         )

@@ -24,9 +24,10 @@ from hcal.inputs import InputKind
 from hcal.io.files import check_memory, checksum, explained, open_regular
 from hcal.io.finding import TYPES, files_of, partition_values
 from hcal.io.formats import READERS, Block, Cut, check_mask
-from hcal.io.language_models import is_questions, read_questions
 from hcal.io.partitions import PartitionedRows
+from hcal.io.records import are_answers, is_answers
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
+from hcal.io.scale import Scale
 from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
@@ -399,8 +400,8 @@ def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArra
     if len(columns) > 1 and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-    if plan.kind == "probs" and request.unit == "percent":
-        return values / 100
+    if plan.kind == "probs" and request.unit not in (None, "fraction"):
+        return np.asarray(Scale.of(request.unit).shares(values))
     if (
         plan.kind == "probs"
         and values.size
@@ -451,8 +452,11 @@ def read(
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request, paths = request or Request(), files_of(path)
-    if request.plain and paths[0].suffix.lower() == ".jsonl" and is_questions(paths):
-        return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
+    if paths[0].suffix.lower() == ".jsonl" and is_answers(paths, request):
+        from hcal.language_models.files import read_answers
+
+        fields = read_answers(paths, request, keep=keep)
+        return DataFile(paths[0], part="", more=tuple(paths[1:]), **fields)
     reading, parts = (
         Reading(request, part, keep, None if order is None else tuple(order)),
         list[DataFile](),
@@ -491,4 +495,4 @@ def by_blocks(source: Any) -> bool:
     """Whether a source is several files whose rows are read by blocks; answers of language models are read whole."""
     paths = files_of(source)
     named = [Path(name) for name in (source if isinstance(source, list | tuple) else [source])]
-    return (len(paths) > 1 or paths != named) and not is_questions(paths)
+    return (len(paths) > 1 or paths != named) and not are_answers(paths)

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from hcal.class_names import PREFIX, class_part
 from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.io.scale import Scale
 from hcal.text import one_line, quoted
 
 Part = Literal["cal", "test"]
-OptionScore = Literal["sum", "length", "mutual-information"]
+OptionScore = Literal["sum", "length", "mutual-information", "mean", "least"]
 #: The array of a file that holds the names of the classes, in the order of the columns.
 CLASSES: Final = "classes"
 #: The name that the single array of a file without names gets.
@@ -29,8 +30,7 @@ ROLES: Final = ("label", "id", "groups", "by", "segments", "weight")
 _LISTS: Final = ("by", "segments")
 _CHOICES: Final = {
     "input": INPUT_KINDS,
-    "unit": ("fraction", "percent"),
-    "option_score": ("sum", "length", "mutual-information"),
+    "option_score": get_args(OptionScore),
     **dict.fromkeys(("unlabelled", "unreadable"), ("error", "drop")),
     "ranges": ("error", "middle"),
 }
@@ -60,10 +60,12 @@ class Request:
         The column of the segments that a calibrator was fitted by, or several; a file must have them.
     input : {"logits", "probs", "log_probs"}, optional
         What the scores are; needed where their names do not say it.
-    unit : {"fraction", "percent"}, optional
-        ``"percent"`` if probabilities, or stated confidences, go up to 100.
-    option_score : {"sum", "length", "mutual-information"}, optional
-        How samples of lm-evaluation-harness score an option.
+    unit : str, optional
+        ``"percent"`` if probabilities, or stated confidences, go up to 100; the ends of another scale, such as
+        ``"0-10"`` for the marks of a judge; ``"fraction"`` by default.
+    option_score : {"sum", "length", "mutual-information", "mean", "least"}, optional
+        How samples of lm-evaluation-harness score an option (the first three), and how the log-probabilities of
+        generated tokens become one score (``"sum"``, ``"mean"``, ``"least"``); ``"sum"`` by default.
     classes : tuple of K str, optional
         Names of the classes in the order of the columns, if the names of the columns do not contain them.
     labels : Path, optional
@@ -110,6 +112,10 @@ class Request:
             if value is not None and value not in choices:
                 what = {"input": "the kind of scores", "option_score": "score"}.get(name, name)
                 raise ValueError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
+        if self.unit is not None:
+            if not isinstance(self.unit, str):
+                raise ValueError(f"unit must be a text, got {quoted(self.unit)}")
+            Scale.of(self.unit)
         for name in ("scores", *ROLES):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST):
@@ -158,6 +164,14 @@ class Request:
     def roles(self) -> dict[str, str]:
         """The columns beside the scores that were named."""
         return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
+
+    def columns_of(self, role: str) -> list[str]:
+        """Return the columns of a role that several can have: ``by`` or ``segments``.
+
+        >>> Request(by="country, year").columns_of("by")
+        ['country', 'year']
+        """
+        return _columns_named(getattr(self, role) or "")
 
     @property
     def plain(self) -> bool:

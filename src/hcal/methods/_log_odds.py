@@ -16,8 +16,7 @@ import numpy as np
 from hcal.maps.base import Map, log_sigmoid
 from hcal.methods._curves import columns
 from hcal.numerics import Float64, IntArray
-from hcal.solvers.nll import logistic
-from hcal.solvers.optimise import Solution
+from hcal.solvers.regression import LogisticFit, fit_logistic
 from hcal.xp import Array, namespace
 
 #: Learns the parameters of one curve from log-odds, indicators [y = k] and weights (N,); says whether it converged.
@@ -128,8 +127,8 @@ def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
     return np.where(hit > 0, (hits + 1) / (hits + 2), 1 / (misses + 2))
 
 
-def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None) -> Solution:
-    """Logistic regression as in :func:`hcal.solvers.nll.logistic`, with all coefficients but the intercept at least 0.
+def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None) -> LogisticFit:
+    """Return a logistic regression with all coefficients but the intercept at least 0.
 
     All subsets of coefficients at 0 are tried; the best solution whose other coefficients are not negative is taken.
     The first column of the design (N, P) is the intercept.
@@ -143,7 +142,7 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None
     for kept in range(size - 1, -1, -1):
         for chosen in combinations(range(1, size), kept):
             used = [0, *chosen]
-            solved = logistic(design[:, used], target, weight)
+            solved = fit_logistic(design[:, used], target, weight)
             if (solved.theta[1:] >= 0).all():
                 theta = np.zeros(size)
                 theta[used] = solved.theta

@@ -144,15 +144,17 @@ class Calibrator(TakesScores, ABC):
         Parameters
         ----------
         scores : array-like of shape (N, K), or (N,) for a binary score
-            Logits, probabilities or log-probabilities, as the parameter ``input`` says. Also checked
-            :class:`~hcal.rows.Rows`, which hold all other arguments.
+            Logits, probabilities or log-probabilities, as the parameter ``input`` says. Also, with their labels
+            (``y=None``): checked :class:`~hcal.rows.Rows`, files, or what yields blocks of rows. Of more than 300,000
+            rows a random sample is fitted, which ``fit_.source_rows`` shows.
         y : array-like of shape (N,)
             Integer labels 0..K−1, or the names that ``classes`` lists.
         sample_weight : array-like of shape (N,), optional
             A weight counts rows: a weight of 7 is the same as seven copies of the row. Everything that depends on the
             number of rows (penalties, priors, the floor) uses the sum of the weights.
         groups : array-like of shape (N,), optional
-            Rows of one group depend on each other; methods with held-out rows keep a group together.
+            Rows of one group depend on each other; methods with held-out rows keep a group together. With files,
+            weights and groups are names of columns.
         classes : sequence of K str or int, optional
             Names of the classes in the order of the columns; ``predict`` then returns them. A frame whose columns
             have these names is put in their order. Not needed for a frame whose columns are named like the labels.
@@ -233,11 +235,13 @@ class Calibrator(TakesScores, ABC):
     def rows_like(self, scores: Any, y: Any = None, *, whole: bool = True, **others: Any) -> Rows:
         """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
 
-        ``others`` are ``weight``, ``groups``, ``by``, ``ids`` and ``start`` of :meth:`hcal.rows.Rows.of`.
+        ``scores`` may be rows that were checked before, with all that belongs to them. ``others`` are
+        ``weight``, ``groups``, ``by``, ``ids`` and ``start`` of :meth:`hcal.rows.Rows.of`.
         """
-        return Rows.of(
-            scores, y, input=self.prediction_.kind, like=self.fit_, whole=whole, **others
-        )
+        kind = self.prediction_.kind
+        if isinstance(scores, Rows):
+            return scores.in_order_of(self.fit_, kind)
+        return Rows.of(scores, y, input=kind, like=self.fit_, whole=whole, **others)
 
     def with_prior(self, frequencies: Any) -> Self:
         """Return this calibrator for other class frequencies than those of the calibration set.
@@ -351,6 +355,8 @@ class Calibrator(TakesScores, ABC):
         self, scores: Any, y: Any, sample_weight: Any, groups: Any, classes: Any
     ) -> Rows:
         """Return the checked rows of a fit, without those of weight 0."""
+        if y is None and not isinstance(scores, Rows):
+            scores = self._sampled(scores, weight=sample_weight, groups=groups, classes=classes)
         if isinstance(scores, Rows):
             rows = scores
             if rows.kind != self.input:
@@ -359,18 +365,20 @@ class Calibrator(TakesScores, ABC):
                 )
         else:
             rows = Rows.of(
-                scores,
-                _labels_needed(y),
-                input=self.input,
-                weight=sample_weight,
-                groups=groups,
-                classes=classes,
+                scores, y, input=self.input, weight=sample_weight, groups=groups, classes=classes
             )
         if rows.weight is not None:
             self._check_weight(rows.weight)
             if not rows.weight.all():
                 rows = rows[rows.weight > 0]
         return rows
+
+    def _sampled(self, source: Any, **columns: Any) -> Rows:
+        """Return the rows to fit on from files, or from blocks of rows; ``columns`` are names of columns of files."""
+        # A fit of arrays needs none of what reads files.
+        from hcal.io.doors import rows_to_fit
+
+        return rows_to_fit(source, self.input, **columns)
 
     def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:
@@ -415,7 +423,7 @@ class Calibrator(TakesScores, ABC):
             notes=fitted.notes,
             details=fitted.details,
             history=fitted.history,
-            source_rows=len(rows),
+            source_rows=rows.source_rows or len(rows),
             effective_rows=effective_rows(rows),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             version=__version__,
@@ -520,9 +528,3 @@ def as_copies(rows: Rows) -> Rows:
 def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:
     unit = float(np.abs(sums).max()) * 2.0**-30 or 1.0
     return np.rint(sums / unit)
-
-
-def _labels_needed(y: Any) -> Any:
-    if y is None:
-        raise ValueError("y is missing: pass one label a row")
-    return y

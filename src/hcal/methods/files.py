@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import Any
+from typing import Any, Final
 
 from hcal.fit_record import FitRecord
 from hcal.inputs import check_kind
@@ -12,14 +13,13 @@ from hcal.io.request import Request
 from hcal.maps.base import build_map
 from hcal.maps.prediction import Prediction
 from hcal.methods.base import Calibrator
-from hcal.methods.multilabel import MultilabelCalibrator
-from hcal.methods.multiple_choice import MultipleChoiceCalibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.registry import get_calibrator, is_calibrator, list_calibrators
 
 #: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
-_COMPOSITES: dict[str, type[Any]] = {
-    each.name: each for each in (MultilabelCalibrator, MultipleChoiceCalibrator)
+_COMPOSITES: Final = {
+    "multilabel": "hcal.methods.multilabel.MultilabelCalibrator",
+    "multiple_choice": "hcal.language_models.calibrator.MultipleChoiceCalibrator",
 }
 #: The fields of the header of a calibrator, and of one that consists of others.
 _KINDS: dict[str, Any] = {
@@ -211,7 +211,8 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
         raise ValueError(
             f"it holds {header['name'][:60]!r}, declared is one of {', '.join(_COMPOSITES)}"
         )
-    method = _COMPOSITES[header["name"]]
+    module, _, class_name = _COMPOSITES[header["name"]].rpartition(".")
+    method = getattr(importlib.import_module(module), class_name)
     members = {}
     for key, each in header["members"].items():
         if type(each) is not dict:

@@ -14,7 +14,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import Count, NotNegative, parameters
 from hcal.numerics import Float64, softmax
 from hcal.rows import Rows
-from hcal.solvers.nll import logistic
+from hcal.solvers.regression import fit_logistic
 from hcal.xp import Array, namespace
 
 _CLIP = 1e-12
@@ -71,12 +71,12 @@ class ScalingBinning(Calibrator):
         bins = max(1, min(10 * k, n // 5)) if self.bins is None else self.bins
         probs = xp.rounded(softmax(x))
         lines, converged = np.tile([[1.0], [0.0]], k), True  # a class without rows keeps its p_k
-        ridge = np.diag([_RIDGE / n / 2, 0.0])
+        ridge = np.array([_RIDGE / 2, 0.0])
         for c, p in columns(probs):
             hit = (y == c).astype(np.float64)
             if hit.any():
                 design = np.stack([_clipped_odds(p), np.ones(n)], axis=1)
-                solved = logistic(design, hit, penalty=ridge, start=np.array([1.0, 0.0]))
+                solved = fit_logistic(design, hit, ridge=ridge, start=np.array([1.0, 0.0]))
                 lines[:, c] = solved.theta
                 converged &= solved.converged
         curves = fit_curves(

@@ -23,7 +23,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import TwoOrMore, parameters
 from hcal.numerics import Float64, run_starts
 from hcal.rows import Rows
-from hcal.solvers.nll import logistic
+from hcal.solvers.regression import fit_logistic
 from hcal.xp import Array
 
 #: The fit pools neighbouring rows into at most this many groups, which is finer than the curve can resolve.
@@ -125,7 +125,9 @@ def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | Non
     design, bending = _natural(at, np.eye(len(at)), x), _bending(at) * (at[-1] - at[0]) ** 3
     best, chosen = np.inf, values
     for penalty in _PENALTIES[::-1]:  # from stiff to flexible; each fit starts at the one before
-        values = logistic(design, target, mass, penalty=penalty * bending, start=values).theta
+        values = fit_logistic(
+            design, target, mass, penalty=mass.sum() * penalty * bending, start=values
+        ).theta
         error = _left_out(design, values, mass, hits, targets, penalty * bending)
         if error < best:
             best, chosen = error, values

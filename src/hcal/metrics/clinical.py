@@ -10,22 +10,33 @@ these to report: Van Calster et al., BMC Medicine 2019.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 import numpy as np
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit
 
-from hcal.inputs import check_confidence
+from hcal.inputs import check_confidence, check_groups
+from hcal.metrics.estimates import (
+    FEWEST_FOR_SCALED,
+    Outcome,
+    area,
+    brier_scores,
+    in_the_large,
+    observed_expected,
+    regression,
+    slope_and_intercept,
+)
+from hcal.metrics.estimates import Estimate as Estimate
 from hcal.metrics.sample import Vector, as_sample
 from hcal.metrics.smooth import spiegelhalter_z
-from hcal.metrics.testing import hosmer_lemeshow_test, spiegelhalter_test
+from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
-from hcal.solvers import nll
+from hcal.results import Result
+from hcal.rows import Segments
+from hcal.text import printable
 
-#: Log-odds are taken of probabilities at least this far from 0 and 1.
-_CLIP: Final = 1e-8
 #: Quantiles at which the knots of the spline lie (Harrell), by their number.
 _KNOTS: Final = {3: (0.1, 0.5, 0.9), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
 #: With fewer rows of the rarer outcome the curve has three knots instead of five.
@@ -33,27 +44,15 @@ _ENOUGH: Final = 100
 #: Ridge penalty that keeps the spline's coefficients finite if the predictions separate the outcomes.
 _RIDGE: Final = 1e-6
 #: Number of random curves for the intervals, and of points at which each is evaluated.
-_DRAWS, _POINTS = 500, 1000
-_SHOWN: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
+_DRAWS: Final = 500
+_POINTS: Final = 1000
+#: Thresholds whose net benefit is printed.
+_PRINTED: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
     "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, finds "
     "harmless miscalibration in large ones, and does not say how large it is."
 )
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its confidence interval; ends that do not exist are NaN."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if np.isnan(self.low):
-            return f"{self.value:.3f}"
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class DecisionCurve:
     treat_all: Vector
 
 
-@dataclass(frozen=True)
-class Clinical:
+@dataclass(frozen=True, repr=False)
+class Clinical(Result):
     """The clinical panel. ``print`` it, or take ``to_dict()``.
 
     Attributes
@@ -86,7 +85,7 @@ class Clinical:
     positive : int
         The class that is the outcome.
     confidence : float
-        Level of the intervals.
+        Level of the intervals. An interval whose ends are NaN is not given; ``notes`` say why.
     in_the_large : Estimate
         Calibration-in-the-large: the difference of observed and predicted risk in log-odds; ideal 0.
     slope, intercept : Estimate
@@ -101,15 +100,20 @@ class Clinical:
         Mean of (p − outcome)², and 1 minus its ratio to that of predicting the observed risk for everybody.
         With two classes, :func:`hcal.metrics.brier` sums over both and is twice as large.
     auc : Estimate
-        Area under the ROC curve, interval by DeLong's variance.
+        Area under the ROC curve.
     spiegelhalter_z, spiegelhalter_p : float
+        The p-values are NaN where rows of one group depend on each other.
     hosmer_lemeshow, hosmer_lemeshow_p : float
         Over tenths of the predicted risk, with as many degrees of freedom as groups (the predictions were not
         fitted on these rows). Included because journals ask for it; do not rely on it.
     curve : Curve
     net_benefit : DecisionCurve
     notes : tuple of str
+    subgroups : dict of Clinical
+        The panel of every segment of ``by``, by name. Each interval holds by itself, not all of them together.
     """
+
+    schema: ClassVar[str] = "hcal/clinical/1"
 
     n: int
     events: int
@@ -133,63 +137,112 @@ class Clinical:
     curve: Curve
     net_benefit: DecisionCurve
     notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as numbers, lists and text; estimates as ``{"value", "low", "high"}``."""
-        return asdict(self, dict_factory=_plain)
+    subgroups: dict[str, Clinical] = field(default_factory=dict)
 
     def table(self) -> list[tuple[str, str, str]]:
         """Return (name, value with interval, meaning) of every number, formatted for reading."""
-        rows = [
-            ("calibration-in-the-large", self.in_the_large, "ideal 0"),
-            ("calibration slope", self.slope, "ideal 1; below: too extreme"),
-            ("calibration intercept", self.intercept, "ideal 0"),
-            ("observed : expected", self.observed_expected, "ideal 1"),
-            ("ICI", self.ici, "mean distance of observed from predicted risk"),
-            ("E50", self.e50, "its median"),
-            ("E90", self.e90, "its 90th percentile"),
-            ("E_max", self.e_max, "its maximum"),
-            ("Brier score", self.brier, "0 is perfect"),
-            ("scaled Brier score", self.scaled_brier, "1 is perfect, 0 is no use"),
-            ("AUC", self.auc, "0.5 is no use"),
+        hosmer_lemeshow = f"{_p_value(self.hosmer_lemeshow_p)} (*)"
+        return [
+            ("calibration-in-the-large", str(self.in_the_large), "ideal 0"),
+            ("calibration slope", str(self.slope), "ideal 1; below: too extreme"),
+            ("calibration intercept", str(self.intercept), "ideal 0"),
+            ("observed : expected", str(self.observed_expected), "ideal 1"),
+            ("ICI", str(self.ici), "mean distance of observed from predicted risk"),
+            ("E50", str(self.e50), "its median"),
+            ("E90", str(self.e90), "its 90th percentile"),
+            ("E_max", str(self.e_max), "its maximum"),
+            ("Brier score", str(self.brier), "0 is perfect"),
+            ("scaled Brier score", str(self.scaled_brier), "1 is perfect, 0 is no use"),
+            ("AUC", str(self.auc), "0.5 is no use"),
             ("Spiegelhalter's z", f"{self.spiegelhalter_z:.3f}", _p_value(self.spiegelhalter_p)),
-            (
-                "Hosmer-Lemeshow",
-                f"{self.hosmer_lemeshow:.3f}",
-                f"{_p_value(self.hosmer_lemeshow_p)} (*)",
-            ),
+            ("Hosmer-Lemeshow", f"{self.hosmer_lemeshow:.3f}", hosmer_lemeshow),
         ]
-        return [(name, str(value), words) for name, value, words in rows]
 
-    def __str__(self) -> str:
-        head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one row for each estimate, of all rows and then of every segment."""
+        records = []
+        for segment, panel in [("", self), *self.subgroups.items()]:
+            for name in _ESTIMATES:
+                estimate = getattr(panel, name)
+                ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                records.append({"segment": segment, "rows": panel.n, "estimate": name, **ends})
+        return records
+
+    def _headline(self) -> list[str]:
+        share = f"{self.events / self.n:.1%}"
+        head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({share})"
         lines = [f"{head}, {100 * self.confidence:g}% intervals"]
         lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
-        lines += [
-            "",
-            f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}",
+        lines += ["", *self._net_benefit_lines(), *self._subgroup_lines()]
+        return [*lines, "", f"(*) {HOSMER_LEMESHOW_NOTE}", *self.notes]
+
+    def _net_benefit_lines(self) -> list[str]:
+        """Return the table of net benefits, at a few thresholds if there are many."""
+        benefit = self.net_benefit
+        lines = [
+            f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}"
         ]
-        b = self.net_benefit
-        shown = np.isin(b.thresholds.round(9), _SHOWN) if len(b.thresholds) > 20 else slice(None)
-        table = zip(b.thresholds[shown], b.model[shown], b.treat_all[shown], strict=True)
-        lines += [
-            f"{t:<25.1%}{model:>10.4f}{everybody:>12.4f}{0:>12}" for t, model, everybody in table
-        ]
-        return "\n".join([*lines, "", f"(*) {HOSMER_LEMESHOW_NOTE}", *self.notes])
+        printed = np.ones(len(benefit.thresholds), dtype=bool)
+        if len(benefit.thresholds) > 20:
+            printed = np.isin(benefit.thresholds.round(9), _PRINTED)
+        for i in np.flatnonzero(printed):
+            model = benefit.model[i]
+            everybody = benefit.treat_all[i]
+            lines.append(f"{benefit.thresholds[i]:<25.1%}{model:>10.4f}{everybody:>12.4f}{0:>12}")
+        return lines
+
+    def _subgroup_lines(self) -> list[str]:
+        """Return one line for every segment."""
+        if not self.subgroups:
+            return []
+        lines = ["", f"{'segment':<25}{'rows':>9}{'events':>9}  {'in the large':<28}slope"]
+        for name, panel in self.subgroups.items():
+            counts = f"{printable(name):<25}{panel.n:>9,}{panel.events:>9,}"
+            lines.append(f"{counts}  {panel.in_the_large!s:<28}{panel.slope}")
+        return lines
+
+    def _draw(self, figure: Any) -> bool:
+        axes = figure.subplots()
+        highest = max(float(self.curve.predicted.max()), float(self.curve.high.max()))
+        axes.plot([0, highest], [0, highest], color="black", linewidth=0.8, linestyle=":")
+        axes.fill_between(self.curve.predicted, self.curve.low, self.curve.high, alpha=0.25)
+        axes.plot(self.curve.predicted, self.curve.observed)
+        axes.set(xlabel="predicted risk", ylabel="observed risk")
+        return True
+
+
+#: The estimates of a panel, in the order of its table.
+_ESTIMATES: Final = (
+    "in_the_large",
+    "slope",
+    "intercept",
+    "observed_expected",
+    "ici",
+    "e50",
+    "e90",
+    "e_max",
+    "brier",
+    "scaled_brier",
+    "auc",
+)
 
 
 def _p_value(p: float) -> str:
+    if np.isnan(p):
+        return "not tested"
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 @renamed(ci="confidence")
 def clinical(
     probs: Any,
-    y: Any,
+    y: Any = None,
     *,
     confidence: float = 0.95,
     thresholds: Iterable[float] | None = None,
     positive: int = 1,
+    groups: Any = None,
+    by: Any = None,
 ) -> Clinical:
     """Return the calibration, discrimination and clinical use of the predicted risk of one outcome.
 
@@ -204,10 +257,17 @@ def clinical(
         Risks at or above which one would treat, for the net benefit; 1 % to 99 % by default.
     positive : int
         The class that is the outcome; with more than two classes it is compared with all others.
+    groups : array-like of shape (N,), optional
+        Rows of one group depend on each other (a patient, a hospital): standard errors count whole groups. Intervals
+        need 20 groups, and the two tests, which need independent rows, are left out.
+    by : array-like of shape (N,), frame, or dict of columns, optional
+        The segment of each row: adds a panel for each of them.
 
     Returns
     -------
     Clinical
+        Intervals need 10 observed and 10 expected outcomes (the scaled Brier score 20), and as many rows without;
+        otherwise they are NaN, and ``notes`` say why.
 
     Examples
     --------
@@ -225,151 +285,167 @@ def clinical(
         raise ValueError(
             "the clinical panel treats rows as independent observations: it takes no sample_weight"
         )
-    p, event = s.data.column(int(positive)), (s.y == positive).astype(np.float64)
+    event = (s.y == positive).astype(np.float64)
+    rows = Outcome(s.data.column(int(positive)), event, confidence, check_groups(groups, s.n))
+    levels = _checked_thresholds(thresholds)
     events = int(event.sum())
     if not 0 < events < s.n:
         raise ValueError(
             f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
         )
-    z = float(ndtri((1 + confidence) / 2))
-    x = log_odds_of(p)
-    large, variance = logistic(np.ones((s.n, 1)), event, offset=x)
-    slope, intercept, notes = _cox(x, event, z)
-    curve, distances = _calibration_curve(p, x, event, z)
-    test = spiegelhalter_z(p, event, np.ones(s.n))
-    groups_test = hosmer_lemeshow_test(p, event)
+    if by is None:
+        return _panel(rows, int(positive), levels)
+    subgroups, notes = _of_segments(rows, Segments.of(by, s.n), int(positive), levels)
+    return _panel(rows, int(positive), levels, subgroups, notes)
+
+
+def _of_segments(
+    rows: Outcome, segments: Segments, positive: int, thresholds: Vector
+) -> tuple[dict[str, Clinical], tuple[str, ...]]:
+    """Return the panel of every segment, and notes on those that have none."""
+    panels = {}
+    notes = []
+    for code, name in enumerate(segments.names):
+        members = segments.rows_of(code)
+        groups = None if rows.groups is None else rows.groups[members]
+        segment = Outcome(rows.risk[members], rows.event[members], rows.confidence, groups)
+        if 0 < segment.event.sum() < segment.n:
+            panels[name] = _panel(segment, positive, thresholds)
+        else:
+            notes.append(
+                f"{name}: all {segment.n:,} rows have the same outcome, so it has no panel"
+            )
+    return panels, tuple(notes)
+
+
+def _panel(
+    rows: Outcome,
+    positive: int,
+    thresholds: Vector,
+    subgroups: dict[str, Clinical] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Clinical:
+    """Return the panel of rows with both outcomes."""
+    slope, intercept, no_slope = slope_and_intercept(rows)
+    curve, distances = _calibration_curve(rows)
+    brier, scaled_brier = brier_scores(rows)
+    spiegelhalter, hosmer_lemeshow = _tests(rows)
     return Clinical(
-        n=s.n,
-        events=events,
-        positive=int(positive),
-        confidence=confidence,
-        in_the_large=_wald(large[0], variance[0, 0], z),
+        n=rows.n,
+        events=int(rows.event.sum()),
+        positive=positive,
+        confidence=rows.confidence,
+        in_the_large=in_the_large(rows),
         slope=slope,
         intercept=intercept,
-        observed_expected=_observed_expected(p, event, z),
-        **dict(zip(("ici", "e50", "e90", "e_max"), distances, strict=True)),
-        **_brier(p, event, z),
-        auc=_auc(p, event, z),
-        spiegelhalter_z=test,
-        spiegelhalter_p=spiegelhalter_test(p, event).p_value,
-        hosmer_lemeshow=groups_test.value,
-        hosmer_lemeshow_p=groups_test.p_value,
+        observed_expected=observed_expected(rows),
+        ici=distances[0],
+        e50=distances[1],
+        e90=distances[2],
+        e_max=distances[3],
+        brier=brier,
+        scaled_brier=scaled_brier,
+        auc=area(rows),
+        spiegelhalter_z=spiegelhalter_z(rows.risk, rows.event, np.ones(rows.n)),
+        spiegelhalter_p=spiegelhalter.p_value,
+        hosmer_lemeshow=hosmer_lemeshow.value,
+        hosmer_lemeshow_p=hosmer_lemeshow.p_value,
         curve=curve,
-        net_benefit=_net_benefit(p, event, thresholds),
-        notes=notes,
+        net_benefit=_net_benefit(rows, thresholds),
+        notes=(*_reasons(rows, no_slope), *notes),
+        subgroups=subgroups or {},
     )
 
 
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    lists = {name: list(value) for name, value in items if isinstance(value, tuple)}
-    return (
-        dict(items) | lists | {name: x.tolist() for name, x in items if isinstance(x, np.ndarray)}
-    )
+def _reasons(rows: Outcome, no_slope: str) -> list[str]:
+    """Return why there is no slope, why there are no intervals and why there are no tests."""
+    reasons = [no_slope] if no_slope else []
+    if rows.no_interval():
+        reasons.append(f"no intervals: {rows.no_interval()}")
+    elif rows.no_interval(FEWEST_FOR_SCALED):
+        reasons.append(
+            f"no interval of the scaled Brier score: {rows.no_interval(FEWEST_FOR_SCALED)}"
+        )
+    if rows.groups is not None:
+        reasons.append("no tests: they need independent rows, and rows of one group are not")
+    return reasons
 
 
-def _wald(value: float, variance: float, z: float) -> Estimate:
-    reach = z * float(np.sqrt(variance))
-    return Estimate(float(value), float(value - reach), float(value + reach))
+def _tests(rows: Outcome) -> tuple[CalibrationTest, CalibrationTest]:
+    """Return the tests of Spiegelhalter and of Hosmer and Lemeshow; groups of rows have no p-value."""
+    spiegelhalter = spiegelhalter_test(rows.risk, rows.event)
+    hosmer_lemeshow = hosmer_lemeshow_test(rows.risk, rows.event)
+    if rows.groups is None:
+        return spiegelhalter, hosmer_lemeshow
+    return spiegelhalter.without_p_value(), hosmer_lemeshow.without_p_value()
 
 
-def log_odds_of(risk: Vector) -> Vector:
-    """Return the log-odds of probabilities, which are finite."""
-    return np.asarray(logit(np.clip(risk, _CLIP, 1 - _CLIP)))
-
-
-def calibration_line(
-    log_odds: Vector, event: Any, weight: Vector | None = None
-) -> tuple[float, float]:
-    """Return intercept and slope of the logistic regression of an event on log-odds; NaN where there is none.
-
-    >>> x = np.array([-1.0, -1.0, 1.0, 1.0])
-    >>> [round(value, 6) for value in calibration_line(x, np.array([1, 0, 0, 1]))]
-    [0.0, 0.0]
-    """
-    happened = np.asarray(event, dtype=bool)
-    if no_slope(log_odds, happened):
-        return np.nan, np.nan
-    design = np.stack([np.ones_like(log_odds), log_odds], axis=1)
-    solved = nll.logistic(design, happened.astype(np.float64), weight)
-    return float(solved.theta[0]), float(solved.theta[1])
-
-
-def no_slope(log_odds: Vector, happened: Any) -> str:
-    """Return why a logistic regression on log-odds has no finite slope; empty if it has one."""
-    if happened.all() or not happened.any():
-        return "all rows have the same outcome: there is no slope"
-    if log_odds.min() == log_odds.max():
-        return "all predictions are equal: there is no slope"
-    yes, no = log_odds[happened], log_odds[~happened]
-    if yes.min() >= no.max() or yes.max() <= no.min():
-        return "the predictions separate the outcomes: the slope is not finite"
-    return ""
-
-
-def logistic(
-    X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0
-) -> tuple[Vector, Float64]:
-    """Return the coefficients (C,) of a logistic regression, and their covariance."""
-    penalty = ridge * np.eye(X.shape[1])
-    coef = nll.logistic(X, y, penalty=penalty / (2 * len(y)), offset=offset).theta
-    risk = expit(X @ coef + offset)
-    return coef, np.linalg.pinv((X * (risk * (1 - risk))[:, None]).T @ X + penalty, hermitian=True)
-
-
-def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[str, ...]]:
-    """Return slope and intercept of the logistic regression of the outcome on the predicted log-odds x (N,)."""
-    nothing = Estimate(np.nan, np.nan, np.nan)
-    if reason := no_slope(x, event == 1):
-        return nothing, nothing, (reason,)
-    coef, covariance = logistic(np.stack([np.ones_like(x), x], axis=1), event)
-    return _wald(coef[1], covariance[1, 1], z), _wald(coef[0], covariance[0, 0], z), ()
+# -- the smooth curve ---------------------------------------------------------------------------------
 
 
 def _spline(x: Vector, knots: Vector) -> Float64:
     """Return 1, x and the restricted cubic spline terms (Harrell), linear beyond the outer knots; (N, C)."""
-    terms = [np.ones_like(x), x] if len(knots) > 1 else [np.ones_like(x)]
-    if len(knots) > 2:
-        cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
-        for j, t in enumerate(knots[:-2]):
-            share = (knots[-1] - t) / (knots[-1] - knots[-2])
-            terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
+    if len(knots) == 1:
+        return np.ones((len(x), 1))
+    terms = [np.ones_like(x), x]
+    if len(knots) == 2:
+        return np.stack(terms, axis=1)
+    cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
+    for j, knot in enumerate(knots[:-2]):
+        share = (knots[-1] - knot) / (knots[-1] - knots[-2])
+        terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
     return np.stack(terms, axis=1)
 
 
-def _calibration_curve(
-    p: Vector, x: Vector, event: Vector, z: float
-) -> tuple[Curve, list[Estimate]]:
+def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     """Return the smooth curve, and ICI, E50, E90 and E_max."""
-    rare = min(event.sum(), len(event) - event.sum())
-    centre, scale = x.mean(), x.std() or 1.0
-    u = (x - centre) / scale
-    knots = np.unique(np.quantile(u, _KNOTS[5 if rare >= _ENOUGH else 3]))
-    basis = _spline(u, knots)
-    coef, covariance = logistic(basis, event, ridge=_RIDGE)
-    found = _distances(np.abs(expit(basis @ coef) - p)[:, None])[:, 0]
-    some = np.argsort(p, kind="stable")[
-        np.linspace(0, len(p) - 1, min(_POINTS, len(p))).astype(np.int64)
-    ]
-    eta, spread = (
-        basis[some] @ coef,
-        np.sqrt(np.einsum("nc,cd,nd->n", basis[some], covariance, basis[some])),
+    log_odds = rows.log_odds
+    rarer = min(rows.event.sum(), rows.n - rows.event.sum())
+    scaled = (log_odds - log_odds.mean()) / (log_odds.std() or 1.0)
+    knots = np.unique(np.quantile(scaled, _KNOTS[5 if rarer >= _ENOUGH else 3]))
+    basis = _spline(scaled, knots)
+    fitted = regression(rows, basis, ridge=_RIDGE)
+    covariance = fitted.by_model if rows.groups is None else fitted.by_residuals
+    observed = expit(basis @ fitted.coefficients)
+    values = _distances(np.abs(observed - rows.risk)[:, None])[:, 0]
+
+    step = np.linspace(0, rows.n - 1, min(_POINTS, rows.n)).astype(np.int64)
+    points = np.argsort(rows.risk, kind="stable")[step]
+    basis = basis[points]
+    risk = rows.risk[points]
+    curve_log_odds = basis @ fitted.coefficients
+    error = np.sqrt(np.einsum("nc,cd,nd->n", basis, covariance, basis))
+    curve = Curve(
+        risk,
+        expit(curve_log_odds),
+        expit(curve_log_odds - rows.z * error),
+        expit(curve_log_odds + rows.z * error),
     )
+    if rows.no_interval():
+        return _without_band(curve), [Estimate.alone(value) for value in values]
+
     # Random curves around the fitted one show the spread of each distance; random curves around perfect
     # calibration, with the same noise in the coefficients, show its value by chance.
-    noise = np.random.default_rng(0).multivariate_normal(
-        0 * coef, covariance, _DRAWS, method="cholesky"
-    )
-    moves = basis[some] @ noise.T
-    drawn, null = (
-        _distances(np.abs(expit(at[:, None] + moves) - p[some, None])) for at in (eta, x[some])
-    )
-    reach = z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
-    low = np.maximum(found - null.mean(axis=1) - reach, 0)
-    estimates = [
-        Estimate(*map(float, row))
-        for row in np.stack([found, low, np.minimum(found + reach, 1)], axis=1)
-    ]
-    return Curve(p[some], expit(eta), expit(eta - z * spread), expit(eta + z * spread)), estimates
+    normals = np.random.default_rng(0).standard_normal((_DRAWS, len(covariance)))
+    moves = basis @ (normals @ _root(covariance).T).T
+    drawn = _distances(np.abs(expit(curve_log_odds[:, None] + moves) - risk[:, None]))
+    null = _distances(np.abs(expit(log_odds[points, None] + moves) - risk[:, None]))
+    margin = rows.z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
+    low = np.maximum(values - null.mean(axis=1) - margin, 0)
+    high = np.minimum(values + margin, 1)
+    ends = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
+    return curve, [Estimate(*estimate) for estimate in ends]
+
+
+def _without_band(curve: Curve) -> Curve:
+    missing = np.full_like(curve.observed, np.nan)
+    return Curve(curve.predicted, curve.observed, missing, missing)
+
+
+def _root(covariance: Float64) -> Float64:
+    """Return L with L·Lᵀ = covariance, which may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))
 
 
 def _distances(gap: Float64) -> Float64:
@@ -377,55 +453,28 @@ def _distances(gap: Float64) -> Float64:
     return np.stack([gap.mean(axis=0), *np.quantile(gap, [0.5, 0.9, 1.0], axis=0)])
 
 
-def _observed_expected(p: Vector, event: Vector, z: float) -> Estimate:
-    """Return O:E, its interval from the binomial variance of log O (Debray et al., BMJ 2017)."""
-    observed, expected = event.sum(), max(p.sum(), _CLIP)
-    reach = np.exp(z * np.sqrt((1 - event.mean()) / observed))
-    ratio = float(observed / expected)
-    return Estimate(ratio, float(ratio / reach), float(ratio * reach))
+# -- net benefit --------------------------------------------------------------------------------------
 
 
-def _brier(p: Vector, event: Vector, z: float) -> dict[str, Estimate]:
-    rows, rate = (p - event) ** 2, event.mean()
-    null = rate * (1 - rate)
-    # To first order each row contributes (1 − 2·rate)(event − rate) to the null score.
-    scaled = rows - rows.mean() * (null + (1 - 2 * rate) * (event - rate)) / null
-    variance = rows.var(ddof=1) / len(p), scaled.var(ddof=1) / len(p) / null**2
-    return {
-        "brier": _wald(rows.mean(), variance[0], z),
-        "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z),
-    }
-
-
-def _midranks(x: Vector) -> Vector:
-    """Return ranks from 1, ties with their mean rank."""
-    _, place, count = np.unique(x, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(count) - (count - 1) / 2)[place])
-
-
-def _auc(p: Vector, event: Vector, z: float) -> Estimate:
-    """Return the area under the ROC curve with DeLong's interval (Biometrics 1988), by ranks."""
-    yes, no = p[event == 1], p[event == 0]
-    ranks = _midranks(p)
-    # For each row with the outcome, the share of rows without it that lie below; and the reverse.
-    above = (ranks[event == 1] - _midranks(yes)) / len(no)
-    below = 1 - (ranks[event == 0] - _midranks(no)) / len(yes)
-    variances = (v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in (above, below))
-    found = _wald(above.mean(), sum(variances), z)
-    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
-
-
-def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -> DecisionCurve:
-    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody."""
-    t = (
-        np.arange(1, 100) / 100
-        if thresholds is None
-        else np.asarray(list(thresholds), dtype=np.float64)
-    )
-    if t.ndim != 1 or not len(t) or not ((t > 0) & (t < 1)).all():
+def _checked_thresholds(thresholds: Iterable[float] | None) -> Vector:
+    """Return thresholds strictly between 0 and 1; 1 % to 99 % by default."""
+    if thresholds is None:
+        return np.arange(1, 100) / 100
+    levels = np.asarray(list(thresholds), dtype=np.float64)
+    if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
         raise ValueError("thresholds must be risks between 0 and 1, such as [0.05, 0.1, 0.2]")
-    order = np.argsort(p, kind="stable")
-    first = np.searchsorted(p[order], t, side="left")  # rows from this rank on are treated
-    hits = np.concatenate([np.cumsum(event[order][::-1])[::-1], [0.0]])[first]
-    odds, n, rate = t / (1 - t), len(p), event.mean()
-    return DecisionCurve(t, hits / n - (n - first - hits) / n * odds, rate - (1 - rate) * odds)
+    return levels
+
+
+def _net_benefit(rows: Outcome, thresholds: Vector) -> DecisionCurve:
+    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody."""
+    order = np.argsort(rows.risk, kind="stable")
+    # Rows from this rank on are treated.
+    first = np.searchsorted(rows.risk[order], thresholds, side="left")
+    events_from_rank = np.concatenate([np.cumsum(rows.event[order][::-1])[::-1], [0.0]])
+    hits = events_from_rank[first]
+    false_alarms = rows.n - first - hits
+    odds = thresholds / (1 - thresholds)
+    rate = rows.event.mean()
+    model = (hits - false_alarms * odds) / rows.n
+    return DecisionCurve(thresholds, model, rate - (1 - rate) * odds)

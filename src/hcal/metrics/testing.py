@@ -10,7 +10,7 @@ do not: with rare events the residuals are far from symmetric, and nearly every 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -65,6 +65,11 @@ class CalibrationTest(Result):
     method: str
     resamples: int
     reason: str = ""
+
+    def without_p_value(self) -> CalibrationTest:
+        """Return the same value for rows that depend on each other, whose p-value is not known."""
+        reason = "rows of one group depend on each other"
+        return replace(self, p_value=float("nan"), resamples=0, reason=reason)
 
     def _headline(self) -> list[str]:
         if self.reason:

@@ -16,8 +16,8 @@ import numpy as np
 from hcal.fit_record import fitted_names, fitted_request, predict_with_segments, unknown_segments
 from hcal.io.blocks import Batches, NoRowsError, batches
 from hcal.io.finding import Source, check_output, sources_of
-from hcal.io.language_models import is_questions
 from hcal.io.reading import DataFile, column_names, read, read_blocks
+from hcal.io.records import is_answers
 from hcal.io.request import Request
 from hcal.io.targets import Pair, is_folder, mirrored, prepare_folder, relative_names
 from hcal.io.writing import BlockWriter, can_write, write_blocks
@@ -294,7 +294,7 @@ class _Job:
     def _rows(self, files: Sequence[Path]) -> _Rows | None:
         """Return the rows of files; None if they have none."""
         order = fitted_names(self.calibrator)
-        if self.request.plain and is_questions(files):
+        if is_answers(files, self.request):
             data = read(files, self.request, keep=self.keep, order=order)
             return _Rows(data, len(data.values), None)
         try:
@@ -326,7 +326,7 @@ class _Job:
             column = "source_file" if "file" in {*self.request.roles.values(), *kept} else "file"
             kept[column] = np.full(len(probs), names[data.path])
         if data.questions:
-            kept["options"] = np.isfinite(data.values).sum(axis=1)
+            kept = {"options": np.isfinite(data.values).sum(axis=1), **kept}
         write(probs, data.y, ids=data.ids, kept=kept)
         return probs
 

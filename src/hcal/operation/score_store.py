@@ -6,6 +6,7 @@ come it gives them back together, once, and counts the labels that fit no row.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,10 @@ import numpy as np
 
 from hcal import inputs
 from hcal.class_names import ClassName, check_classes, encode
+from hcal.frames import ColumnName
 from hcal.numerics import Float64, IntArray
 from hcal.results import Result
+from hcal.rows import Rows
 from hcal.text import one_line, printable
 
 #: The layout of the file; another one is refused.
@@ -133,16 +136,21 @@ class ScoreStore:
         ----------
         ids : sequence of N str or int
         probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
+            Columns that have names are put in the order of ``classes``, or of the first columns with names.
         day : date or str, optional
             The day of the prediction (2026-05-01); today (UTC) by default.
         """
-        checked = np.ascontiguousarray(inputs.check_probs(probs)[0], dtype=np.float64)
+        with self._connected() as connection:
+            order = self.classes or _columns_of(connection)
+        rows = Rows.of_predictions(probs, input="probs", classes=order)
+        checked = np.ascontiguousarray(rows.scores, dtype=np.float64)
         names = _texts(ids, len(checked))
         if len(set(names)) < len(names):
             raise ValueError("an id stands twice among the rows to add: an id names one row")
         today = _day(day)
         with self._connected() as connection:
             _set_classes(connection, checked.shape[1])
+            _set_columns(connection, rows.columns)
             stored = _stored(connection, names)
             new = [number for number, name in enumerate(names) if name not in stored]
             for number, name in enumerate(names):
@@ -265,6 +273,25 @@ def _classes_of(connection: sqlite3.Connection) -> int:
     if row is None:
         raise ValueError("the store holds no scores yet: add predictions before their labels")
     return int(row[0])
+
+
+def _set_columns(connection: sqlite3.Connection, columns: Sequence[ColumnName] | None) -> None:
+    """Remember the names of the first columns that have names."""
+    if columns is not None:
+        text = json.dumps(list(columns))
+        connection.execute("INSERT OR IGNORE INTO settings VALUES ('columns', ?)", (text,))
+
+
+def _columns_of(connection: sqlite3.Connection) -> list[ColumnName] | None:
+    """Return the names of the first columns that had names."""
+    row = connection.execute("SELECT value FROM settings WHERE name = 'columns'").fetchone()
+    try:
+        columns = None if row is None else json.loads(row[0])
+    except json.JSONDecodeError:
+        raise ValueError("the names of the columns in the store are no JSON") from None
+    if columns is not None and not isinstance(columns, list):
+        raise ValueError("the names of the columns in the store are no list")
+    return columns
 
 
 def _count(connection: sqlite3.Connection, condition: str = "") -> int:

@@ -11,11 +11,14 @@ from scipy.special import expit
 
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves
 from hcal.methods.parameters import parameters
-from hcal.numerics import Float64, IntArray
-from hcal.pool.binary import fit_table
-from hcal.pool.map import BinaryPoolMap, Curve, Events, PoolMap, Rest
-from hcal.pool.members import Held, fit_members, fit_pool, held_by_groups
+from hcal.numerics import Float64
+from hcal.pool.map import BinaryPoolMap, Curve, Margins, PoolMap, TopCurve, TopVersusRestMap
+from hcal.pool.pooling import Trial, fit_pool
+from hcal.pool.two_classes import fit_binary_pool
 from hcal.rows import Rows
+
+MEMBERS = ("temperature", "top-versus-rest", "matrix")
+BINARY_MEMBERS = ("temperature", "quadratic", "spline")
 
 
 @parameters
@@ -58,66 +61,45 @@ class PooledCalibrator(Calibrator):
     title = "Pooled calibration"
     weighted = True
     grouped = True
-    map_types = (PoolMap, BinaryPoolMap, Events, Rest, Curve)
+    map_types = (PoolMap, BinaryPoolMap, Margins, TopVersusRestMap, TopCurve, Curve)
 
     preserve: Literal["auto", "accuracy", "order"] | None = "auto"
     verbose: bool = False
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        groups = rows.groups
         if self.preserve not in ("auto", "accuracy", "order", None):
             raise ValueError(
                 f"preserve must be 'auto', 'accuracy', 'order' or None, got {self.preserve!r}"
             )
-        w = np.ones(len(y)) if weight is None else weight
-        fitted = (
-            self._fit_two(x, y, w, groups) if x.shape[1] == 2 else self._fit_many(x, y, w, groups)
-        )
-        mass = np.bincount(y, weights=w, minlength=x.shape[1])
+        fitted = self._fit_two(rows) if rows.n_classes == 2 else self._fit_many(rows)
+        mass = np.bincount(rows.labels, weights=rows.weight, minlength=rows.n_classes)
         fitted.details["absent_classes"] = np.flatnonzero(mass == 0).tolist()
         return fitted
 
-    def _fit_two(self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None) -> Fitted:
+    def _fit_two(self, rows: Rows) -> Fitted:
         promised: Preserves = self.preserve if self.preserve != "auto" else None
-        crossing = promised is not None
-        u = x[:, 1] - x[:, 0]
-        table, weights = fit_table(u, y, weight, groups, crossing=crossing)
-        changed = float(weight @ ((table(x)[:, 1] > table(x)[:, 0]) != (u > 0)))
+        table, weights = fit_binary_pool(rows, keep=promised is not None)
+        before = rows.x[:, 1] > rows.x[:, 0]
+        after = table(rows.x)
+        changed = float(rows.weights @ ((after[:, 1] > after[:, 0]) != before))
         threshold = float(expit(np.interp(0.0, table.values, table.knots)))
-        told = _sides(changed, float(weight.sum()), threshold)
-        details = _details(("temperature", "quadratic", "spline"), weights, changed) | {
-            "threshold": threshold
-        }
-        return Fitted(table, details=details, notes=(told,), preserves=promised)
+        note = _crossing_note(changed, rows.total, threshold)
+        details = _details(BINARY_MEMBERS, weights, changed) | {"threshold": threshold}
+        return Fitted(table, details=details, notes=(note,), preserves=promised)
 
-    def _fit_many(
-        self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None
-    ) -> Fitted:
-        classes = self.preserve != "order"
-        members, held = fit_members(x, y, weight, classes=classes)
-        if groups is not None:
-            held = Held(
-                held_by_groups(x, y, weight, groups, classes=classes),
-                np.arange(len(y)),
-                held.errors,
-            )
-        fitted, accuracy, proven = fit_pool(
-            members, held, x, y, weight, {"auto": None, None: False}.get(self.preserve, True)
-        )
-        changed = (
-            0.0 if fitted.keep else float(weight @ (fitted(x).argmax(axis=1) != x.argmax(axis=1)))
-        )
-        notes = (
-            _changes(fitted.keep, proven, accuracy, changed, float(weight.sum())) if classes else []
-        )
-        names = ("temperature", "events", "matrix")[: len(held.scores)]
-        details = _details(names, fitted.weights, changed)
-        details["held_out_accuracy"] = {"before": accuracy[0], "after": accuracy[not fitted.keep]}
-        preserves: Preserves = ("accuracy" if classes else "order") if fitted.keep else None
-        return Fitted(fitted, details=details, notes=tuple(notes), preserves=preserves)
+    def _fit_many(self, rows: Rows) -> Fitted:
+        learned, trial = fit_pool(rows, self.preserve)
+        changed = 0.0
+        if not learned.keep:
+            moved = learned(rows.x).argmax(axis=1) != rows.x.argmax(axis=1)
+            changed = float(rows.weights @ moved)
+        notes = [] if self.preserve == "order" else _notes(learned.keep, trial, changed, rows.total)
+        details = _details(MEMBERS, learned.weights, changed)
+        after = trial.before if learned.keep else trial.after
+        details["held_out_accuracy"] = {"before": trial.before, "after": after}
+        kept: Preserves = "order" if self.preserve == "order" else "accuracy"
+        preserves = kept if learned.keep else None
+        return Fitted(learned, details=details, notes=tuple(notes), preserves=preserves)
 
     def _warn(self, fitted: Fitted) -> None:
         super()._warn(fitted)
@@ -130,38 +112,37 @@ class PooledCalibrator(Calibrator):
                 print(f"{self.name}: {words}", file=sys.stderr)
 
 
-def _details(names: tuple[str, ...], weights: Float64, changed: float) -> dict[str, Any]:
-    pairs = dict(zip(names, weights.tolist(), strict=False))
-    return {"weights": pairs, "changed_predictions": changed}
+def _details(members: tuple[str, ...], weights: Float64, changed: float) -> dict[str, Any]:
+    by_member = dict(zip(members, weights.tolist(), strict=True))
+    return {"weights": by_member, "changed_predictions": changed}
 
 
-def _sides(changed: float, total: float, threshold: float) -> str:
+def _crossing_note(changed: float, total: float, threshold: float) -> str:
     """Return a sentence on how many predictions of two classes cross ½.
 
-    >>> _sides(12.0, 300.0, 0.31)
+    >>> _crossing_note(12.0, 300.0, 0.31)
     "class 1 is now predicted when the model's own score is above 31.0 % (before: 50 %); 12 of 300 predictions change"
     """
     if changed == 0:
         return f"no prediction of {total:,.0f} crosses 50 %"
     return (
-        f"class 1 is now predicted when the model's own score is above {100 * threshold:.1f} % (before: 50 %); "
-        f"{changed:,.0f} of {total:,.0f} predictions change"
+        f"class 1 is now predicted when the model's own score is above {100 * threshold:.1f} % "
+        f"(before: 50 %); {changed:,.0f} of {total:,.0f} predictions change"
     )
 
 
-def _changes(
-    keep: bool, proven: bool, accuracy: tuple[float, float], changed: float, total: float
-) -> list[str]:
+def _notes(keep: bool, trial: Trial, changed: float, total: float) -> list[str]:
     """Return sentences on what happens to predicted classes, and what that is worth."""
-    before, after = (f"{100 * rate:.1f} %" for rate in accuracy)
+    before = f"{100 * trial.before:.1f} %"
+    after = f"{100 * trial.after:.1f} %"
+    if keep and not trial.proven:
+        return []
     if keep:
-        if not proven:
-            return []
         return [
-            f"Keeping the predicted classes costs accuracy: held-out rows have {before}, and {after} if they may "
-            "change. preserve='auto' lets them."
+            f"Keeping the predicted classes costs accuracy: held-out rows have {before}, and "
+            f"{after} if they may change. preserve='auto' lets them."
         ]
-    verb = "rises" if accuracy[1] >= accuracy[0] else "falls"
+    verb = "rises" if trial.after >= trial.before else "falls"
     return [
         f"Predicted classes may change: on held-out rows accuracy {verb} from {before} to {after}. "
         "preserve='accuracy' keeps them.",

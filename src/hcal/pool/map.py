@@ -3,11 +3,11 @@
 A row of scores goes through four steps. Its margins below the top score are divided by one temperature. Three members
 turn the margins into scores of the classes, and a weighted sum joins them. A curve corrects the probability of the top
 class. If the predicted class is to stay, a class that would overtake it is set equal to it.
+
+The symbols are those of docs/default.md.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -25,29 +25,37 @@ FLOOR = 30.0
 _ROUNDS = 4
 
 
-def top_shares(margin: Array, sharpness: Array) -> Array:
-    """Return the share of the top that each class has, (N, K): all of it where no other class is near; sums to 1."""
-    xp = namespace(margin)
-    share = xp.maximum(1.0 - margin * sharpness, 0.0)
-    return share / xp.row_sum(share)
+@map_type
+class Margins(Map):
+    """How far each class of a row is below the top, at one temperature."""
 
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+    sharpness: Array = array("how fast the share of the top falls with the margin", low=0.0)
+    cap: Array = array("margins count up to it in temperature scaling and matrix scaling", low=0.0)
+    spread: Array = array("mean, deviation, low and high of ln(1 + mean margin)", 4)
 
-def runner_up(margin: Array) -> Array:
-    """Return the margin of the second best class, (N, 1)."""
-    xp = namespace(margin)
-    return xp.row_min(xp.put_along(margin + 0.0, xp.argmax(-margin), np.inf))
+    def __call__(self, x: Array) -> Array:
+        """Return the margins (N, K) of logits (N, K)."""
+        return self.beta * (namespace(x).row_max(x) - x)
 
+    def capped(self, margin: Array) -> Array:
+        """Return margins that count up to the cap."""
+        return namespace(margin).minimum(margin, self.cap)
 
-def log_mean_margin(margin: Array) -> Array:
-    """Return ln(1 + mean margin) of every row, (N, 1)."""
-    return namespace(margin).log1p(namespace(margin).row_sum(margin) / margin.shape[-1])
+    def shares(self, margin: Array) -> Array:
+        """Return the share of the top that each class has, (N, K)."""
+        return top_shares(margin, self.sharpness)
 
+    def spread_of(self, margin: Array) -> Array:
+        """Return how widely the scores of each row are spread, (N, 1), in standard deviations."""
+        mean, deviation, low, high = (self.spread[i] for i in range(4))
+        standard = (log_mean_margin(margin) - mean) / deviation
+        return namespace(margin).clip(standard, low, high)
 
-def split_top(scores: Array, shares: Array) -> tuple[Array, Array]:
-    """Return the score of the top class and ln Σ e^score of the classes below it, each (N, 1)."""
-    xp = namespace(scores)
-    outside = xp.where(shares < 1, xp.log(xp.maximum(1.0 - shares, xp.tiny(scores))), -np.inf)
-    return xp.row_sum(shares * scores), xp.log_sum_exp(scores + outside)
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if self.spread[1] < SMALL:
+            raise ValueError(f"'spread' must hold a deviation of at least {SMALL:g}")
 
 
 @map_type
@@ -68,55 +76,40 @@ class Curve(Map):
 
 
 @map_type
-class Rest(Map):
-    """Scores of the classes below the top: a bias minus a bent line of the margin, whose slope depends on the row."""
+class TopVersusRestMap(Map):
+    """How sure the top class is, and how the others share what it leaves."""
 
     slopes: Array = array(
-        "slope, its change at each bend, and its change with the spread of the row", len(BENDS) + 2
+        "of the rest in the margin: slope, its change at each bend, and with the spread of the row",
+        len(BENDS) + 2,
     )
-    spread: Array = array("mean, deviation, low and high of ln(1 + mean margin)", 4)
-    bias: Array = array("of every class", "K")
+    curve: Curve
 
-    def __call__(self, margin: Array) -> Array:
-        """Return scores (N, K) of margins (N, K), up to a constant in each row."""
-        slope = self.slopes[0] + self.slopes[-1] * self.standard(log_mean_margin(margin))
-        out = self.bias - slope * margin
-        for i, bend in enumerate(BENDS):
-            out = out - self.slopes[1 + i] * namespace(margin).maximum(margin - bend, 0.0)
-        return out
+    def __call__(self, margin: Array, shares: Array, spread: Array) -> Array:  # type: ignore[override]
+        """Return ln P (N, K) from margins and shares of the top (N, K), and the spread (N, 1)."""
+        rest = self.rest(margin, spread)
+        log_mass = rest_mass(rest, shares)
+        return join_top(self.curve(-log_mass) - log_mass, rest - log_mass, shares)
 
-    def standard(self, log_mean: Array) -> Array:
-        """Return how widely the scores of a row are spread, in standard deviations."""
-        value = (log_mean - self.spread[0]) / self.spread[1]
-        return namespace(value).clip(value, self.spread[2], self.spread[3])
-
-    def check(self) -> None:
-        """Raise a ValueError where fields do not fit each other."""
-        if self.spread[1] < SMALL:
-            raise ValueError(f"'spread' must hold a deviation of at least {SMALL:g}")
+    def rest(self, margin: Array, spread: Array) -> Array:
+        """Return scores (N, K) of the classes below the top: a falling bent line of the margin."""
+        xp = namespace(margin)
+        scores = -(self.slopes[0] + self.slopes[-1] * spread) * margin
+        for number, bend in enumerate(BENDS):
+            scores = scores - self.slopes[1 + number] * xp.maximum(margin - bend, 0.0)
+        return scores
 
 
 @map_type
-class Events(Map):
-    """The top-versus-rest member: how sure the top class is, and how the others share what it leaves."""
+class TopCurve(Map):
+    """What is added to the log-odds of the top at the end."""
 
-    rest: Rest
-    by_odds: Curve
-    by_gap: Curve
-    bias: Array = array("log-odds of the top, by predicted class", "K")
+    curve: Curve
+    by_spread: Array = array("what the spread of the row adds, for each standard deviation")
 
-    def __call__(self, margin: Array, shares: Array) -> Array:  # type: ignore[override]
-        """Return ln P (N, K) from margins (N, K) and the shares of the top (N, K)."""
-        xp = namespace(margin)
-        rest = self.rest(margin)
-        odds = -split_top(rest, shares)[1]
-        sure = (
-            odds
-            + self.by_odds(odds)
-            + self.by_gap(runner_up(margin))
-            + xp.row_sum(shares * self.bias)
-        )
-        return join_events(sure, rest + odds, shares)
+    def __call__(self, odds: Array, spread: Array) -> Array:  # type: ignore[override]
+        """Return what is added to the log-odds (N, 1) of rows whose spread is (N, 1)."""
+        return self.curve(odds) + self.by_spread * spread
 
 
 @map_type
@@ -125,36 +118,34 @@ class PoolMap(Map):
 
     float32_safe = True
     kernel_keeps_argmax = True
-    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
-    sharpness: Array = array("how fast the share of the top falls with the margin", low=0.0)
-    cap: Array = array("margins count up to it in temperature scaling and matrix scaling", low=0.0)
-    events: Events
+    margins: Margins
+    top: TopVersusRestMap
     matrix: Array = array("matrix of matrix scaling, and its intercepts", "K", "K+1", optional=True)
     weights: Array = array("of temperature scaling, top-versus-rest and matrix scaling", 3, low=0.0)
-    last: Curve
+    last: TopCurve
     keep: bool = option("whether the predicted class stays", (True, False))
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
-        margin, shares = self.margins(x)
-        scores = self.pooled(self.members(margin, shares))
+        margin = self.margins(x)
+        spread = self.margins.spread_of(margin)
+        shares = self.margins.shares(margin)
+
+        scores = self.pooled(self.members(margin, shares, spread))
         if not self.keep:
-            shares = top_shares(xp.row_max(scores) - scores, self.sharpness)
-        top, rest = split_top(scores, shares)
-        log_probs = xp.log_softmax(scores + shares * self.last(top - rest))
+            shares = self.margins.shares(xp.row_max(scores) - scores)
+        correction = self.last(top_odds(scores, shares), spread)
+        log_probs = xp.log_softmax(scores + shares * correction)
         return keep_top(log_probs, shares) if self.keep else log_probs
 
-    def margins(self, x: Array) -> tuple[Array, Array]:
-        """Return the margins of logits (N, K) below the top one, at the fitted temperature, and the top's shares."""
-        margin = self.beta * (namespace(x).row_max(x) - x)
-        return margin, top_shares(margin, self.sharpness)
-
-    def members(self, margin: Array, shares: Array) -> list[Array]:
+    def members(self, margin: Array, shares: Array, spread: Array) -> list[Array]:
         """Return the scores (N, K) of every member."""
-        x = -namespace(margin).minimum(margin, self.cap)
-        linear = [] if self.matrix is None else [x @ self.matrix[:, :-1].T + self.matrix[:, -1]]
-        return [x, self.events(margin, shares), *linear]
+        temperature = -self.margins.capped(margin)
+        members = [temperature, self.top(margin, shares, spread)]
+        if self.matrix is not None:
+            members.append(temperature @ self.matrix[:, :-1].T + self.matrix[:, -1])
+        return members
 
     def pooled(self, members: list[Array]) -> Array:
         """Return the weighted sum of the members' scores, (N, K)."""
@@ -164,39 +155,10 @@ class PoolMap(Map):
     def compiled(self, x: Array) -> Array | None:
         """Return probabilities (N, K) by the compiled version of the formula, where numba is installed."""
         try:
-            from hcal.pool._compiled import predict
+            from hcal.pool._numba import predict
         except ImportError:
             return None
         return predict(self, x)
-
-
-def join_events(odds: Array, rest: Array, shares: Array) -> Array:
-    """Return ln P (N, K) from the log-odds of the top (N, 1) and ln P(class | not top), not below −FLOOR."""
-    below = rest + log_sigmoid(-odds)
-    return namespace(odds).maximum((1.0 - shares) * below + shares * log_sigmoid(odds), -FLOOR)
-
-
-def keep_top(log_probs: Array, shares: Array) -> Array:
-    """Return log-probabilities with the top class on top: what would overtake it is set equal to it.
-
-    Of all distributions that keep the argmax, this one has the highest expected log-likelihood under the given
-    probabilities. Classes that tie for the top get one probability.
-
-    >>> keep = np.log([[0.2, 0.5, 0.3]])
-    >>> np.exp(keep_top(keep, np.array([[1.0, 0.0, 0.0]]))).round(3)
-    array([[0.35, 0.35, 0.3 ]])
-    """
-    xp = namespace(log_probs)
-    p, held = xp.exp(log_probs), 1.0 / xp.row_max(shares)
-    share = shares * held  # 1 for the top class itself
-    outside, mass = 1.0 - share, xp.row_sum(share * p)
-    level = mass / held
-    for _ in range(_ROUNDS):
-        over = xp.where(p > level, outside, 0.0)
-        level = (mass + xp.row_sum(over * p)) / (held + xp.row_sum(over))
-    lowered = outside * xp.minimum(p, level)
-    new = shares * (mass + xp.row_sum(outside * p - lowered)) + lowered
-    return xp.where(new == p, log_probs, xp.log(xp.maximum(new, xp.tiny(p))))
 
 
 @map_type
@@ -214,6 +176,67 @@ class BinaryPoolMap(Map):
         return xp.concat([log_sigmoid(-odds), log_sigmoid(odds)])
 
 
-def as_array(value: Any) -> Any:
-    """Return a number or an array as the float64 array that a map holds."""
-    return np.asarray(value, dtype=np.float64)
+# -- the formula's parts ------------------------------------------------------------------------------
+
+
+def top_shares(margin: Array, sharpness: Array) -> Array:
+    """Return the share of the top that each class has, (N, K): all of it where no other class is near; sums to 1."""
+    xp = namespace(margin)
+    share = xp.maximum(1.0 - margin * sharpness, 0.0)
+    return share / xp.row_sum(share)
+
+
+def log_mean_margin(margin: Array) -> Array:
+    """Return ln(1 + mean margin) of every row, (N, 1)."""
+    xp = namespace(margin)
+    return xp.log1p(xp.row_sum(margin) / margin.shape[-1])
+
+
+def top_odds(scores: Array, shares: Array) -> Array:
+    """Return the score of the top class less ln Σ e^score of the classes below it, (N, 1)."""
+    return namespace(scores).row_sum(shares * scores) - rest_mass(scores, shares)
+
+
+def rest_mass(scores: Array, shares: Array) -> Array:
+    """Return ln Σ e^score of the classes below the top, (N, 1)."""
+    return namespace(scores).log_sum_exp(scores + log_outside(shares))
+
+
+def log_outside(shares: Array) -> Array:
+    """Return the logarithm of what each class does not share of the top: −inf for a top without ties."""
+    xp = namespace(shares)
+    outside = xp.maximum(1.0 - shares, xp.tiny(shares))
+    return xp.where(shares < 1, xp.log(outside), -np.inf)
+
+
+def join_top(odds: Array, rest: Array, shares: Array) -> Array:
+    """Return ln P (N, K), not below −FLOOR, from the log-odds of the top (N, 1) and ln P(class | not top)."""
+    below = rest + log_sigmoid(-odds)
+    joined = (1.0 - shares) * below + shares * log_sigmoid(odds)
+    return namespace(odds).maximum(joined, -FLOOR)
+
+
+def keep_top(log_probs: Array, shares: Array) -> Array:
+    """Return log-probabilities with the top class on top: what would overtake it is set equal to it.
+
+    Of all distributions that keep the argmax, this one has the highest expected log-likelihood under the given
+    probabilities. Classes that tie for the top get one probability.
+
+    >>> keep = np.log([[0.2, 0.5, 0.3]])
+    >>> np.exp(keep_top(keep, np.array([[1.0, 0.0, 0.0]]))).round(3)
+    array([[0.35, 0.35, 0.3 ]])
+    """
+    xp = namespace(log_probs)
+    probs = xp.exp(log_probs)
+    tied = 1.0 / xp.row_max(shares)  # how many classes share the top
+    share = shares * tied  # 1 for the top class itself
+    outside = 1.0 - share
+    mass = xp.row_sum(share * probs)
+
+    level = mass / tied
+    for _ in range(_ROUNDS):
+        over = xp.where(probs > level, outside, 0.0)
+        level = (mass + xp.row_sum(over * probs)) / (tied + xp.row_sum(over))
+    lowered = outside * xp.minimum(probs, level)
+    kept = shares * (mass + xp.row_sum(outside * probs - lowered)) + lowered
+    return xp.where(kept == probs, log_probs, xp.log(xp.maximum(kept, xp.tiny(probs))))

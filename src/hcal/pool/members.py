@@ -1,295 +1,365 @@
-"""Three and more classes: fit the members of the pool, weigh them on left-out rows, and join them to one map."""
+"""The members of the pool for three and more classes: temperature scaling, top-versus-rest and matrix scaling.
+
+Every member learns by ``fit(rows)``, gives ``scores(x)`` of any logits, and says by ``left_out()`` what it would have
+said of each row of the fit if that row had been left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from hcal.compiled import each
-from hcal.methods.folds import deal_folds
-from hcal.numerics import Float64, IntArray, row_blocks
+from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.pool import map as maps
-from hcal.pool.map import Curve, Events, PoolMap, Rest, as_array
-from hcal.pool.regression import fit_logistic, fit_matrix, fit_shares, fit_temperature, pool_weights
+from hcal.pool.map import Curve, Margins, TopVersusRestMap
+from hcal.pool.weighing import CAUTION, Shrinkage, by_blocks, weighing_rows
+from hcal.rows import Rows
+from hcal.solvers.families import MatrixScaling
+from hcal.solvers.nll import Ridge, fit_nll, second_sums
+from hcal.solvers.regression import fit_logistic, fit_softmax
+from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
-#: How strongly few rows are shrunk. A factor e in temperature, or a weight that differs from an equal share by 1, must
-#: gain about this many nats of log-likelihood. The pool needs about this many errors to differ from temperature
-#: scaling, and every knot of a curve needs as many again.
-CAUTION = 5.0
-#: Ridge penalties: of coefficients (in standard deviations of what they multiply), of constants, of class terms and of
-#: matrix scaling. The last two are multiplied by K.
-RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.125
-#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
-MATRIX_CLASSES = 32
-#: Members are weighed on at most this many scores.
-_HELD_SCORES = 4_000_000
-FOLDS = 5
-_BLOCK = 400_000
-#: The number of quantiles at which a curve may change its slope.
-HINGES = 8
-#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
-_EXACT = 1e12
-
-
-class Held(NamedTuple):
-    """What members say of rows that they have not seen, and how many rows they can learn from."""
-
-    scores: Float64  # (J, S, K)
-    rows: IntArray  # (S,)
-    errors: float  # the weight of the rows whose label is not the top class
+#: Ridge penalties: of coefficients in standard deviations of what they multiply, of constants, and of matrix scaling,
+#: which is multiplied by K.
+RIDGE = 1.0
+CONSTANT_RIDGE = 0.01
+MATRIX_RIDGE = 0.125
+#: How often the curve of the top-versus-rest member may change its slope.
+KNOTS = 8
+#: Temperature scaling does not say that an error is rarer than 1 in K times so many rows.
+_LEAST_ROWS = 1000.0
+#: With more scores than this, the search for the temperature starts on a part of the rows.
+_MANY_SCORES = 4_000_000
+#: Numbers in a block of matrix scaling's left-out rows.
+_BLOCK = 1_000_000
 
 
-def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> tuple[PoolMap, Held]:
-    """Fit the members on logits (N, K), and compute what each would say of a row if that row had been left out.
+class Member(ABC):
+    """One calibrator of the pool."""
 
-    The members come as a map that still lacks their weights and the last curve. Without ``classes`` a class is told
-    from another by its score alone, so the order of all classes is kept.
+    name: ClassVar[str]
+    margins: Margins  # what it sees of a row
+
+    @abstractmethod
+    def fit(self, rows: Rows) -> Self:
+        """Learn from rows of logits."""
+
+    @abstractmethod
+    def scores(self, x: Float64) -> Float64:
+        """Return scores (N, K) of logits (N, K): log-probabilities up to a constant in each row."""
+
+    @abstractmethod
+    def left_out(self) -> Float64:
+        """Return the scores (S, K) of the rows of the fit, of each by the fit without it."""
+
+
+# -- temperature scaling ------------------------------------------------------------------------------
+
+
+class Temperature(Member):
+    """softmax(βx). A factor e in β must gain about 5 nats of log-likelihood."""
+
+    name = "temperature"
+
+    def __init__(self, sharpness: float = 1 / maps.TIE, cap: float | None = None) -> None:
+        self.sharpness = sharpness
+        self.cap = cap
+
+    def fit(self, rows: Rows) -> Self:
+        """Minimise Σ w·NLL(softmax(βx)) + 5·(√(1 + ln²β) − 1), and describe the margins that all members see."""
+        fitted = fit_temperature(rows, CAUTION)
+        margins = Margins(
+            beta=np.array(fitted.beta),
+            sharpness=np.array(self.sharpness),
+            cap=np.array(_cap_of(rows) if self.cap is None else self.cap),
+            spread=np.array([0.0, 1.0, 0.0, 0.0]),
+        )
+        log_mean = by_blocks(partial(_log_mean_margin, margins), rows)
+        self.margins = replace(margins, spread=_spread_of(log_mean))
+        self._rows = rows[weighing_rows(rows)]
+        self._left_out_changes = fitted.left_out_changes[weighing_rows(rows)]
+        return self
+
+    def scores(self, x: Float64) -> Float64:
+        """Return minus the margins, which count up to the cap."""
+        return np.asarray(-self.margins.capped(self.margins(x)))
+
+    def left_out(self) -> Float64:
+        """Return minus the margins at the temperature of the fit without the row."""
+        factors = 1.0 + self._left_out_changes
+        return np.asarray(-self.margins.capped(self.margins(self._rows.x) * factors[:, None]))
+
+
+class TemperatureFit(NamedTuple):
+    """Inverse temperature β, and its relative change if each row is left out, (N,)."""
+
+    beta: float
+    left_out_changes: Float64
+
+
+def fit_temperature(rows: Rows, price: float) -> TemperatureFit:
+    """Minimise Σ w·NLL(softmax(βz)) + price·(√(1 + ln²β) − 1): a factor e in β must gain about ``price`` nats.
+
+    >>> rows = Rows(np.array([[0.0, 2.0]] * 4000), "logits", y=np.array([1, 1, 1, 0] * 1000))
+    >>> round(2 * fit_temperature(rows, 0.0).beta, 6)  # ln 3
+    1.098612
     """
-    n, k = x.shape
-    temperature = fit_temperature(x, y, weight, CAUTION)
-    beta, sharpness = temperature.beta, 1 / maps.TIE if classes else _EXACT
-    cap = float(np.log(k * (max(float(weight.sum()), 1000.0) + 1.0)))
-    blocks = row_blocks(x.shape, _BLOCK)
+    unit = logit_scale(rows.x)
+    if unit == 0:
+        return TemperatureFit(1.0, np.zeros(len(rows)))
+    step = 1 + rows.scores.size // _MANY_SCORES
+    start = 1.0
+    if step > 1:
+        start = solve_newton(partial(_temperature_slope, rows[::step], unit, price / step)).beta
+    beta = solve_newton(partial(_temperature_slope, rows, unit, price), start).beta
 
-    def margins(rows: slice | IntArray) -> Float64:
-        part = x[rows]
-        return np.asarray(beta * (part.max(axis=1, keepdims=True) - part))
+    _, first, second = label_derivatives(rows.x, rows.labels, beta, unit)
+    log_beta = np.log(beta / unit)
+    total = float(rows.weights @ second) + price / (1 + log_beta**2) ** 1.5 / beta**2
+    weight = np.minimum(rows.weights, 1.0)
+    changes = weight * first / (total - weight * second + 1e-300) / beta
+    return TemperatureFit(beta / unit, changes)
 
-    # For every row: the classes that share the top, the margin of the second best, the spread, the label's share.
-    gap, log_mean, own = np.empty(n), np.empty(n), np.empty(n)
 
-    def describe(b: slice) -> tuple[IntArray, IntArray, Float64]:
-        margin = margins(b)
-        share = maps.top_shares(margin, sharpness)
-        row, top = np.nonzero(share)
-        gap[b], log_mean[b] = maps.runner_up(margin)[:, 0], maps.log_mean_margin(margin)[:, 0]
-        own[b] = share[np.arange(len(share)), y[b]]
-        return row + b.start, top, share[row, top]
+def _temperature_slope(rows: Rows, unit: float, price: float, beta: float) -> tuple[float, float]:
+    """Return slope and curvature in β of what is minimised; the curvature is positive in ln β too."""
+    _, first, second = label_derivatives(rows.x, rows.labels, beta, unit) @ rows.weights
+    log_beta = np.log(beta / unit)
+    slope = first + price * log_beta / (beta * np.sqrt(1 + log_beta**2))
+    bend = price / (beta**2 * (1 + log_beta**2) ** 1.5)
+    return float(slope), float(second + bend + max(first, 0.0) / beta)
 
-    pairs = each(describe, blocks, events=x.size)
-    row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    errors = float(weight @ (1 - own))
-    few = 1.0 + (CAUTION * HINGES / (1.0 + errors)) ** 2
-    rest, left_out, lost = _fit_rest(
-        margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes
-    )
 
-    def odds_of(b: slice) -> Float64:
-        margin = margins(b)
-        return np.asarray(
-            -maps.split_top(rest(margin), maps.top_shares(margin, sharpness))[1][:, 0]
+def _cap_of(rows: Rows) -> float:
+    return float(np.log(rows.n_classes * (max(rows.total, _LEAST_ROWS) + 1.0)))
+
+
+def _log_mean_margin(margins: Margins, rows: Rows) -> Float64:
+    return np.asarray(maps.log_mean_margin(margins(rows.x))[:, 0])
+
+
+def _spread_of(log_mean: Float64) -> Float64:
+    """Return mean, deviation, and the range in deviations of a value of every row."""
+    mean = log_mean.mean()
+    deviation = log_mean.std() + 1e-6
+    low, high = np.quantile((log_mean - mean) / deviation, [0.001, 0.999])
+    return np.array([mean, deviation, low, high])
+
+
+# -- top versus rest ----------------------------------------------------------------------------------
+
+
+class TopVersusRest(Member):
+    """How likely the top class is, by a curve of its log-odds; and how the others share the rest, by a bent line."""
+
+    name = "top-versus-rest"
+
+    def __init__(self, margins: Margins, shrinkage: Shrinkage, *, bent: bool = True) -> None:
+        self.margins = margins
+        self.bent = bent  # a line that is not bent keeps the order of the classes
+        self._penalty = 1.0 / shrinkage.share(KNOTS)
+
+    def fit(self, rows: Rows) -> Self:
+        """Fit the line to the rows whose label is not the top, and the curve to all."""
+        seen = weighing_rows(rows)
+        missed = by_blocks(partial(missed_by, self.margins), rows)
+        slopes, changes = self._fit_rest(rows[seen], missed[seen])
+
+        flat = Curve(low=np.array(0.0), high=np.array(0.0), knots=np.zeros(0), weights=np.zeros(2))
+        self.map = TopVersusRestMap(slopes=slopes, curve=flat)
+        odds = by_blocks(self._odds, rows)
+        basis = CurveBasis.of(odds, rows.weights, KNOTS)
+        fitted = fit_logistic(
+            basis.design(odds),
+            1.0 - missed,
+            rows.weights,
+            ridge=self._penalty * basis.ridge(),
+            offset=odds,
         )
+        self.map = replace(self.map, curve=basis.curve(fitted.theta))
+        self._rows = rows[seen]
+        self._left_out_odds = fitted.left_out[seen]
+        self._left_out_rest = changes
+        return self
 
-    odds = np.concatenate(each(odds_of, blocks, events=x.size))
-    by_odds, by_gap = Bends.of(odds, weight, HINGES), Bends.of(gap, weight, 0)
-    design = np.concatenate([np.ones((n, 1)), by_odds.design(odds), by_gap.design(gap)], axis=1)
-    ridge = few * np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
-    terms = np.full(k, few * CLASS_RIDGE * k) if classes else None
-    hit = (top == y[row]).astype(np.float64)
-    fit = fit_logistic(
-        odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms
-    )
-    half = 1 + HINGES + 1
-    events = Events(
-        rest=rest,
-        by_odds=by_odds.curve(fit.theta[0], fit.theta[1:half]),
-        by_gap=by_gap.curve(0.0, fit.theta[half:]),
-        bias=fit.terms if classes else np.zeros(k),
-    )
-    some = np.arange(0, n, -(-n * k // _HELD_SCORES))
-    margin = margins(some)
-    held = [-np.minimum(margin * (1 + temperature.left_out[some])[:, None], cap)]
-    at_top = np.bincount(row, weights=part * fit.left_out, minlength=n)[some, None]
-    below, shares = rest(margin), maps.top_shares(margin, sharpness)
-    _, here, there = np.intersect1d(some, lost, assume_unique=True, return_indices=True)
-    below[here] += left_out[there]
-    held.append(maps.join_events(at_top, below - maps.split_top(below, shares)[1], shares))
-    matrix = None
-    if classes and k <= MATRIX_CLASSES:
-        matrix, left_out = fit_matrix(
-            -np.minimum(margins(slice(n)), cap), y, weight, some, MATRIX_RIDGE * k
+    def scores(self, x: Float64) -> Float64:
+        """Return log-probabilities."""
+        margin = self.margins(x)
+        shares = self.margins.shares(margin)
+        return np.asarray(self.map(margin, shares, self.margins.spread_of(margin)))
+
+    def left_out(self) -> Float64:
+        """Return log-probabilities, each from the curve and the line that were fitted without the row."""
+        margin = self.margins(self._rows.x)
+        shares = self.margins.shares(margin)
+        rest = self.map.rest(margin, self.margins.spread_of(margin)) + self._left_out_rest
+        rest = rest - maps.rest_mass(rest, shares)
+        return np.asarray(maps.join_top(self._left_out_odds[:, None], rest, shares))
+
+    def _fit_rest(self, rows: Rows, missed: Float64) -> tuple[Float64, Float64]:
+        """Return the slopes, and by how much the scores (N, K) of each row change if the row is left out."""
+        slopes = np.eye(1, 2 + len(maps.BENDS))[0]
+        changes = np.zeros(rows.scores.shape)
+        lost = missed > 0
+        if not lost.any():
+            return slopes, changes
+        margin = self.margins(rows.x[lost])
+        basis = self._rest_basis(margin)
+        used = basis.shape[2]
+        fitted = fit_softmax(
+            basis,
+            rows.labels[lost],
+            (rows.weights * missed)[lost],
+            offset=maps.log_outside(self.margins.shares(margin)),
+            ridge=self._penalty * RIDGE,
+            centre=slopes[:used],
         )
-        held.append(left_out)
-    fitted = PoolMap(
-        beta=as_array(beta), sharpness=as_array(sharpness), cap=as_array(cap), events=events, matrix=matrix,
-        weights=np.zeros(3), last=events.by_gap, keep=False,
-    )  # fmt: skip
-    return fitted, Held(np.stack(held), some, errors)
+        changes[lost] = fitted.left_out_changes()
+        slopes[:used] = fitted.theta
+        if not self.bent:
+            slopes[0] = max(slopes[0], 0.0)
+        return slopes, changes
+
+    def _rest_basis(self, margin: Float64) -> Float64:
+        """Return what the slopes multiply, (N, K, J)."""
+        if not self.bent:
+            return np.negative(margin)[:, :, None]
+        hinges = [np.maximum(margin - bend, 0.0) for bend in maps.BENDS]
+        by_spread = self.margins.spread_of(margin) * margin
+        return np.asarray(-np.stack([margin, *hinges, by_spread], axis=2))
+
+    def _odds(self, rows: Rows) -> Float64:
+        margin = self.margins(rows.x)
+        rest = self.map.rest(margin, self.margins.spread_of(margin))
+        return np.asarray(-maps.rest_mass(rest, self.margins.shares(margin))[:, 0])
 
 
-def _fit_rest(
-    margins: Callable[[IntArray], Float64],
-    y: IntArray,
-    weight: Float64,
-    log_mean: Float64,
-    sharpness: float,
-    few: float,
-    *,
-    classes: bool,
-) -> tuple[Rest, Float64, IntArray]:
-    """Fit the classes below the top on the rows whose label is not the top class; ``weight`` (N,) is 0 elsewhere.
-
-    Beside the fit: what is added to the scores of each such row if that row is left out, and the rows.
-    """
-    mean = float(log_mean.mean())
-    deviation = float(log_mean.std()) + 1e-6
-    standard = (log_mean - mean) / deviation
-    spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
-    lost = np.flatnonzero(weight > 0)
-    k = margins(lost[:0]).shape[1]
-    every = (
-        -(-len(lost) * k // _HELD_SCORES) or 1
-    )  # rows are ordered by content, so this is a systematic sample
-    lost, weight = lost[::every], weight * every
-    margin = margins(lost)
-    if len(lost) == 0:
-        return (
-            Rest(slopes=np.eye(1, 2 + len(maps.BENDS))[0], spread=spread, bias=np.zeros(k)),
-            np.zeros((0, k)),
-            lost,
-        )
-    with np.errstate(divide="ignore"):
-        log_mass = np.log(1 - maps.top_shares(margin, sharpness))
-    bends = np.array([0.0, *maps.BENDS] if classes else [0.0])[:, None]
-    basis = np.empty((len(lost), len(bends) + classes, k))
-    hinges = np.subtract(margin[:, None], bends, out=basis[:, : len(bends)])
-    np.maximum(hinges, 0.0, out=hinges)
-    if classes:
-        basis[:, -1] = margin * np.clip(standard[lost], *spread[2:])[:, None]
-    ridge = few * CLASS_RIDGE * k if classes else np.inf
-    found = fit_shares(basis, log_mass, y[lost], weight[lost], few * RIDGE, ridge)
-    slopes = np.zeros(2 + len(maps.BENDS))
-    slopes[: len(found.slopes)] = found.slopes
-    if not classes:
-        slopes[0] = max(slopes[0], 0.0)
-    return Rest(slopes=slopes, spread=spread, bias=found.bias * classes), found.left_out, lost
+def missed_by(margins: Margins, rows: Rows) -> Float64:
+    """Return how far the label of each row is not its top class: 1, 0, or between where classes tie."""
+    shares = margins.shares(margins(rows.x))
+    return np.asarray(1.0 - shares[np.arange(len(rows)), rows.labels])
 
 
-class Bends(NamedTuple):
+def shrinkage_of(rows: Rows, margins: Margins) -> Shrinkage:
+    """Return the shrinkage that the errors of the uncalibrated predictions ask for."""
+    missed = by_blocks(partial(missed_by, margins), rows)
+    return Shrinkage(float(rows.weights @ missed))
+
+
+class CurveBasis(NamedTuple):
     """The range and the knots of a curve, from the distribution of its argument."""
 
     low: float
     high: float
-    knots: Float64
+    knots: Float64  # (H,)
     mean: float
     deviation: float
 
     @classmethod
-    def of(cls, values: Float64, weight: Float64, hinges: int) -> Bends:
+    def of(cls, values: Float64, weight: Float64, knots: int) -> CurveBasis:
         """Return knots at quantiles of values (N,), and the range."""
         order = np.argsort(values, kind="stable")
         before = np.cumsum(weight[order]) - 0.5 * weight[order]
-        at = np.concatenate([[0.001], np.linspace(0.03, 0.97, hinges), [0.999]]) * float(
-            weight.sum()
-        )
-        low, *knots, high = np.interp(at, before, values[order])
+        places = np.concatenate([[0.001], np.linspace(0.03, 0.97, knots), [0.999]])
+        low, *inner, high = np.interp(places * float(weight.sum()), before, values[order])
         mean = float(np.average(values, weights=weight))
         deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weight))) + 1e-6
-        return cls(float(low), float(high), np.array(knots), mean, deviation)
+        return cls(float(low), float(high), np.array(inner), mean, deviation)
 
     def design(self, values: Float64) -> Float64:
-        """Return the columns (N, 1 + H) of the regression that fits the curve, in standard deviations."""
+        """Return the columns (N, 2 + H) of the regression that fits the curve, in standard deviations."""
         inside = np.clip(values, self.low, self.high)[:, None]
-        return (
-            np.concatenate([inside - self.mean, np.maximum(inside - self.knots, 0.0)], axis=1)
-            / self.deviation
-        )
+        bends = np.maximum(inside - self.knots, 0.0)
+        lines = np.concatenate([inside - self.mean, bends], axis=1) / self.deviation
+        return np.concatenate([np.ones((len(values), 1)), lines], axis=1)
 
-    def curve(self, constant: float, weights: Float64) -> Curve:
-        """Return the curve of fitted weights (1 + H,)."""
-        own = weights / self.deviation
+    def ridge(self) -> Float64:
+        """Return the penalties (2 + H,) of the coefficients."""
+        return np.append(CONSTANT_RIDGE, np.full(len(self.knots) + 1, RIDGE))
+
+    def curve(self, theta: Float64) -> Curve:
+        """Return the curve of fitted coefficients (2 + H,)."""
+        slopes = theta[1:] / self.deviation
+        constant = theta[0] - slopes[0] * self.mean
         return Curve(
-            low=as_array(self.low),
-            high=as_array(self.high),
+            low=np.array(self.low),
+            high=np.array(self.high),
             knots=self.knots,
-            weights=np.concatenate([[constant - own[0] * self.mean], own]),
+            weights=np.append(constant, slopes),
         )
 
 
-def held_by_groups(
-    x: Float64, y: IntArray, weight: Float64, groups: IntArray, *, classes: bool
-) -> Float64:
-    """Return the scores (J, N, K) of members that were fitted without the fold of a row, which holds its group."""
-    fold, parts = deal_folds(x, FOLDS, groups), []
-    for number in range(int(fold.max()) + 1):
-        inside = fold != number
-        members = fit_members(x[inside], y[inside], weight[inside], classes=classes)[0]
-        parts.append(np.stack(members.members(*members.margins(x[~inside]))))
-    return np.concatenate(parts, axis=1)[:, np.argsort(np.argsort(fold, kind="stable"))]
+# -- matrix scaling -----------------------------------------------------------------------------------
 
 
-def doubt_of(errors: float) -> float:
-    """Return how far the pool is shrunk to temperature scaling: 1 without errors to learn from, near 0 with many.
+class Matrix(Member):
+    """softmax(b − W·margins) with W near the identity."""
 
-    >>> [round(doubt_of(errors), 2) for errors in (0, 5, 50)]
-    [1.0, 0.5, 0.01]
-    """
-    return 1.0 / (1.0 + (errors / CAUTION) ** 2)
+    name = "matrix"
 
+    def __init__(self, margins: Margins) -> None:
+        self.margins = margins
 
-def hold(n_members: int, errors: float) -> tuple[Float64, float]:
-    """Return the weights that members are shrunk to, and the ridge penalty that does it.
+    def fit(self, rows: Rows) -> Self:
+        """Minimise Σ w·NLL + r·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²), r a multiple of K."""
+        k = rows.n_classes
+        family = MatrixScaling(k)
+        strength = MATRIX_RIDGE * k * np.where(np.eye(k) > 0, 1.0, k - 1.0)
+        self._ridge = np.append(strength.ravel(), np.full(k, MATRIX_RIDGE * k))
+        penalty = Ridge(self._ridge / rows.total, family.start)
+        x = -self.margins.capped(self.margins(rows.x))
+        fitted = fit_nll(family, x, rows.labels, rows.weights, penalty=penalty, newton_gain=1e-16)
+        weights, constants = fitted.theta[: k * k], fitted.theta[k * k :]
+        self.matrix = np.concatenate([weights.reshape(k, k), constants[:, None]], axis=1)
+        self._theta = fitted.theta
+        self._x = x
+        self._rows = rows
+        return self
 
-    >>> center, ridge = hold(2, errors=5.0)
-    >>> center, round(ridge, 6)
-    (array([0.75, 0.25]), 10.0)
-    """
-    doubt = doubt_of(errors)
-    center = np.full(n_members, (1.0 - doubt) / n_members)
-    center[0] += doubt
-    return center, CAUTION / (1.0 - doubt + 1e-9)
+    def scores(self, x: Float64) -> Float64:
+        """Return the scores of logits."""
+        inputs = -self.margins.capped(self.margins(x))
+        return np.asarray(inputs @ self.matrix[:, :-1].T + self.matrix[:, -1])
 
+    def left_out(self) -> Float64:
+        """Return the scores of each row by one Newton step from the fit with all rows."""
+        k = self._rows.n_classes
+        family = MatrixScaling(k)
+        weights = self._rows.weights
+        hessian = second_sums(family, self._theta, self._x, weights) + 2 * np.diag(self._ridge)
+        rows_of_classes = np.concatenate(
+            [np.arange(k * k).reshape(k, k), np.arange(k * k, k * (k + 1))[:, None]], axis=1
+        ).ravel()
+        covariance = np.linalg.inv(hessian)[np.ix_(rows_of_classes, rows_of_classes)]
+        covariance = covariance.reshape(k, k + 1, k, k + 1)
 
-class Pooled(NamedTuple):
-    """The whole map, and what held-out rows say of changed predictions."""
+        seen = weighing_rows(self._rows)
+        x = np.append(self._x[seen], np.ones((len(self._x[seen]), 1)), axis=1)
+        labels = self._rows.labels[seen]
+        weights = np.minimum(weights[seen], 1.0)
+        blocks = row_blocks((len(x), k * (k + 1)), _BLOCK)
+        parts = [self._left_out_block(covariance, x[b], labels[b], weights[b]) for b in blocks]
+        return np.concatenate(parts)
 
-    map: PoolMap
-    accuracy: tuple[
-        float, float
-    ]  # of the predictions as they are, and as the pool would change them
-    proven: bool  # whether changing them is proven to help
+    def _left_out_block(
+        self, covariance: Float64, x: Float64, labels: IntArray, weights: Float64
+    ) -> Float64:
+        """Return scores (n, K); a row moves the scores by its leverage (K, K) times what it pulls."""
+        n, k = len(x), len(self.matrix)
+        scores = x @ self.matrix.T
+        leverage = np.empty((n, k, k))
+        for c in range(k):
+            along = (x @ covariance[c].reshape(k + 1, -1)).reshape(n, k, k + 1)
+            leverage[:, c] = np.einsum("nbv,nv->nb", along, x)
+        leverage *= weights[:, None, None]
 
-
-def fit_pool(
-    members: PoolMap, held: Held, x: Float64, y: IntArray, weight: Float64, keep: bool | None
-) -> Pooled:
-    """Weigh the members, test whether predictions should change, and fit the last curve.
-
-    ``keep``: whether the predicted classes stay; None lets the test decide.
-    """
-    x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
-    weights = np.zeros(3)
-    weights[: len(held.scores)] = pool_weights(
-        held.scores, y, weight, *hold(len(held.scores), held.errors)
-    )
-    scores = np.tensordot(weights[: len(held.scores)], held.scores, 1)
-    kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
-    # McNemar's test at three deviations: without a difference, a row that only one gets right is a fair coin.
-    gain = float(weight @ free) - float(weight @ kept)
-    proven = bool(gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0))
-    keep = not proven if keep is None else keep
-    shares = members.margins(x)[1]
-    if not keep:
-        shares = maps.top_shares(scores.max(axis=1, keepdims=True) - scores, members.sharpness)
-    top, rest = maps.split_top(scores, shares)
-    last = last_curve(
-        (top - rest)[:, 0], shares[np.arange(len(y)), y], weight, doubt_of(held.errors)
-    )
-    before, after = (float(np.average(hits, weights=weight)) for hits in (kept, free))
-    return Pooled(replace(members, weights=weights, last=last, keep=keep), (before, after), proven)
-
-
-def last_curve(odds: Float64, hit: Float64, weight: Float64, doubt: float) -> Curve:
-    """Fit a correction of the pool's log-odds of the top (N,), scaled by what predicts left-out rows best."""
-    bends = Bends.of(odds, weight, HINGES)
-    design = np.concatenate([np.ones((len(odds), 1)), bends.design(odds)], axis=1)
-    ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
-    fit = fit_logistic(odds, design, hit, weight, ridge)
-    share = fit_logistic(
-        odds, (fit.left_out - odds)[:, None], hit, weight, np.array([RIDGE])
-    ).theta[0]
-    theta = (1.0 - doubt) * max(share, 0.0) * fit.theta
-    return bends.curve(theta[0], theta[1:])
+        probs = softmax(scores)
+        curvature = probs[:, :, None] * np.eye(k) - probs[:, :, None] * probs[:, None, :]
+        pull = probs
+        pull[np.arange(n), labels] -= 1.0
+        moved = np.linalg.solve(np.eye(k) - curvature @ leverage, pull[:, :, None])
+        return np.asarray(scores + (leverage @ moved)[:, :, 0])

@@ -163,13 +163,22 @@ def probability_axis(
 
 
 def reliability_chart(
-    curve: ReliabilityCurve, side: str, axis: Axis, labels: tuple[str, str]
+    curve: ReliabilityCurve,
+    side: str,
+    axis: Axis,
+    labels: tuple[str, str],
+    *,
+    sampled: bool = False,
 ) -> Chart:
-    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
+    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram.
+
+    Of a sample the error in words is called so: it is not that of all rows.
+    """
     full = np.flatnonzero(curve.weight > 0)
     below = 0.0 if curve.binning == "equal-mass" else 58.0  # a histogram of equal-mass bins is flat
     title = f"Reliability diagram, {side} calibration"
-    chart = Chart(title, _curve_words(curve, full), labels, axis, axis, height=300.0, below=below)
+    words = _curve_words(curve, full, " of the sample" if sampled else "")
+    chart = Chart(title, words, labels, axis, axis, height=300.0, below=below)
     chart.draw_diagonal()
     if curve.along:
         chart.draw_band(curve.predicted[full], curve.low[full], curve.high[full])
@@ -180,7 +189,7 @@ def reliability_chart(
     return chart
 
 
-def _curve_words(curve: ReliabilityCurve, full: IntArray) -> str:
+def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
     """Return the chart in words; only fifteen bins of equal width give the calibration error (ECE)."""
     points = {"corp": "steps", "smooth": "points"}.get(curve.binning, "bins")
     error = f"the mean gap of these {points}"
@@ -189,7 +198,7 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray) -> str:
     elif curve.binning == "equal-width" and len(curve.weight) == _ECE_BINS:
         error = "the calibration error (ECE)"
     return (
-        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error} is "
+        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error}{of} is "
         f"{number(curve.error, True)}. The numbers are in the table below."
     )
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from hcal import leakage
+from hcal.class_names import positive_number
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import (
     Settings,
     evaluate_rows,
     overlap_note,
-    positive_class,
     probs_of_calibrator,
     rows_of_calibrator,
 )
@@ -208,7 +208,7 @@ def measure_report(
     classes: Any = None,
     source: Source | None = None,
     confidence: float = 0.95,
-    positive: Any = 1,
+    positive: Any = None,
     groups: Any = None,
     by: Any = None,
     threshold: float | Sequence[float] = (),
@@ -245,7 +245,7 @@ def measure_report(
         rows = rows_of_calibrator(fitted, scores, y, **others)
     options = ReportOptions(
         confidence=check_confidence(confidence),
-        positive=positive_class(positive, rows),
+        positive=positive_number(positive, rows.names, rows.n_classes),
         threshold=tuple(np.atleast_1d(threshold).tolist()),
         cost=_checked_cost(cost),
     )

@@ -15,7 +15,7 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
-from hcal.class_names import check_classes
+from hcal.class_names import check_classes, positive_number
 from hcal.fit_record import fitted_names
 from hcal.io import Request, atomic_path, batches
 from hcal.methods import Calibrator
@@ -42,7 +42,7 @@ def report(
     classes: Any = None,
     by: Any = None,
     groups: Any = None,
-    positive: Any = 1,
+    positive: Any = None,
     confidence: float = 0.95,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
@@ -72,8 +72,9 @@ def report(
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other (a patient, a user): intervals and proofs count whole groups, of
         which a proof needs at least 20. With ``batch_rows``, ``by`` and ``groups`` are names of columns.
-    positive : int or str
-        The positive class of two, by its number or name.
+    positive : int or str, optional
+        The positive class of two, by its number or name; the second by default. If the names are integers, it is
+        a name.
     confidence : float
         Level of intervals and bands.
     threshold : float or sequence of float
@@ -109,7 +110,7 @@ def report(
             calibrator,
             classes=None if names is None else [str(name) for name in names],
             confidence=confidence,
-            positive=_number_of(positive, names),
+            positive=positive_number(positive, names, 2),
             threshold=threshold,
             cost=cost,
             cross_fit=cross_fit,
@@ -130,11 +131,6 @@ def report(
         cross_fit=cross_fit,
     )
     return write_page(path, content)
-
-
-def _number_of(positive: Any, names: Any) -> Any:
-    """Return the number of the positive class, from its number or its name."""
-    return names.index(positive) if names is not None and positive in names else positive
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:

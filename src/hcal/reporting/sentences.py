@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from hcal.certificates.sentences import capital, estimate_words, points
 from hcal.evaluation import Evaluation
-from hcal.evaluation.assessment import Assessment, Grade, SegmentsOff
+from hcal.evaluation.assessment import Assessment, Grade
 from hcal.evaluation.result import number_text
+from hcal.reporting.changes import TRIFLES, worse_metrics
 from hcal.reporting.content import Content, ReportSide, Source
 
 #: The most names of classes in a sentence.
@@ -47,25 +49,23 @@ def headline(content: Content, grade: Grade) -> str:
     if assessment is None:
         return _without_proof(content, grade)
     after = " after calibration" if content.after is not None else ""
-    off = _segments_off(assessment)
+    off = assessment.off_words
     if grade == "bad":
-        reason = "" if off is None else f": {off.count}, are proven to be off"
-        return f"Do not rely on {content.event}{after}{reason}"
-    segments = "" if off is None else f", and {off.count}, are proven to be off"
+        return f"Do not rely on {content.event}{after}{_why_bad(content, assessment)}"
+    parts = f", and {off}, are proven to be off" if off else ""
     if grade == "few":
-        tolerance = points(assessment.tolerance)
         certificate = content.final.evaluation.certificate
         rows = content.n if certificate is None else certificate.n
         return (
             f"{rows:,} rows cannot tell whether {content.event} is within the tolerance of "
-            f"{tolerance}{after}{segments}"
+            f"{points(assessment.tolerance)}{after}{parts}"
         )
     within = f"within {points(assessment.bound)}"
     if grade == "good":
-        return f"{capital(content.event)} is right {within} on average{after}"
+        return f"{capital(content.event)} is right {within} on average{after}{parts}"
     return (
         f"Usable with care: {content.event} is {within} on average{after}, "
-        f"but {_why_care(assessment)}"
+        f"but {_why_care(content, assessment)}"
     )
 
 
@@ -78,30 +78,46 @@ def _without_proof(content: Content, grade: Grade) -> str:
     return "Too few groups of rows to prove anything"
 
 
-def _why_care(assessment: Assessment) -> str:
-    off = _segments_off(assessment)
-    if off is not None:
-        return f"{off.count}, are proven to be off by more than {points(assessment.tolerance)}"
+def _why_bad(content: Content, assessment: Assessment) -> str:
+    """Return the reason for the grade "bad", after a colon; an empty string where the sentences have to say it."""
+    if assessment.off_words:
+        return f": {assessment.off_words}, are proven to be off"
+    if content.final.evaluation.collapsed:
+        return ": the predictor has collapsed"
+    worse = worse_metrics(content)
+    if worse:
+        return f": calibration made {_listed(worse)} worse, beyond chance"
+    if assessment.skill.status == "refuted":
+        return ": it is worse than the base rates"
+    return ""
+
+
+def _why_care(content: Content, assessment: Assessment) -> str:
+    if assessment.off_words:
+        return f"{assessment.off_words}, are proven to be off"
+    worse = worse_metrics(content)
+    if worse:
+        return f"calibration made {_listed(worse)} worse, beyond chance"
     if assessment.skill.status != "proven":
         return "it is not shown to know more than the base rates"
     share = percent(assessment.share_proven)
     return f"{share} of the rows are off by more than {points(assessment.tolerance)}"
 
 
-def _segments_off(assessment: Assessment) -> SegmentsOff | None:
-    """Return the segments that are proven to be off; None if there are none."""
-    off = assessment.segments
-    return off if off is not None and off.segments else None
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(TRIFLES[name].title for name in names)
 
 
 def chips(content: Content, assessment: Assessment, grade: Grade) -> dict[str, str]:
     """Return three short statements: how far off, how sure, what to do."""
     estimate = f"about {estimate_words(assessment.estimate)} on average (estimate)"
     estimate = estimate.replace("about less", "less")
-    off = _segments_off(assessment)
-    if off is not None:
-        worst = off.segments[0]
+    if assessment.segments:
+        worst = assessment.segments.segments[0]
         estimate += f"; in segment {worst.name} at least {points(worst.at_least)}"
+    elif assessment.classes:
+        worst = assessment.classes.classes[0]
+        estimate += f"; for {worst.name} at least {points(worst.at_least)} in {worst.rows:,} rows"
     return {
         "How far off": estimate,
         "How sure": _how_sure(content, assessment),
@@ -116,11 +132,14 @@ def _how_sure(content: Content, assessment: Assessment) -> str:
     bound = points(assessment.bound)
     far = f"off by more than {tolerance}"
     share = percent(assessment.share_proven)
-    off = _segments_off(assessment)
-    if off is not None:
-        return f"{far} on average: proven for {off.count}"
+    if assessment.segments:
+        return f"{far} on average: proven for {assessment.segments.count}"
+    if assessment.classes:
+        return f"off by more than the class's tolerance: proven for {assessment.classes.count}"
     if assessment.within.status == "refuted":
         return f"{far} on average: proven for {share} of the rows"
+    if assessment.within.status == "open" and bound == tolerance:
+        return f"not yet: at most {bound} is proven, a little more than the tolerance"
     if assessment.within.status == "open":
         return f"not yet: at most {bound} is proven, {tolerance} is the tolerance"
     sure = f"at most {bound}, proven at {percent(content.options.confidence, 0)}"
@@ -136,9 +155,9 @@ def _action(content: Content, assessment: Assessment, grade: Grade) -> str:
     if grade == "few":
         rows = rows_to_collect(content)
         return f"collect {rows}" if rows else "no practical number of rows would tell"
-    if _segments_off(assessment) is not None:
+    if assessment.segments:
         return "calibrate the segments, each with its own correction"
-    if grade == "bad":
+    if grade == "bad" or worse_metrics(content):
         return _action_if_bad(content)
     if grade == "care" and assessment.skill.status != "proven":
         return "improve the model itself"
@@ -181,6 +200,8 @@ def sentences(content: Content) -> list[str]:
     if content.seen:
         lines.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
     elif assessment is not None:
+        if content.sampled:
+            lines.append(f"What follows is of the sample of {len(content.rows):,} rows.")
         lines += assessment.sentences
     return lines
 
@@ -233,7 +254,7 @@ def _changed_classes(content: Content) -> str:
 # -- alarms -----------------------------------------------------------------------------------------
 
 
-def alarms(content: Content, nll_is_worse: bool) -> list[str]:
+def alarms(content: Content, grade: Grade) -> list[str]:
     """Return what a reader must know before anything else."""
     evaluation = content.final.evaluation
     lines = [
@@ -242,13 +263,11 @@ def alarms(content: Content, nll_is_worse: bool) -> list[str]:
     ]
     assessment = evaluation.assessment
     if assessment is not None and not content.seen:
-        off = _segments_off(assessment)
-        lines += [] if off is None else [off.words]
+        lines += _parts_off(assessment, grade)
     lines += [f"{capital(note)}." for note in content.notes]
     if content.calibrator is not None and not content.calibrator.converged_:
         lines.append("The calibrator's fit did not converge.")
-    if nll_is_worse:
-        lines.append("NLL is worse after calibration than before, beyond chance.")
+    lines += [_worse_words(content, name) for name in worse_metrics(content)]
     if content.shift:
         lines.append(
             f"The class frequencies of these rows differ from those of the fit by "
@@ -256,6 +275,25 @@ def alarms(content: Content, nll_is_worse: bool) -> list[str]:
             "probabilities for it; see below."
         )
     return lines + _absent_classes(content)
+
+
+def _parts_off(assessment: Assessment, grade: Grade) -> list[str]:
+    """Return what is proven about segments, and about classes unless they hold too few rows to matter."""
+    lines = []
+    if assessment.segments:
+        lines.append(assessment.segments.words)
+    if assessment.classes and grade != "good":
+        lines.append(assessment.classes.words)
+    return lines
+
+
+def _worse_words(content: Content, name: str) -> str:
+    """Return that calibration made a metric worse, with its values before and after."""
+    share = name in ("accuracy", "ece_ew")
+    before = number(content.before.evaluation[name], share)
+    after = number(content.final.evaluation[name], share)
+    title = capital(TRIFLES[name].title)
+    return f"{title} is worse after calibration than before, beyond chance: {before} → {after}."
 
 
 def _absent_classes(content: Content) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from hcal._version import __version__
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.event import class_tolerance
-from hcal.certificates.sentences import subgroup_verdict
+from hcal.certificates.sentences import points, subgroup_verdict
 from hcal.certificates.windows import EventTable, threshold_table
 from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_costs
 from hcal.evaluation.curves import Binning, ReliabilityCurve
@@ -87,7 +87,9 @@ def reliability(content: Content) -> dict[Binning, dict[str, Chart]]:
     diagrams: dict[Binning, dict[str, Chart]] = {}
     for view in VIEWS:
         diagrams[view] = {
-            name: charts.reliability_chart(side.curves[view], name, axis, labels)
+            name: charts.reliability_chart(
+                side.curves[view], name, axis, labels, sampled=content.sampled
+            )
             for name, side in content.sides.items()
         }
     return diagrams
@@ -262,20 +264,24 @@ def _segment_verdict(subgroup: EventCertificate, limit: float, off: bool) -> str
 
 def classes(content: Content) -> list[Row]:
     """Return the rows of the table of classes, the worst first, if there are more than two."""
-    certificate = content.final.evaluation.certificate
+    evaluation = content.final.evaluation
+    certificate = evaluation.certificate
     if certificate is None or certificate.classes is None:
         return []
     proofs = certificate.classes
     gap = proofs.stated - proofs.frequency
     chance = 2 * np.sqrt(np.maximum(proofs.stated, 1e-12) / certificate.n)
     heat = gap / np.maximum(class_tolerance(proofs.frequency, certificate.tolerance), chance)
+    off = _off_classes(evaluation)
     rows = []
     for k in np.lexsort((-np.abs(heat), -proofs.at_least)).tolist():
         count = float(certificate.n * proofs.frequency[k])
         refutation = proofs.refutations.get(k)
         proven = ""
+        is_off = proofs.title(k) in off
         if refutation is not None:
-            proven = f"by at least {100 * refutation.at_least:.1f} points, {refutation.rows:,} rows"
+            proven = f"by at least {points(refutation.at_least)}, {refutation.rows:,} rows"
+            proven += "" if is_off else " (tolerated)"
         cells = (
             Cell(f"{count:,.0f}", count),
             Cell(percent(proofs.stated[k], 2), float(proofs.stated[k])),
@@ -285,8 +291,15 @@ def classes(content: Content) -> list[Row]:
         )
         direction = "over" if gap[k] > 0 else "under"
         tone = f"{direction}{min(int(abs(heat[k]) * 2), 4)}"
-        rows.append(Row(content.names[k], cells, tone, refutation is not None))
+        rows.append(Row(content.names[k], cells, tone, is_off))
     return rows
+
+
+def _off_classes(evaluation: Evaluation) -> set[str]:
+    assessment = evaluation.assessment
+    if assessment is None or assessment.classes is None:
+        return set()
+    return {part.name for part in assessment.classes.classes}
 
 
 # -- to do it again ---------------------------------------------------------------------------------

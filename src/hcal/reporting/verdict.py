@@ -1,21 +1,20 @@
 """The verdict of the report, as an object: grade, headline, sentences and alarms.
 
 It follows the assessment that ``hcal.evaluate`` also prints (:mod:`hcal.evaluation.assessment`), with three exceptions:
-a collapsed predictor, a calibrator that made NLL worse, and rows that the calibrator was fitted on.
+a collapsed predictor, a calibrator that made a metric worse, and rows that the calibrator was fitted on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from hcal.evaluation.assessment import RULE, Grade, SegmentsOff
+from hcal.evaluation.assessment import RULE, Grade
+from hcal.evaluation.proven_off import ClassesOff, SegmentsOff
 from hcal.reporting import sentences
+from hcal.reporting.changes import SCORES, worse_metrics
 from hcal.reporting.content import Content
 from hcal.results import Result
-
-#: If NLL rises by more than this share, even at the lower end of its interval, the grade is "bad".
-WORSE: Final = 0.01
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,6 +36,10 @@ class ReportVerdict(Result):
         By how much calibration changed each headline metric; empty without a calibrator.
     segments : SegmentsOff or None
         The segments (``by=``) that are proven to be off, with how many rows they hold.
+    classes : ClassesOff or None
+        The classes that are proven to be off; None with two classes.
+    worse : tuple of str
+        The headline metrics that calibration is proven to have made worse.
     rule : str
     """
 
@@ -51,6 +54,8 @@ class ReportVerdict(Result):
     values: dict[str, float] = field(default_factory=dict)
     changes: dict[str, float] = field(default_factory=dict)
     segments: SegmentsOff | None = None
+    classes: ClassesOff | None = None
+    worse: tuple[str, ...] = ()
     rule: str = RULE
 
     @property
@@ -61,13 +66,14 @@ class ReportVerdict(Result):
     def gate_values(self) -> dict[str, float | str]:
         """Return the values that :func:`hcal.require` can name."""
         changes = {f"change({name})": change for name, change in self.changes.items()}
-        segments: dict[str, float | str] = {}
+        parts: dict[str, float | str] = {"worse": float(len(self.worse))}
         if self.segments is not None:
-            segments = {
-                "segments_off": float(self.segments_off),
-                "segments_off_share": self.segments.share,
-            }
-        return {"grade": self.grade, **self.values, **changes, **segments}
+            parts["segments_off"] = float(self.segments_off)
+            parts["segments_off_share"] = self.segments.share
+        if self.classes is not None:
+            parts["classes_off"] = float(len(self.classes.classes))
+            parts["classes_off_share"] = self.classes.share_proven
+        return {"grade": self.grade, **self.values, **changes, **parts}
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row a metric."""
@@ -75,15 +81,22 @@ class ReportVerdict(Result):
 
     def _content(self) -> dict[str, Any]:
         content = super()._content()
-        off = self.segments
-        if off is not None:
+        if self.segments is not None:
             content["segments"] = {
-                "off": [vars(segment) for segment in off.segments],
-                "count": len(off.segments),
-                "of_segments": off.of_segments,
-                "rows": off.rows,
-                "of_rows": off.of_rows,
-                "tolerance": off.tolerance,
+                "off": [vars(segment) for segment in self.segments.segments],
+                "count": len(self.segments.segments),
+                "of_segments": self.segments.of_segments,
+                "rows": self.segments.rows,
+                "of_rows": self.segments.of_rows,
+                "tolerance": self.segments.tolerance,
+            }
+        if self.classes is not None:
+            content["classes"] = {
+                "off": [vars(part) for part in self.classes.classes],
+                "count": len(self.classes.classes),
+                "of_classes": self.classes.of_classes,
+                "rows": self.classes.rows,
+                "of_rows": self.classes.of_rows,
             }
         return content
 
@@ -95,28 +108,29 @@ def verdict_of(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
     evaluation = content.final.evaluation
     assessment = evaluation.assessment
-    worse = nll_is_worse(content)
-    grade: Grade = "few"  # one row, rows of the fit, or few groups
-    if assessment is not None and not content.seen:
-        grade = assessment.grade
-    if evaluation.collapsed or worse:
-        grade = "bad"
+    grade = _grade(content)
     return ReportVerdict(
         grade=grade,
         headline=sentences.headline(content, grade),
         chips={} if assessment is None else sentences.chips(content, assessment, grade),
         sentences=tuple(sentences.sentences(content)),
-        alarms=tuple(sentences.alarms(content, worse)),
+        alarms=tuple(sentences.alarms(content, grade)),
         n=content.n,
         values=evaluation.values,
         changes={name: change.change for name, change in evaluation.differences.items()},
         segments=None if assessment is None else assessment.segments,
+        classes=None if assessment is None else assessment.classes,
+        worse=tuple(worse_metrics(content)),
     )
 
 
-def nll_is_worse(content: Content) -> bool:
-    """Return whether calibration made NLL clearly worse: by more than ``WORSE``, and by more than chance."""
-    if content.after is None:
-        return False
-    change = content.after.evaluation.differences["nll"]
-    return change.low is not None and change.low > WORSE * change.before
+def _grade(content: Content) -> Grade:
+    """Return the grade of the assessment, lowered where the predictor collapsed or calibration did harm."""
+    evaluation = content.final.evaluation
+    worse = worse_metrics(content)
+    if evaluation.collapsed or any(name in SCORES for name in worse):
+        return "bad"
+    if evaluation.assessment is None or content.seen:
+        return "few"  # one row, rows of the fit, or few groups
+    grade = evaluation.assessment.grade
+    return "care" if worse and grade == "good" else grade

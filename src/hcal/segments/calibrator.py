@@ -20,7 +20,8 @@ from hcal.methods.folds import split
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
-from hcal.rows import UNNAMED, Rows, Segments
+from hcal.row_segments import UNNAMED, Segments
+from hcal.rows import Rows
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
@@ -100,13 +101,17 @@ class SegmentedCalibrator(Calibrator):
         Parameters
         ----------
         scores : array-like of shape (N, K), or (N,) for a binary score
+            Also files, or blocks of rows, with their labels (``y=None``); then ``by`` names columns.
         y : array-like of shape (N,)
         sample_weight, groups : array-like of shape (N,), optional
         classes : sequence of K str or int, optional
         by : array-like of shape (N,), frame, or dict of columns
             The segment of each row; a row without one is refused.
         """
-        if isinstance(scores, Rows):
+        if y is None and not isinstance(scores, Rows):
+            columns = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
+            rows = self._sampled(scores, **columns)
+        elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
             rows = Rows.of(

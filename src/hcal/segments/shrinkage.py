@@ -116,7 +116,7 @@ def shrink(rows: Rows, log_probs: Float64, n_segments: int) -> Corrections:
     >>> code = np.repeat([0, 1], 500)
     >>> y = np.tile([0, 1, 1, 1], 250)
     >>> y[500:] = 1 - y[500:]
-    >>> from hcal.rows import Segments
+    >>> from hcal.row_segments import Segments
     >>> rows = Rows.of(np.zeros((1000, 2)), y, input="logits", by=Segments(code, ("a", "b")))
     >>> shrink(rows, np.log(np.full((1000, 2), 0.5)), 2).offsets.round(1)
     array([[-0.5,  0.5],

@@ -1,4 +1,4 @@
-"""Fit a family of softmax maps by mean NLL + penalty, choose among candidates on held-out rows, logistic regression."""
+"""Fit a family of softmax maps by mean NLL + penalty, and choose among candidates on held-out rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from hcal.compiled import each
 from hcal.numerics import Float64, IntArray, row_blocks
@@ -209,37 +208,3 @@ def select(
             models[-1].append(model)
     best = int(np.argmin(scores))
     return Selection(grid[best], [row[best] for row in models], (scores / len(folds)).tolist())
-
-
-def logistic(
-    design: Float64,
-    target: Float64,
-    weight: Float64 | None = None,
-    *,
-    penalty: Float64 | None = None,
-    start: Float64 | None = None,
-    offset: Float64 | float = 0.0,
-) -> Solution:
-    """Minimise Σ w [ln(1 + e^η) − t η] / Σ w + θᵀ penalty θ with η = design · θ + offset.
-
-    Shapes: design (N, P), target, weight, offset (N,), penalty (P, P), start (P,).
-
-    >>> solved = logistic(np.ones((4, 1)), np.array([1.0, 1.0, 1.0, 0.0]))
-    >>> round(float(expit(solved.theta[0])), 6)
-    0.75
-    """
-    share = unit_weight(weight, len(target))
-    extra = np.zeros((design.shape[1],) * 2) if penalty is None else penalty
-
-    def loss(theta: Float64) -> tuple[float, Float64]:
-        eta = design @ theta + offset
-        value = float(share @ (np.logaddexp(0, eta) - target * eta) + theta @ extra @ theta)
-        return value, design.T @ (share * (expit(eta) - target)) + 2 * extra @ theta
-
-    def direction(theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
-        q = expit(design @ theta + offset)
-        return gradient, solve_curved(
-            (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra, gradient
-        )
-
-    return newton(loss, direction, np.zeros(design.shape[1]) if start is None else start)

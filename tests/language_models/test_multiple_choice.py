@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.methods.multiple_choice import MultipleChoiceCalibrator
+from hcal.language_models import MultipleChoiceCalibrator
 from helpers import synthetic
 
 

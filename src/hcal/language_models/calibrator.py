@@ -22,11 +22,10 @@ from hcal.fit_record import FitRecord
 from hcal.inputs import InputKind, check_labels, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
-from hcal.methods._scaling import Temperature
 from hcal.methods.base import CalibrationWarning, Calibrator, Preserves
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
-from hcal.methods.ts import TemperatureScaling
+from hcal.methods.ts import Temperature, TemperatureScaling
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 from hcal.solvers.temperature import label_derivatives, solve_increasing

@@ -1,0 +1,147 @@
+"""The segment of each row, such as its country: where a calibrator is corrected, or what an evaluation lists."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs
+from hcal.frames import columns_by_name, to_numpy
+from hcal.numerics import IntArray
+
+#: The title of segments whose column has no name.
+UNNAMED = "segment"
+#: A number without a fraction, and a date with the time 00:00, as texts.
+_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(?::00(?:\.0+)?)?")
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segment of each row: a country, a tenant, a task.
+
+    Attributes
+    ----------
+    codes : array of int of shape (N,)
+        Positions in ``names``.
+    names : tuple of S str
+        In ascending order; the values of several columns are joined with " · ".
+    title : str
+        The names of the columns, or "segment".
+    """
+
+    codes: IntArray
+    names: tuple[str, ...]
+    title: str = UNNAMED
+
+    @classmethod
+    def of(cls, by: Any, n_rows: int) -> Segments:
+        """Return the segments of one or several columns; a row without a value is refused.
+
+        >>> Segments.of(["DE", "FR", "DE"], 3)
+        Segments(codes=array([0, 1, 0]), names=('DE', 'FR'), title='segment')
+        """
+        if isinstance(by, Segments):
+            return by
+        if isinstance(by, dict):
+            columns = {str(title): values for title, values in by.items()}
+        else:
+            columns = _columns_of(by)
+        codes = np.zeros(n_rows, dtype=np.int64)
+        texts = [""]
+        for values in columns.values():
+            column = coded_texts(inputs.check_names(values, n_rows, "by"))
+            pairs, codes = np.unique(codes * len(column.texts) + column.codes, return_inverse=True)
+            heads, tails = np.divmod(pairs, len(column.texts))
+            texts = [
+                _joined(texts[head], column.texts[tail])
+                for head, tail in zip(heads.tolist(), tails.tolist(), strict=True)
+            ]
+        # Different values may have one text, such as 1 and "1".
+        names, places = np.unique(np.array(texts, dtype=np.str_), return_inverse=True)
+        return cls(places[codes].astype(np.int64), tuple(names.tolist()), " · ".join(columns))
+
+    def __getitem__(self, index: Any) -> Segments:
+        return replace(self, codes=self.codes[index])
+
+    @classmethod
+    def joined(cls, blocks: Sequence[Segments]) -> Segments:
+        """Return the segments of several blocks of rows, one after the other; a name is one segment in all of them.
+
+        >>> Segments.joined([Segments.of(["b"], 1), Segments.of(["a", "b"], 2)])
+        Segments(codes=array([1, 0, 1]), names=('a', 'b'), title='segment')
+        """
+        names = sorted({name for block in blocks for name in block.names})
+        place = {name: number for number, name in enumerate(names)}
+        codes = [np.array([place[name] for name in block.names])[block.codes] for block in blocks]
+        return cls(np.concatenate(codes).astype(np.int64), tuple(names), blocks[0].title)
+
+    def rows_of(self, code: int) -> IntArray:
+        """Return the numbers of the rows of one segment."""
+        return np.flatnonzero(self.codes == code)
+
+
+def _columns_of(by: Any) -> dict[str, Any]:
+    """Return the columns of a frame or of an array by their titles."""
+    named = columns_by_name(by, "by")
+    if named is not None:
+        return named
+    array, _ = to_numpy(by, "by")
+    if array.ndim != 2:
+        title = getattr(by, "name", None)
+        return {title if isinstance(title, str) and title else UNNAMED: by}
+    return {f"{UNNAMED} {k}": array[:, k] for k in range(array.shape[1])}
+
+
+@dataclass(frozen=True)
+class CodedTexts:
+    """The values of a column: their number (N,) in a list of texts."""
+
+    codes: IntArray
+    texts: list[str]
+
+
+def coded_texts(values: NDArray[Any]) -> CodedTexts:
+    """Return the segments of one column as numbers and texts."""
+    if values.dtype.kind in "mM":
+        # From nanoseconds numpy makes integers, and from microseconds dates.
+        values = values.astype(f"{values.dtype.kind}8[us]")
+    if values.dtype.kind in "biuf":
+        distinct, codes = np.unique(values, return_inverse=True)
+        return CodedTexts(codes.astype(np.int64), [segment_text(value) for value in distinct])
+    numbers: dict[Any, int] = {}
+    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values.tolist()])
+    return CodedTexts(codes.astype(np.int64), [segment_text(value) for value in numbers])
+
+
+def segment_text(value: Any) -> str:
+    """Return the name of a segment, which is the same whatever library or file the value comes from.
+
+    Whole numbers have no point, midnight is a date, and spaces around a text do not count.
+
+    >>> [segment_text(value) for value in (2.0, "2.0", np.float32(0.1), True, " DE ")]
+    ['2', '2', '0.1', 'True', 'DE']
+    >>> segment_text(np.datetime64("2024-05-01").item()), segment_text("2024-05-01 00:00:00")
+    ('2024-05-01', '2024-05-01')
+    """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="replace")
+    text = unicodedata.normalize("NFC", str(value)).strip()
+    if isinstance(value, bool | np.bool_):
+        return text
+    if text.casefold() in ("true", "false"):
+        return text.capitalize()
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    whole = _WHOLE_NUMBER.fullmatch(text) or _MIDNIGHT.fullmatch(text)
+    return whole[1] if whole else text
+
+
+def _joined(head: str, tail: str) -> str:
+    return f"{head} · {tail}" if head else tail
