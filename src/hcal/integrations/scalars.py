@@ -22,13 +22,11 @@ NodeId: TypeAlias = int
 #: The nodes of the columns of a value.
 Columns: TypeAlias = NDArray[np.int64]
 
+_ARITHMETIC = ("add", "subtract", "multiply", "divide", "floor", "maximum", "minimum")
+_FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "less", "less_equal", "equal", "where")
 #: Operations on numbers, as numpy computes them.
 NUMPY: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name)
-    for name in (
-        "add subtract multiply divide exp expm1 log log1p sqrt floor maximum minimum less "
-        "less_equal equal where"
-    ).split()
+    name: getattr(np, name) for name in (*_ARITHMETIC, *_FUNCTIONS)
 }
 
 

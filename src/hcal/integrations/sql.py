@@ -1,7 +1,7 @@
 """A calibrator as one SQL query, for DuckDB, PostgreSQL and SQLite.
 
-Two classes need one expression of the log-odds; look-ups, as those of the default, become a table that is joined, and so
-do segments. With three and more classes, methods whose formula needs no look-up are written.
+Two classes need one expression of the log-odds. Look-ups, as those of the default, become a table that is joined, and
+so do segments. What is too long for one expression is computed in steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hcal.integrations.json_file import example_scores
 from hcal.integrations.recording import Program, row_sum
 from hcal.integrations.scalars import Cells, Columns, Graph, Node, NodeId, Unsupported, expanded
 from hcal.integrations.sql_text import (
+    CHAINS,
     DIALECTS,
     Dialect,
     SqlWriter,
@@ -32,7 +33,7 @@ from hcal.methods._log_odds import OddsMap
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray
 from hcal.segments.map import SegmentedMap
-from hcal.text import one_line
+from hcal.text import printable
 
 DialectName = Literal["duckdb", "postgres", "sqlite"]
 #: More characters are no query that a database reads in good time.
@@ -77,7 +78,7 @@ def as_sql(
         raise ValueError(
             f"{calibrator.title} with {calibrator.n_classes_} classes has no SQL, because it needs {error}: write "
             ".onnx or .json"
-        ) from None
+        ) from error
 
 
 def _score_columns(calibrator: Calibrator, columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -263,7 +264,7 @@ class _Query:
         if len(x) > 1:
             raise Unsupported("corrections of segments with more than two classes")
         apply = self.graph.apply
-        odds = self._odds_of(self._of_map(map.common, x))
+        odds = self._odds_of(self._of_map(map.common.map, x))
         slope = self.graph.input("slope of the segment")
         offset = self.graph.input("term of the segment")
         self.names[slope] = "COALESCE(hcal_segments.slope, 1e0)"
@@ -323,7 +324,7 @@ class _Query:
     def _cell_tables(self, probs: Columns) -> list[tuple[str, str]]:
         """Return the tables of cells, and how they are joined."""
         writer = SqlWriter(self.graph, self.dialect, self.names)
-        tables = []
+        tables: list[tuple[str, str]] = []
         needed = sorted(_uses(self.graph, probs))
         for place in needed:
             node = self.graph.nodes[place]
@@ -370,7 +371,9 @@ class _Query:
             numbers = [self._number(float(slope)), self._number(float(term))]
             rows += [[quoted_text(spelling), *numbers] for spelling in _spellings(name)]
         definition = self._rows("hcal_segments", ["segment", "slope", "term"], rows)
-        return [(definition, f"LEFT JOIN hcal_segments ON hcal_segments.segment = {self._segment()}")]
+        return [
+            (definition, f"LEFT JOIN hcal_segments ON hcal_segments.segment = {self._segment()}")
+        ]
 
     def _segment(self) -> str:
         """Return the expression of the name of a row's segment."""
@@ -454,9 +457,7 @@ class _Query:
     def _missing(self) -> str:
         columns = [f"s.{quoted(name)}" for name in self.columns]
         conditions = [self.dialect.missing.format(column) for column in columns]
-        conditions += [
-            f"s.{quoted(column)} IS NULL" for column in fitted_segments(self.calibrator)
-        ]
+        conditions += [f"s.{quoted(column)} IS NULL" for column in fitted_segments(self.calibrator)]
         return " OR ".join(conditions)
 
     def _sound(self, scores: Columns) -> str:
@@ -506,7 +507,7 @@ class _Query:
         if has_levels and self.dialect.name == "sqlite":
             lines.append("Columns that begin with hcal_ are steps: list your own in place of s.*.")
         lines.append("To test it, see the end of this file.")
-        return [f"-- {one_line(line)}" for line in lines]
+        return [f"-- {printable(line)}" for line in lines]
 
     def _example(self) -> list[str]:
         """Return three rows with the probabilities that must come out, as a comment."""
@@ -536,7 +537,7 @@ class _Query:
             *(f"UNION ALL {select}" for select in selects[1:]),
             ")",
         ]
-        return [f"-- {one_line(line)}" for line in lines]
+        return [f"-- {printable(line)}" for line in lines]
 
 
 def _example(calibrator: Calibrator, n_columns: int) -> tuple[Float64, Float64, list[str]]:
@@ -591,6 +592,7 @@ def _sizes(graph: Graph) -> tuple[list[float], list[int]]:
     depths: list[int] = []
     for node in graph.nodes:
         lengths.append(12.0 + sum(lengths[operand] for operand in node.operands))
-        deepest = max((depths[operand] for operand in node.operands), default=0)
-        depths.append(deepest + 1)
+        first, *others = [depths[operand] for operand in node.operands] or [0]
+        chained = node.operation in CHAINS
+        depths.append(max([first + (not chained), *[depth + 1 for depth in others]]))
     return lengths, depths

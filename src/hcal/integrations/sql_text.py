@@ -159,13 +159,15 @@ class SqlWriter:
             return f"CASE WHEN {self.condition(number)} THEN 1e0 ELSE 0e0 END"
         if node.operation in ("softmax", "log_softmax"):
             return self._softmax(node)
+        if node.operation in CHAINS:
+            terms = self._terms(number)
+            if node.operation == "add":
+                return f"({' + '.join(terms)})"
+            functions = {"maximum": self.dialect.greatest, "minimum": self.dialect.least}
+            return f"{functions[node.operation]}({', '.join(terms)})"
         operands = [self.expression(operand) for operand in node.operands]
         if node.operation in _OPERATORS:
             return f"({operands[0]} {_OPERATORS[node.operation]} {operands[1]})"
-        if node.operation == "maximum":
-            return f"{self.dialect.greatest}({operands[0]}, {operands[1]})"
-        if node.operation == "minimum":
-            return f"{self.dialect.least}({operands[0]}, {operands[1]})"
         if node.operation == "exp":
             return self._exp(operands[0])
         if node.operation == "log":
@@ -173,6 +175,18 @@ class SqlWriter:
             tiny = number_text(float(np.finfo(np.float64).tiny), self.dialect)
             return f"ln({self.dialect.greatest}({operands[0]}, {tiny}))"
         return _FUNCTIONS[node.operation].format(operands[0])
+
+    def _terms(self, number: NodeId) -> list[str]:
+        """Return the terms of a sum, or of a largest or smallest of several, in their order."""
+        operation = self.graph.nodes[number].operation
+        terms = []
+        left = number
+        while self.graph.nodes[left].operation == operation:
+            left, right = self.graph.nodes[left].operands
+            terms.append(self.expression(right))
+            if left in self.names:
+                break
+        return [self.expression(left), *terms[::-1]]
 
     def condition(self, number: NodeId) -> str:
         """Return a node that is 1 or 0 as a condition."""
@@ -207,7 +221,9 @@ class SqlWriter:
         return f"exp(greatest({least}, least({most}, {exponent})))"
 
 
-_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+#: Of several terms, no parentheses are needed.
+CHAINS = ("add", "maximum", "minimum")
+_OPERATORS = {"subtract": "-", "multiply": "*", "divide": "/"}
 _COMPARISONS = {"less": "<", "less_equal": "<=", "equal": "="}
 _FUNCTIONS = {
     # These two are as accurate near 0 as the functions that SQL lacks.
