@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
-    from hcal.decisions import abstain_below, decide, thresholds
+    from hcal.decisions import abstain_below, decide, estimate, thresholds
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -62,6 +62,7 @@ __all__ = [
     "decide",
     "drift",
     "drop_unlabelled",
+    "estimate",
     "evaluate",
     "export",
     "export_onnx",
@@ -104,7 +105,7 @@ _HOMES = {
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
-    "hcal.decisions": ("abstain_below", "decide", "thresholds"),
+    "hcal.decisions": ("abstain_below", "decide", "estimate", "thresholds"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +18,16 @@ from hcal.cli.options import Files, Model, Shown, command
 from hcal.cli.require import FAILED
 
 if TYPE_CHECKING:
-    from hcal.certificates import Monitor
+    from hcal.certificates import Drift, Monitor
     from hcal.io import DataFile
+    from hcal.operation.score_store import Joined, ScoreStore
 
 
-@command("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json")
+@command(
+    "hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json",
+    "hcal watch monday.csv --model model.hcal --store scores.sqlite --id key",
+    "hcal watch labels.csv --late-labels --store scores.sqlite --state watch.json --id key",
+)
 def watch(
     *,
     files: Annotated[Files, "groups", "by", "weight", "labels"],
@@ -34,6 +42,15 @@ def watch(
     state: Annotated[
         Path | None, Option(help="continue from this file if it exists, and update it")
     ] = None,
+    store: Annotated[
+        Path | None, Option(help="keep scores without labels in this file until labels come")
+    ] = None,
+    late_labels: Annotated[
+        bool, Option("--late-labels", help="the files hold ids and labels for scores in --store")
+    ] = False,
+    keep_days: Annotated[
+        int | None, Option(min=1, help="delete stored scores after so many days; 90 at first")
+    ] = None,
     reset: Annotated[
         bool, Option("--reset", help="forget the evidence so far, keep the settings")
     ] = False,
@@ -46,50 +63,210 @@ def watch(
     shown: Shown,
 ) -> None:
     """Check batches of predictions and labels as they come: is the model still calibrated?"""
-    import hcal
     from hcal.certificates.monitor_file import shared_state
     from hcal.io import atomic_path
 
-    for path in (state, prometheus):
+    for path in (state, store, prometheus):
         options.check_output(path, *files.file, model, reference)
     calibrator = options.load_model(model)
     settings = {"confidence": confidence, "tolerance": tolerance}
-
-    def begin() -> Monitor:
-        return _new_monitor(settings, calibrator)
-
-    drifts: dict[str, Any] = {}
+    begin = partial(_new_monitor, settings, calibrator)
+    watching = Watching(
+        files=files,
+        calibrator=calibrator,
+        store=_open_store(store, keep_days, late_labels, calibrator),
+        state=state,
+        day=date or datetime.now(UTC).date().isoformat(),
+        reference=reference,
+    )
     # Other processes wait until this one has added its files, so that no row is lost.
     with nullcontext(begin()) if state is None else shared_state(state, begin) as monitor:
         _check_settings(monitor, settings, state)
         if reset:
             monitor.reset()
+        add = watching.add_labels if late_labels else watching.add_rows
         for file in files.file:
-            data = _watch_file(monitor, files.of(file), calibrator, date)
-            lines = [f"{console.name(file.name)}: {console.name(monitor)}"]
-            if reference is not None:
-                old = replace(files.of(reference), unlabelled="error").read(calibrator)
-                drifts[file.name] = hcal.drift(old.values, data.values, input=data.kind)
-                lines.append(f"  {console.name(drifts[file.name])}")
+            lines = add(monitor, file)
             if not shown.silent:
-                console.out().print("\n".join(lines))
+                console.show_lines("\n".join(lines))
         if prometheus is not None:  # while no other process can write newer counts
             with atomic_path(prometheus) as temporary:
-                temporary.write_text(monitor.prometheus(), encoding="utf-8")
+                temporary.write_text(monitor.prometheus() + watching.prometheus(), encoding="utf-8")
     alarm = None if monitor.alarm is None else vars(monitor.alarm)
-    found = {
+    facts = {
         "rows": monitor.n,
         "log_evidence": monitor.log_evidence,
         "alarm": alarm,
         "files": monitor.files,
-    }
-    found |= {
         "windows": monitor.windows(since),
-        "drift": {name: drift.to_dict() for name, drift in drifts.items()},
+        "drift": {name: drift.to_dict() for name, drift in watching.drifts.items()},
     }
-    shown.show(found, lambda: None)
+    if watching.store is not None:
+        facts["store"] = watching.store.counts
+    shown.show(facts, lambda: None)
     if alarm is not None:
         raise Exit(FAILED)
+
+
+def _open_store(
+    path: Path | None, keep_days: int | None, late_labels: bool, calibrator: Any
+) -> ScoreStore | None:
+    """Return the store of scores that wait for labels; None where labels come with the scores."""
+    from hcal.fit_record import fitted_names
+    from hcal.operation import ScoreStore
+
+    if path is None:
+        if late_labels or keep_days is not None:
+            raise ValueError(
+                "--late-labels and --keep-days need --store, the file of stored scores"
+            )
+        return None
+    if late_labels and not path.exists():
+        raise ValueError(f"there is no {path}: keep scores with --store before their labels come")
+    return ScoreStore(path, keep_days=keep_days, classes=fitted_names(calibrator))
+
+
+@dataclass
+class Watching:
+    """What one call of the command does with each of its files.
+
+    Attributes
+    ----------
+    files : Files
+    calibrator : Calibrator or None
+    store : ScoreStore or None
+        Where scores wait for their labels.
+    state : Path or None
+        The state file of the monitor.
+    day : str
+    reference : Path or None
+        The file whose scores new ones are compared with.
+    drifts : dict of Drift
+        By the name of the file.
+    """
+
+    files: Files
+    calibrator: Any
+    store: ScoreStore | None
+    state: Path | None
+    day: str
+    reference: Path | None
+    drifts: dict[str, Drift] = field(default_factory=dict)
+
+    def add_rows(self, monitor: Monitor, file: Path) -> list[str]:
+        """Add a file of scores: with labels to the monitor, without labels to the store."""
+        data = self.files.of(file).read(self.calibrator)
+        if self.store is not None:
+            words = self._keep(data)
+        elif data.y is None and self.reference is not None:
+            words = f"{len(data.values):,} rows without labels"
+        else:
+            self._add_labelled(monitor, data)
+            words = str(monitor)
+        return [f"{file.name}: {words}", *self._drift(data)]
+
+    def add_labels(self, monitor: Monitor, file: Path) -> list[str]:
+        """Add a file of ids and labels to the monitor, with the scores that the store holds for them."""
+        from hcal.class_names import label_cells
+        from hcal.io import checksum
+        from hcal.io.reading import read_columns
+
+        assert self.store is not None
+        label = self.files.label or "y"
+        id_column = self._id_column()
+        columns = read_columns(file, [id_column, label])
+        labels = label_cells(columns[label], self.store.classes)
+        digest = checksum(file)
+        then: Callable[[Joined], None] | None = partial(
+            self._add_joined, monitor, file.name, digest
+        )
+        if _was_added(monitor, file.name, digest):
+            then = None  # the labels are marked again, for a run that ended between the two files
+        joined = self.store.join(columns[id_column], labels, day=self.day, then=then)
+        return [f"{file.name}: {joined}", str(monitor)]
+
+    def prometheus(self) -> str:
+        """Return the counts of the store as Prometheus text."""
+        if self.store is None:
+            return ""
+        lines = []
+        for name, count in self.store.counts.items():
+            metric = "hcal_store_waiting" if name == "waiting" else f"hcal_store_{name}_total"
+            kind = "gauge" if name == "waiting" else "counter"
+            lines.append(f"# TYPE {metric} {kind}\n{metric} {count}\n")
+        return "".join(lines)
+
+    def _id_column(self) -> str:
+        """Return the column of ids: as the option says, else as in the calibrator's fit."""
+        name = self.files.request(self.calibrator).id
+        if name is None:
+            raise ValueError(
+                "labels find their scores by the id of the row: name its column with --id"
+            )
+        return name
+
+    def _keep(self, data: DataFile) -> str:
+        """Keep the scores of a file until their labels come, and return how many in words."""
+        assert self.store is not None
+        if data.y is not None:
+            raise ValueError(
+                f"{data.name} has labels: leave out --store, or the label's column (--label); files that "
+                "hold labels alone are read with --late-labels"
+            )
+        if data.ids is None:
+            raise ValueError(
+                "labels find their scores by the id of the row: name its column with --id"
+            )
+        probs = probabilities(data, self.calibrator)
+        new = self.store.add(data.ids, probs, day=self.day)
+        waiting = self.store.counts["waiting"]
+        return f"{new:,} new rows of {len(data.ids):,}; {waiting:,} rows wait for their labels"
+
+    def _add_labelled(self, monitor: Monitor, data: DataFile) -> None:
+        """Add labelled rows to a monitor; the first file with class names names the classes for all.
+
+        A file that was added before is passed over, so that a job that is repeated ends with the present alarm.
+        """
+        from hcal.operation.monitoring import update_by_name
+
+        digest = data.checksum()
+        if _was_added(monitor, data.path.name, digest):
+            return
+        probs = probabilities(data, self.calibrator)
+        file = {"name": data.path.name, "digest": digest, "date": self.day}
+        update_by_name(monitor, probs, data.labels(), text_names(data), **file)
+
+    def _add_joined(self, monitor: Monitor, name: str, digest: str, joined: Joined) -> None:
+        """Add joined rows to the monitor, and write its state before the store marks them as labelled."""
+        from hcal.operation.monitoring import update_by_name
+
+        if not joined.ids:
+            return
+        assert self.store is not None
+        file = {"name": name, "digest": digest, "date": self.day}
+        update_by_name(monitor, joined.probs, joined.y, self.store.classes, **file)
+        if self.state is not None:
+            monitor.save(self.state)
+
+    def _drift(self, data: DataFile) -> list[str]:
+        """Compare the scores of a file with those of the reference, which needs no labels."""
+        import hcal
+
+        if self.reference is None:
+            return []
+        old = replace(self.files.of(self.reference), unlabelled="error").read(self.calibrator)
+        drift = hcal.drift(old.values, data.values, input=data.kind)
+        self.drifts[data.path.name] = drift
+        return [f"  {drift}"]
+
+
+def _was_added(monitor: Monitor, name: str, digest: str) -> bool:
+    """Say whether the rows of a file were added before, with a note."""
+    before = [entry for entry in monitor.files if entry["digest"] == digest]
+    if before:
+        words = f"{name} was added before, as {before[0]['name']} ({before[0]['date']})"
+        console.say("note", "cyan", f"{words}: its rows do not count again")
+    return bool(before)
 
 
 def _new_monitor(settings: dict[str, Any], calibrator: Any) -> Monitor:
@@ -118,33 +295,3 @@ def _check_settings(monitor: Monitor, settings: dict[str, Any], state: Path | No
             raise ValueError(
                 f"--{name} is {value}, and {state} was begun with {begun}: leave it out, or choose another --state"
             )
-
-
-def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:
-    """Add the rows of a file to a monitor; the first file with class names names the classes for all.
-
-    A file that was added before is passed over, so that a job that is repeated ends with the present alarm.
-    """
-    from datetime import UTC, datetime
-
-    import numpy as np
-
-    from hcal.class_names import reorder
-
-    data = file.read(calibrator)
-    digest = data.checksum()
-    before = [entry for entry in monitor.files if entry["digest"] == digest]
-    if before:
-        words = f"{data.path.name} was added before, as {before[0]['name']} ({before[0]['date']})"
-        console.say("note", "cyan", f"{words}: its rows do not count again")
-        return data
-    probs = probabilities(data, calibrator)
-    y, names = data.labels(), text_names(data)
-    if names is not None:
-        monitor.classes = tuple(names) if monitor.classes is None else monitor.classes
-        order = reorder(names, monitor.classes) or range(len(names))
-        probs, y = probs[:, order], np.argsort(order)[y]
-    labels = y if monitor.classes is None else np.array(monitor.classes)[y]
-    day = date or datetime.now(UTC).date().isoformat()
-    monitor.update(probs, labels, name=data.path.name, digest=digest, date=day)
-    return data

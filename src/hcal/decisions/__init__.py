@@ -2,6 +2,7 @@
 
 from hcal.decisions.abstention import Abstention, abstain_below
 from hcal.decisions.deciding import decide
+from hcal.decisions.estimation import EstimatedMetric, LabelFreeEstimates, SegmentEstimate, estimate
 from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, read_rule
 from hcal.decisions.threshold_curve import Counts, LeastCost, ThresholdCurve
 from hcal.decisions.thresholding import CostTable, Thresholds, thresholds
@@ -12,12 +13,16 @@ __all__ = [
     "CostRule",
     "CostTable",
     "Counts",
+    "EstimatedMetric",
+    "LabelFreeEstimates",
     "LeastCost",
+    "SegmentEstimate",
     "ThresholdCurve",
     "ThresholdRule",
     "Thresholds",
     "abstain_below",
     "decide",
+    "estimate",
     "read_rule",
     "thresholds",
 ]

@@ -264,15 +264,39 @@ def pieces_of(
         yield from pieces
 
 
+def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return columns of a file that need not hold scores, such as ids and their labels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
+    >>> _ = path.write_text("id,y\\n7,dog\\n8,cat\\n")
+    >>> read_columns(path, ["id", "y"])
+    {'id': array(['7', '8'], dtype='<U1'), 'y': array(['dog', 'cat'], dtype='<U3')}
+    """
+    with open_rows(path) as (rows, _):
+        for name in names:
+            if name not in rows.names:
+                raise ValueError(
+                    f"it has no {quoted(name)}; it holds: {listed(sorted(rows.names))}"
+                )
+        n_rows = rows.count(names)
+        check_memory(path.name, rows.n_bytes(names))
+        first = rows.cuts(names, n_rows + 1)[0]
+        blocks = list(rows.blocks(names, names, first, n_rows, n_rows + 1))
+        if not blocks:
+            raise ValueError("it has no rows")
+        return {name: np.concatenate([typed(block[name]) for block in blocks]) for name in names}
+
+
 def _read_labels(path: Path) -> NDArray[Any]:
     """Return the labels of a file that has one column only, or a column ``y``."""
     with open_rows(path) as (rows, _):
         if "y" not in rows.names and len(rows.names) != 1:
             raise ValueError(f"it has no 'y'; it holds: {listed(sorted(rows.names))}")
         name = "y" if "y" in rows.names else rows.names[0]
-        n_rows = rows.count([name])
-        blocks = rows.blocks([name], [name], rows.cuts([name], n_rows + 1)[0], n_rows, n_rows + 1)
-        y = np.concatenate([typed(block[name]) for block in blocks])
+    y = read_columns(path, [name])[name]
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 

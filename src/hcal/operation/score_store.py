@@ -9,25 +9,31 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from hcal import inputs
+from hcal.certificates.monitor import Monitor
+from hcal.certificates.monitor_file import shared_state
 from hcal.class_names import ClassName, check_classes, encode
 from hcal.frames import ColumnName
 from hcal.numerics import Float64, IntArray
+from hcal.operation.monitoring import update_by_name
 from hcal.results import Result
 from hcal.rows import Rows
 from hcal.text import one_line, printable
 
 #: The layout of the file; another one is refused.
 _VERSION: Final = 1
+#: How many days rows are kept in a new file, unless the caller says so.
+_KEEP_DAYS: Final = 90
 #: How long a process waits for others that write to the same file, in seconds.
 _PATIENCE: Final = 60.0
 #: How many ids one statement asks for.
@@ -42,7 +48,10 @@ CREATE TABLE scores (
 ) WITHOUT ROWID;
 CREATE INDEX scores_by_day ON scores (day);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE counts (name TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
 """
+#: What a store counts over all time.
+_COUNTS: Final = ("scored", "joined", "unknown", "twice", "deleted", "deleted_unlabelled")
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,12 +100,13 @@ class ScoreStore:
     ----------
     path : path-like
         The SQLite file; it is made if it does not exist.
-    keep_days : int
-        Rows are deleted this many days after their prediction, labelled or not.
+    keep_days : int, optional
+        Rows are deleted this many days after their prediction, labelled or not. The file remembers the number; a new
+        file has 90.
     most_rows : int
         The most rows that the file holds; more are refused, and nothing is deleted for them.
     classes : sequence of K str or int, optional
-        Names of the classes; labels may then be names.
+        Names of the classes; labels may then be names. The file remembers them.
 
     Examples
     --------
@@ -112,24 +122,24 @@ class ScoreStore:
         self,
         path: str | os.PathLike[str],
         *,
-        keep_days: int = 90,
+        keep_days: int | None = None,
         most_rows: int = 10_000_000,
         classes: Sequence[ClassName] | None = None,
     ) -> None:
-        if keep_days < 1:
+        if keep_days is not None and keep_days < 1:
             raise ValueError(f"keep_days must be at least 1, got {keep_days}")
         if most_rows < 1:
             raise ValueError(f"most_rows must be at least 1, got {most_rows}")
         self.path = Path(path)
-        self.keep_days = keep_days
         self.most_rows = most_rows
-        self.classes = classes
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"no such directory: {printable(self.path.parent)}")
         with self._connected() as connection:
             _prepare(connection)
+            self.keep_days = _remembered_days(connection, keep_days)
+            self.classes = _remembered_classes(connection, classes)
 
-    def add(self, ids: Sequence[Any], probs: Any, *, day: str | date | None = None) -> int:
+    def add(self, ids: Any, probs: Any, *, day: str | date | None = None) -> int:
         """Add predictions and return how many rows are new; ids of equal predictions are passed over.
 
         Parameters
@@ -141,7 +151,7 @@ class ScoreStore:
             The day of the prediction (2026-05-01); today (UTC) by default.
         """
         with self._connected() as connection:
-            order = self.classes or _columns_of(connection)
+            order = self.classes or _listed(connection, "columns")
         rows = Rows.of_predictions(probs, input="probs", classes=order)
         checked = np.ascontiguousarray(rows.scores, dtype=np.float64)
         names = _texts(ids, len(checked))
@@ -159,19 +169,27 @@ class ScoreStore:
                         f"the id {one_line(name, 60)} is stored with other probabilities: an id names one prediction"
                     )
             self._delete_old(connection, today)
-            held = _count(connection)
-            if held + len(new) > self.most_rows:
+            total = _count(connection) + len(new)
+            if total > self.most_rows:
                 raise ValueError(
-                    f"{printable(self.path)} would hold {held + len(new):,} rows, and most_rows is {self.most_rows:,}: "
-                    "keep fewer days, or allow more rows"
+                    f"{printable(self.path)} would hold {total:,} rows, and most_rows is "
+                    f"{self.most_rows:,}: keep fewer days, or allow more rows"
                 )
             connection.executemany(
                 "INSERT INTO scores VALUES (?, ?, ?, NULL)",
                 ((names[number], today, checked[number].tobytes()) for number in new),
             )
+            _count_up(connection, scored=len(new))
         return len(new)
 
-    def join(self, ids: Sequence[Any], y: Any, *, day: str | date | None = None) -> Joined:
+    def join(
+        self,
+        ids: Any,
+        y: Any,
+        *,
+        day: str | date | None = None,
+        then: Callable[[Joined], Any] | None = None,
+    ) -> Joined:
         """Return the stored probabilities of labelled rows, each once, and mark the rows as labelled.
 
         Parameters
@@ -181,6 +199,8 @@ class ScoreStore:
             Integers 0..K−1, or names of classes.
         day : date or str, optional
             The day on which the labels came; today (UTC) by default.
+        then : callable, optional
+            What to do with the joined rows before they are marked as labelled; if it fails, they stay unlabelled.
         """
         names = _texts(ids, len(np.asarray(y)))
         today = _day(day)
@@ -200,16 +220,66 @@ class ScoreStore:
             connection.executemany(
                 "UPDATE scores SET labelled = ? WHERE id = ?", ((today, name) for name in joined)
             )
-            waiting = _count(connection, "WHERE labelled IS NULL")
+            result = Joined(
+                ids=list(joined),
+                probs=_probs([stored[name][0] for name in joined], n_classes),
+                y=np.array(list(joined.values()), dtype=np.int64),
+                unknown=sum(name not in stored for name in names),
+                twice=twice,
+                waiting=_count(connection, "WHERE labelled IS NULL"),
+            )
             self._delete_old(connection, today)
-        return Joined(
-            ids=list(joined),
-            probs=_probs([stored[name][0] for name in joined], n_classes),
-            y=np.array(list(joined.values()), dtype=np.int64),
-            unknown=sum(name not in stored for name in names),
-            twice=twice,
-            waiting=waiting,
-        )
+            _count_up(connection, joined=len(joined), unknown=result.unknown, twice=twice)
+            if then is not None:
+                then(result)
+        return result
+
+    def update_monitor(
+        self,
+        state: str | os.PathLike[str],
+        ids: Any,
+        y: Any,
+        *,
+        begin: Callable[[], Monitor] | None = None,
+        day: str | date | None = None,
+    ) -> tuple[Joined, Monitor]:
+        """Join labels with their scores and add the rows to the state file of a monitor: both, or neither.
+
+        Parameters
+        ----------
+        state : path-like
+            The state file, which several processes may share.
+        ids, y, day
+            As for :meth:`join`.
+        begin : callable, optional
+            Returns the monitor to start with if there is no file yet; ``Monitor()`` by default.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> store = ScoreStore(f"{folder}/scores.sqlite")
+        >>> _ = store.add(["a", "b"], [[0.2, 0.8], [0.6, 0.4]])
+        >>> joined, monitor = store.update_monitor(f"{folder}/watch.json", ["b"], [0])
+        >>> monitor.n
+        1
+        """
+        with shared_state(state, begin or Monitor) as monitor:
+            add = partial(_add_to_monitor, monitor, state, self.classes)
+            joined = self.join(ids, y, day=day, then=add)
+        return joined, monitor
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted since the file began, and the rows that wait for a label now.
+
+        ``unknown`` labels came for ids that were never scored or were deleted, ``twice`` for ids that had a label;
+        ``deleted_unlabelled`` rows never got one.
+        """
+        with self._connected() as connection:
+            stored = dict(connection.execute("SELECT name, count FROM counts"))
+            waiting = _count(connection, "WHERE labelled IS NULL")
+        return {**{name: stored.get(name, 0) for name in _COUNTS}, "waiting": waiting}
 
     def delete_old(self, *, day: str | date | None = None) -> int:
         """Delete rows that are older than ``keep_days`` on a day, and return how many there were."""
@@ -225,9 +295,11 @@ class ScoreStore:
         return inputs.check_labels(encode(y, names), n_rows, n_classes)
 
     def _delete_old(self, connection: sqlite3.Connection, today: str) -> int:
-        first = date.fromisoformat(today) - timedelta(days=self.keep_days)
-        deleted = connection.execute("DELETE FROM scores WHERE day < ?", (first.isoformat(),))
-        return deleted.rowcount
+        first = (date.fromisoformat(today) - timedelta(days=self.keep_days)).isoformat()
+        unlabelled = _count(connection, "WHERE day < ? AND labelled IS NULL", first)
+        deleted = connection.execute("DELETE FROM scores WHERE day < ?", (first,)).rowcount
+        _count_up(connection, deleted=deleted, deleted_unlabelled=unlabelled)
+        return deleted
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -261,51 +333,105 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 def _set_classes(connection: sqlite3.Connection, n_classes: int) -> None:
     """Remember how many classes the first rows have; refuse rows with another number."""
-    row = connection.execute("SELECT value FROM settings WHERE name = 'classes'").fetchone()
-    if row is None:
-        connection.execute("INSERT INTO settings VALUES ('classes', ?)", (str(n_classes),))
-    elif int(row[0]) != n_classes:
-        raise ValueError(f"probs has {n_classes} classes, and the rows before have {row[0]}")
+    before = _setting(connection, "classes")
+    if before is None:
+        _set(connection, "classes", str(n_classes))
+    elif int(before) != n_classes:
+        raise ValueError(f"probs has {n_classes} classes, and the rows before have {before}")
 
 
 def _classes_of(connection: sqlite3.Connection) -> int:
-    row = connection.execute("SELECT value FROM settings WHERE name = 'classes'").fetchone()
-    if row is None:
+    before = _setting(connection, "classes")
+    if before is None:
         raise ValueError("the store holds no scores yet: add predictions before their labels")
+    return int(before)
+
+
+def _remembered_days(connection: sqlite3.Connection, keep_days: int | None) -> int:
+    """Return how many days rows are kept: as the caller says, which is remembered, else as before."""
+    stored = _setting(connection, "keep_days")
+    if keep_days is None:
+        return int(stored or _KEEP_DAYS)
+    _set(connection, "keep_days", str(keep_days))
+    return keep_days
+
+
+def _remembered_classes(
+    connection: sqlite3.Connection, classes: Sequence[ClassName] | None
+) -> list[ClassName] | None:
+    """Return the names of the classes, which the first caller who knows them decides."""
+    stored = _listed(connection, "names")
+    if classes is None:
+        return stored
+    names = [name.item() if isinstance(name, np.generic) else name for name in classes]
+    if stored is not None and stored != names:
+        raise ValueError(
+            f"the store was begun with the classes {one_line(stored, 120)}, not with "
+            f"{one_line(names, 120)}"
+        )
+    _set(connection, "names", json.dumps(names))
+    return names
+
+
+def _setting(connection: sqlite3.Connection, name: str) -> str | None:
+    row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _set(connection: sqlite3.Connection, name: str, value: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+
+def _count(connection: sqlite3.Connection, condition: str = "", *values: str) -> int:
+    row = connection.execute(f"SELECT count(*) FROM scores {condition}", values).fetchone()
     return int(row[0])
+
+
+def _count_up(connection: sqlite3.Connection, **counts: int) -> None:
+    """Add to what the store counts over all time."""
+    connection.executemany(
+        "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
+        counts.items(),
+    )
+
+
+def _add_to_monitor(
+    monitor: Monitor,
+    state: str | os.PathLike[str],
+    classes: Sequence[ClassName] | None,
+    joined: Joined,
+) -> None:
+    if joined.ids:
+        update_by_name(monitor, joined.probs, joined.y, classes)
+        monitor.save(state)  # before the labels are marked
 
 
 def _set_columns(connection: sqlite3.Connection, columns: Sequence[ColumnName] | None) -> None:
     """Remember the names of the first columns that have names."""
-    if columns is not None:
-        text = json.dumps(list(columns))
-        connection.execute("INSERT OR IGNORE INTO settings VALUES ('columns', ?)", (text,))
+    if columns is not None and _setting(connection, "columns") is None:
+        _set(connection, "columns", json.dumps(list(columns)))
 
 
-def _columns_of(connection: sqlite3.Connection) -> list[ColumnName] | None:
-    """Return the names of the first columns that had names."""
-    row = connection.execute("SELECT value FROM settings WHERE name = 'columns'").fetchone()
+def _listed(connection: sqlite3.Connection, name: str) -> list[ColumnName] | None:
+    """Return names of classes (``names``) or of columns (``columns``) that the file remembers."""
+    text = _setting(connection, name)
     try:
-        columns = None if row is None else json.loads(row[0])
+        stored = None if text is None else json.loads(text)
     except json.JSONDecodeError:
-        raise ValueError("the names of the columns in the store are no JSON") from None
-    if columns is not None and not isinstance(columns, list):
-        raise ValueError("the names of the columns in the store are no list")
-    return columns
-
-
-def _count(connection: sqlite3.Connection, condition: str = "") -> int:
-    return int(connection.execute(f"SELECT count(*) FROM scores {condition}").fetchone()[0])
+        raise ValueError(f"the {name} in the store are no JSON") from None
+    if stored is not None and not isinstance(stored, list):
+        raise ValueError(f"the {name} in the store are no list")
+    return stored
 
 
 def _stored(connection: sqlite3.Connection, names: list[str]) -> dict[str, tuple[bytes, Any]]:
     """Return the probabilities, and the day of the label, of those ids that the store holds."""
     stored: dict[str, tuple[bytes, Any]] = {}
     for first in range(0, len(names), _IDS_AT_ONCE):
-        some = names[first : first + _IDS_AT_ONCE]
-        marks = ", ".join("?" * len(some))
+        chunk = names[first : first + _IDS_AT_ONCE]
+        marks = ", ".join("?" * len(chunk))
         rows = connection.execute(
-            f"SELECT id, probs, labelled FROM scores WHERE id IN ({marks})", some
+            f"SELECT id, probs, labelled FROM scores WHERE id IN ({marks})", chunk
         )
         stored.update({name: (probs, labelled) for name, probs, labelled in rows})
     return stored
@@ -321,7 +447,7 @@ def _probs(stored: list[bytes], n_classes: int) -> Float64:
     return np.asarray(inputs.check_probs(np.stack(rows))[0])
 
 
-def _texts(ids: Sequence[Any], n_rows: int) -> list[str]:
+def _texts(ids: Any, n_rows: int) -> list[str]:
     """Return ids as text; a missing id, and a number of ids that is not that of the rows, are refused."""
     values = inputs.check_names(ids, n_rows, "ids").tolist()
     return [
