@@ -24,6 +24,7 @@ from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.evaluation.results_file import append_cell, read_cells
+from hcal.io.files import checksum
 from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
 from hcal.metrics import Sample
@@ -509,8 +510,7 @@ def _run(
 def _fingerprint(task: Source) -> str:
     """Return a digest of a task's rows, or of its file."""
     if not isinstance(task, Task):
-        with Path(task).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return checksum(task)
     digest = hashlib.sha256(repr((task.cal.kind, task.cal.names, task.questions)).encode())
     for rows in (task.cal, task.test):
         for array in (rows.scores, rows.y, rows.weight, rows.groups):
