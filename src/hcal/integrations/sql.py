@@ -29,8 +29,8 @@ from hcal.integrations.sql_text import (
 )
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, raise_to_floor, reweight
-from hcal.methods._log_odds import OddsMap
 from hcal.methods.base import Calibrator
+from hcal.methods.platt import OddsMap
 from hcal.numerics import Float64, FloatArray
 from hcal.segments.map import SegmentedMap
 from hcal.text import printable
