@@ -1,11 +1,13 @@
 """What users of a GPU wait for, each call waited for: predict, fit, the h loss, evaluate, the paper's training.
 
-python benchmarks/gpu.py            # prints one JSON object a line; needs CUDA
+python benchmarks/gpu.py                    # prints one JSON object a line; needs CUDA
+python benchmarks/gpu.py steps training     # only some of: of_size, steps, training
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -14,6 +16,10 @@ import torch
 from deploy import task, torch_ratios
 
 import hcal
+from hcal.h_calibration.captured import CapturedLoop
+from hcal.h_calibration.loss import HCalibrationLoss
+from hcal.h_calibration.trainable_maps import build_trainable
+from hcal.h_calibration.training import MONITOR, AdamSettings, Loop, epoch_dece, epoch_ece_ew
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
 
@@ -61,25 +67,46 @@ def of_size(n: int, k: int) -> None:
     say(size=size, what="module", **torch_ratios(n, k, "cuda"))
 
 
-def training() -> None:
-    """Measure the paper's training."""
-    z, y = task(5000, 10)
+def steps(n: int, k: int, epochs: int = 100) -> None:
+    """Measure an epoch of the paper's training, eager and replayed; the capture counts."""
+    z, y = task(n, k)
+    x = torch.log_softmax(torch.from_numpy(z).cuda().float(), dim=1)
+    labels = torch.from_numpy(y).cuda()
+    loss = HCalibrationLoss(check=False)
+    scores = {MONITOR: epoch_ece_ew, "top_label": epoch_dece}
+    for name in ("piecewise-100", "monotonic-20", "ensemble-32"):
+        for loop_type in (Loop, CapturedLoop):
+            module = build_trainable(name, x).cuda()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            loop = loop_type(module, x, labels, loss, scores, AdamSettings())
+            for _ in range(epochs):
+                loop.step()
+            torch.cuda.synchronize()
+            milliseconds = (time.perf_counter() - start) / epochs * 1e3
+            say(size=f"{n}x{k}", what=name, loop=loop_type.__name__, ms_an_epoch=milliseconds)
+
+
+def training(n: int, k: int) -> None:
+    """Measure the paper's training of twelve maps."""
+    z, y = task(n, k)
     x, labels = torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
-    for maps in ("piecewise-10", "all"):
-        start = time.perf_counter()
-        hcal.HCalibrator(maps=maps, device="cuda").fit(x, labels)
-        say(size="5000x10", what=f"HCalibrator(maps={maps!r})", seconds=time.perf_counter() - start)
+    start = time.perf_counter()
+    hcal.HCalibrator(device="cuda").fit(x, labels)
+    say(size=f"{n}x{k}", what="HCalibrator, twelve maps", seconds=time.perf_counter() - start)
 
 
 def main() -> None:
     """Measure everything; what fails is said and does not stop the rest."""
     warnings.simplefilter("ignore")
     say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
-    for work in (*((of_size, size) for size in SIZES), (training, ())):
-        try:
-            work[0](*work[1])
-        except Exception as error:
-            say(failed=work[0].__name__, arguments=str(work[1]), error=repr(error)[:500])
+    wanted = sys.argv[1:] or [work.__name__ for work in (of_size, steps, training)]
+    for work in (of_size, steps, training):
+        for size in SIZES if work.__name__ in wanted else ():
+            try:
+                work(*size)
+            except Exception as error:
+                say(failed=work.__name__, size=str(size), error=repr(error)[:500])
 
 
 if __name__ == "__main__":

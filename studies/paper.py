@@ -11,21 +11,23 @@ the paper's numbers from ``../shared/paper_tables*.csv``, writes the whole compa
 from __future__ import annotations
 
 import argparse
-import csv
 import math
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 import hcal
+from hcal import metrics
+from hcal.numerics import Float64, IntArray, softmax
 from studies.drawing import PALETTE, SUBJECT, replace_between, save_figure, styled, write_text
-from studies.tasks import load_task
+from studies.records import RESULTS, ROOT, add_rows, origins, read_rows
+from studies.tasks import Task, load_task
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-FILE: Final = ROOT / "results" / "paper.csv"
+FILE: Final = RESULTS / "paper.csv"
 PAGE: Final = ROOT / "docs" / "reproduction.md"
 TABLES: Final = ROOT / "studies" / "reproduction-tables.md"
 ASSETS: Final = ROOT / "docs" / "assets"
@@ -47,50 +49,91 @@ METHODS: Final = {
 }  # fmt: skip
 #: What the paper does not have and a reader will ask for.
 MORE: Final = ("svs", "sms", "pool")
-#: The metrics that the paper prints for its own method, and in which setting; the page's tables show the first two.
+#: The metrics that the paper prints for its own method, and in which setting; the page's table shows the first.
 PRINTED: Final = {"ece_s1": "h", "tcwece": "h:class_wise", "dkde_ce": "h:class_wise"}
-SHORT: Final = ("ece_s1", "tcwece")
-FIELDS: Final = ("version", "task", "method", "metric", "value", "fit_seconds")
+SHORT: Final = "ece_s1"
+#: The bins of the reliability diagrams of all methods, and the training of the paper's method epoch by epoch.
+BINS: Final = RESULTS / "paper_bins.csv"
+CURVES: Final = RESULTS / "paper_curves.csv"
+N_BINS: Final = 15
 
 Numbers = Mapping[tuple[str, str, str], float]
 
 
 def run(data: Path, file: Path = FILE) -> None:
     """Fit and measure what the file lacks."""
-    done = {(r["task"], r["method"]) for r in read(file)} if file.exists() else set()
-    names = [*METRICS, "brier", "accuracy"]
-    with file.open("a", newline="", encoding="utf-8") as out:
-        table = csv.writer(out)
-        if not done:
-            table.writerow(FIELDS)
-        for name in TASKS:
-            task = load_task(name, data)
-            parts = (task.logits_cal, task.y_cal, task.logits_test, task.y_test)
-            for method in ("uncal", *METHODS, *MORE):
-                if (name, method) in done:
-                    continue
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    found = hcal.compare(
-                        *parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1
-                    )
-                if method in found.errors:
-                    print(f"{name} {method}: {found.errors[method]}")
-                    continue
-                told = found.to_dict()[method]
-                seconds = f"{float(told.get('fit_s', math.nan)):.1f}"
-                for metric in (*names, "mean_confidence"):
-                    table.writerow(
-                        [hcal.__version__, name, method, metric, f"{told[metric]:.8g}", seconds]
-                    )
-                out.flush()
-                print(name, method, seconds, flush=True)
+    done = {(row["task"], row["method"]) for row in read(file)}
+    for name in TASKS:
+        task = load_task(name, data)
+        for method in ("uncal", *METHODS, *MORE):
+            if (name, method) in done:
+                continue
+            start = time.process_time()
+            cal = _fitted(method, task)
+            seconds = time.process_time() - start
+            probs = (
+                softmax(task.logits_test) if cal is None else cal.predict_proba(task.logits_test)
+            )
+            labels = {"task": name, "method": method}
+            add_rows(file, [labels | row for row in _metric_rows(probs, task, seconds)])
+            add_rows(BINS, [labels | row for row in _bin_rows(probs, task.y_test)])
+            if cal is not None and cal.fit_.history:
+                add_rows(CURVES, [labels | row for row in _curve_rows(cal.fit_.history)])
+            print(name, method, f"{seconds:.1f} s", flush=True)
+
+
+def _fitted(method: str, task: Task) -> Any:
+    """Return the fitted calibrator of a method; None for no calibration."""
+    if method == "uncal":
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return hcal.make_calibrator(method).fit(task.logits_cal, task.y_cal)
+
+
+def _metric_rows(probs: Float64, task: Task, seconds: float) -> list[dict[str, Any]]:
+    """Return a row for each metric of test probabilities."""
+    values = {
+        name: float(getattr(metrics, name)(probs, task.y_test))
+        for name in (*METRICS, "brier", "accuracy")
+    }
+    values["mean_confidence"] = float(probs.max(axis=1).mean())
+    before = task.logits_test.argmax(axis=1)
+    values["changed_predictions"] = float((probs.argmax(axis=1) != before).sum())
+    return [
+        {"metric": name, "value": f"{value:.8g}", "fit_seconds": f"{seconds:.1f}"}
+        for name, value in values.items()
+    ]
+
+
+def _bin_rows(probs: Float64, y: IntArray) -> list[dict[str, Any]]:
+    """Return the bins of a reliability diagram that hold a row: count, accuracy and mean confidence."""
+    confidence = probs.max(axis=1)
+    hit = probs.argmax(axis=1) == y
+    place = np.minimum((confidence * N_BINS).astype(int), N_BINS - 1)
+    count = np.bincount(place, minlength=N_BINS)
+    hits = np.bincount(place, hit, N_BINS)
+    total = np.bincount(place, confidence, N_BINS)
+    rows = []
+    for index in np.flatnonzero(count):
+        accuracy = hits[index] / count[index]
+        mean = total[index] / count[index]
+        rows.append({"bin": index, "count": count[index], "accuracy": accuracy, "confidence": mean})
+    return rows
+
+
+def _curve_rows(history: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Return a row for each epoch of a training: the loss, and the error that the schedule follows."""
+    pairs = zip(history["loss"], history["ece_ew"], strict=True)
+    return [
+        {"epoch": epoch, "loss": loss, "ece_ew": error}
+        for epoch, (loss, error) in enumerate(pairs, start=1)
+    ]
 
 
 def read(file: Path = FILE) -> list[dict[str, str]]:
-    """Return the rows of a file."""
-    with file.open(newline="", encoding="utf-8") as rows:
-        return list(csv.DictReader(rows))
+    """Return the rows of a file; none where there is no file."""
+    return read_rows(file)
 
 
 def ours(rows: list[dict[str, str]]) -> Numbers:
@@ -114,37 +157,39 @@ def theirs(shared: Path) -> Numbers:
     return found
 
 
-def short_table(own: Numbers, paper: Numbers, task: str) -> list[str]:
-    """Return the table of one task: the paper's value and ours, for three metrics."""
-    out = [
-        f"### {TASKS[task]}",
+def short_table(own: Numbers, paper: Numbers) -> list[str]:
+    """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
+    titles = " | ".join(f"{title.partition(', ')[2]}: paper | hcal" for title in TASKS.values())
+    lines = [
+        "The top-label error ECE^s:",
         "",
-        "| method | " + " | ".join(f"{METRICS[m]}: paper | hcal" for m in SHORT) + " | NLL: hcal |",
-        "|---|" + "---:|" * (2 * len(SHORT) + 1),
+        f"| method | {titles} |",
+        "|---|" + "---:|" * (2 * len(TASKS)),
     ]
     for method in ("uncal", *METHODS, *MORE):
-        if (task, method, "nll") not in own:
-            continue
-        cells = []
-        for metric in SHORT:
-            base = method.partition(":")[0]
-            value = (
-                paper.get((task, base, metric))
-                if base != "h" or method == PRINTED[metric]
-                else None
-            )
-            cells += ["–" if value is None else f"{value:.5f}", f"{own[task, method, metric]:.5f}"]
-        out.append(f"| `{method}` | {' | '.join(cells)} | {own[task, method, 'nll']:.4f} |")
-    return [*out, ""]
+        cells = [
+            cell
+            for task in TASKS
+            for cell in (_printed(paper, task, method), f"{own[task, method, SHORT]:.5f}")
+        ]
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _printed(paper: Numbers, task: str, method: str) -> str:
+    """Return the paper's value; its own method has one in the setting for this metric alone."""
+    base = method.partition(":")[0]
+    value = paper.get((task, base, SHORT))
+    other_setting = base == "h" and method != PRINTED[SHORT]
+    return "–" if value is None or other_setting else f"{value:.5f}"
 
 
 def full_tables(own: Numbers, paper: Numbers) -> list[str]:
     """Return the page with every method and metric: the paper's value, ours, and the difference in per cent."""
-    version = hcal.__version__
     out = [
         "# The paper's tables beside ours",
         "",
-        f"Generated by `python -m studies.paper page` from `results/paper.csv` (hcal {version}) and the paper's "
+        f"Generated by `python -m studies.paper page` from `results/paper.csv` ({origins(read())}) and the paper's "
         "tables. Each cell: the paper's value, ours, and the difference in per cent of the paper's.",
     ]
     for task, title in TASKS.items():
@@ -292,8 +337,7 @@ def main() -> None:
         return
     own, paper = ours(read()), theirs(given.data.parent)
     write_text(TABLES, "\n".join(full_tables(own, paper)) + "\n")
-    tables = [line for task in TASKS for line in short_table(own, paper, task)]
-    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *tables])
+    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *short_table(own, paper)])
     print(TABLES, draw(own, paper), draw_reliability(given.data))
 
 

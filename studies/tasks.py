@@ -1,30 +1,34 @@
 """The tasks of the studies: ``.npz`` files with two parts, and the paper's 15 tasks as it published them.
 
-    python -m studies.tasks list               # the paper's tasks, and which of them are here
-    python -m studies.tasks get resnet110_c10  # downloads one (huggingface_hub), prints its path and checksum
+    python -m studies.tasks                    # the paper's tasks, and where each of them is
+    python -m studies.tasks get resnet110_c10  # downloads one (huggingface_hub), checks it, prints its path
 
-A paper task is read from the folder ``HCAL_PAPER_DATA``, else downloaded; its ``.p`` files go through hcal's reader,
-which admits numpy arrays and nothing else.
+A paper task is read from the folder ``HCAL_PAPER_DATA``, as a file or from an archive in it, else downloaded. What is
+downloaded must have the SHA-256 that its publisher states. Its ``.p`` file goes through hcal's reader, which admits
+numpy arrays and nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import os
+import tarfile
+import zipfile
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.extras import load_extra
 from hcal.io.pickles import read_pickle
 from hcal.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
+ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 _SHAPES: Final = {
     "CIFAR10": (10, 5000, 10000),
     "SVHN": (10, 6000, 26032),
@@ -110,21 +114,129 @@ def _checked(name: str, parts: dict[str, Any]) -> Task:
 
 def paper_file(name: str) -> Path:
     """Return the local path of a paper task: from the folder ``HCAL_PAPER_DATA``, else downloaded."""
-    wanted, folder = f"probs_{name}_logits.p", os.environ.get("HCAL_PAPER_DATA")
-    if folder and (path := Path(folder) / wanted).exists():
-        return path
-    hub = load_extra("downloading the paper's tasks", "huggingface_hub", "hub")
+    return local_file(name) or download(name)
+
+
+def local_file(name: str) -> Path | None:
+    """Return the path of a paper task in the folder ``HCAL_PAPER_DATA``; None where it is not there."""
+    folder = os.environ.get("HCAL_PAPER_DATA")
+    return find_in_folder(Path(folder), file_name(name)) if folder else None
+
+
+def file_name(name: str) -> str:
+    """Return the name under which the paper publishes a task.
+
+    >>> file_name("resnet110_c10")
+    'probs_resnet110_c10_logits.p'
+    """
+    return f"probs_{name}_logits.p"
+
+
+def find_in_folder(folder: Path, wanted: str) -> Path | None:
+    """Return a file of a folder or its subfolders by its name; unpack it where an archive holds it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        if path.name == wanted:
+            return path
+    for path in files:
+        if path.name.endswith(ARCHIVES):
+            unpacked = unpack(path, wanted)
+            if unpacked is not None:
+                return unpacked
+    return None
+
+
+def unpack(archive: Path, wanted: str) -> Path | None:
+    """Write one file of an archive beside the archive; None where the archive has no file of this name.
+
+    The folder inside the archive does not matter, and no path of the archive is used for writing.
+    """
+    content = (
+        _zip_member(archive, wanted) if archive.suffix == ".zip" else _tar_member(archive, wanted)
+    )
+    if content is None:
+        return None
+    target = archive.with_name(wanted)
+    temporary = target.with_suffix(".part")
+    temporary.write_bytes(content)
+    temporary.replace(target)
+    return target
+
+
+def _zip_member(archive: Path, wanted: str) -> bytes | None:
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            if PurePosixPath(name).name == wanted:
+                return opened.read(name)
+    return None
+
+
+def _tar_member(archive: Path, wanted: str) -> bytes | None:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if member.isfile() and PurePosixPath(member.name).name == wanted:
+                extracted = opened.extractfile(member)
+                return extracted.read() if extracted is not None else None
+    return None
+
+
+def download(name: str) -> Path:
+    """Download a paper task, or the archive that holds it, and compare it with the stated SHA-256."""
+    hub = _hub()
+    wanted = file_name(name)
     files = hub.HfApi().list_repo_files(HUB_REPOSITORY, repo_type="dataset")
-    # the folder inside the data set is not part of the contract, the file name is
-    match = [f for f in files if f.rsplit("/", 1)[-1] == wanted]
-    if not match:
-        raise ValueError(f"{HUB_REPOSITORY} has no file {wanted}; it has {len(files)} files")
-    return Path(hub.hf_hub_download(HUB_REPOSITORY, match[0], repo_type="dataset"))
+    # The folder inside the data set is not part of the contract, the file name is.
+    direct = [file for file in files if PurePosixPath(file).name == wanted]
+    if direct:
+        return _verified(hub, direct[0])
+    for file in files:
+        if file.endswith(ARCHIVES):
+            unpacked = unpack(_verified(hub, file), wanted)
+            if unpacked is not None:
+                return unpacked
+    raise ValueError(
+        f"{HUB_REPOSITORY} has neither a file {wanted} nor an archive that holds it; it has {len(files)} files"
+    )
+
+
+def _hub() -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise ImportError(
+            "downloading the paper's tasks needs huggingface_hub: pip install huggingface_hub; or set "
+            "HCAL_PAPER_DATA to a folder that has the files"
+        ) from None
+
+
+def _verified(hub: Any, file: str) -> Path:
+    """Download one file and refuse it unless it has the SHA-256 of the published pointer."""
+    (facts,) = hub.HfApi().get_paths_info(HUB_REPOSITORY, [file], repo_type="dataset")
+    path = Path(hub.hf_hub_download(HUB_REPOSITORY, file, repo_type="dataset"))
+    if facts.lfs is None:
+        return path  # a small file, which is stored as it is and has no pointer
+    found = checksum(path)
+    if found != facts.lfs.sha256:
+        raise ValueError(
+            f"{path} has the SHA-256 {found}, but {facts.lfs.sha256} was published: delete it and download again"
+        )
+    return path
 
 
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def where(name: str, data: Path) -> str:
+    """Say where a paper task is."""
+    if name in SHARED and (data / f"{SHARED[name]}.npz").exists():
+        return f"here: {SHARED[name]}.npz"
+    path = local_file(name)
+    if path is not None:
+        return f"here: {path}"
+    return f"not here: python -m studies.tasks get {name}"
 
 
 def main() -> None:
@@ -132,15 +244,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["list", "get"])
+    parser.add_argument("command", nargs="?", choices=["list", "get"], default="list")
     parser.add_argument("name", nargs="?", choices=PAPER_TASKS)
-    given = parser.parse_args()
-    if given.command == "get":
-        path = paper_file(given.name)
-        print(path, checksum(path))
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    arguments = parser.parse_args()
+    if arguments.command == "list":
+        for name, (dataset, model) in PAPER_TASKS.items():
+            print(f"{name:24s} {dataset:10s} {model:16s} {where(name, arguments.data)}")
         return
-    for name, (dataset, model) in PAPER_TASKS.items():
-        print(f"{name:24s} {dataset:10s} {model:16s} {SHARED.get(name, 'published by the paper')}")
+    if arguments.name is None:
+        parser.error(f"get which task? One of {', '.join(PAPER_TASKS)}")
+    path = paper_file(arguments.name)
+    print(path, checksum(path))
 
 
 if __name__ == "__main__":

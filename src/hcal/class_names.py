@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.frames import refuse_other_index
 from hcal.text import one_line, quoted
 
 ClassName = str | int
@@ -22,6 +23,9 @@ PREFIX: Final = re.compile(
 LONGEST_NAME: Final = 1_000
 #: Texts that mean "no label", unless a class has that name.
 MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
+#: An array of texts takes at most so many bytes, unless less than this multiple of its texts is padding.
+_MOST_TEXT: Final = 2 * 2**30
+_MOST_PADDING: Final = 16
 
 
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
@@ -32,6 +36,8 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """
     if isinstance(classes, str):
         raise ValueError("classes must be a sequence of names, got one text")
+    if isinstance(classes, set | frozenset):
+        raise ValueError("classes must be a sequence of names: a set has no order")
     found = [name.item() if isinstance(name, np.generic) else name for name in classes]
     if len(found) != n_classes:
         raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
@@ -186,7 +192,19 @@ def typed(cells: Any) -> NDArray[Any]:
     if all(isinstance(c, int | float | None) for c in cells):
         found = np.array([np.nan if c is None else c for c in cells])
         return found.astype(np.int64) if found.dtype.kind == "b" else found
-    return np.array(["" if c is None else str(c).strip() for c in cells], dtype=np.str_)
+    texts = ["" if c is None else str(c).strip() for c in cells]
+    _check_padding(texts)
+    return np.array(texts, dtype=np.str_)
+
+
+def _check_padding(texts: Sequence[str]) -> None:
+    """Refuse texts of which a few are so long that an array of all, each as long as the longest, would not fit."""
+    longest = max(map(len, texts), default=0)
+    n_bytes = 4 * longest * len(texts)
+    if n_bytes > _MOST_TEXT and n_bytes > _MOST_PADDING * 4 * sum(map(len, texts)):
+        raise ValueError(
+            f"{len(texts):,} labels, ids or groups of which one has {longest:,} characters: shorten it"
+        )
 
 
 def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
@@ -228,8 +246,15 @@ def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.b
     if labels.dtype.kind not in "OUST":
         return np.zeros(labels.shape, dtype=bool)
     nothing = MISSING - {str(name) for name in classes or ()}
-    flat = [v is None or v != v or str(v).strip() in nothing for v in labels.ravel().tolist()]
+    flat = [_is_missing(label, nothing) for label in labels.ravel().tolist()]
     return np.array(flat, dtype=bool).reshape(labels.shape)
+
+
+def _is_missing(label: Any, nothing: frozenset[str]) -> bool:
+    """Whether a label is None, NaN, pandas' NA (which is neither equal nor unequal to itself), or such a text."""
+    if label is None or type(label).__name__ == "NAType":
+        return True
+    return bool(label != label) or str(label).strip() in nothing
 
 
 def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
@@ -255,6 +280,7 @@ def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
     """
     from sklearn.utils import _safe_indexing
 
+    refuse_other_index(scores, {"y": y} | {f"argument {k + 3}": v for k, v in enumerate(others)})
     kept = np.flatnonzero(~missing_labels(y))
     for values in (scores, *others):
         if len(values) != len(y):

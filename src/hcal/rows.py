@@ -6,17 +6,18 @@ groups and the kind of the scores reach whoever computes with them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import ColumnName, Origin, index_of, restore, to_numpy
+from hcal.frames import ColumnName, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
@@ -27,6 +28,8 @@ from hcal.text import one_line
 ClassNames = tuple[ClassName, ...]
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
+#: The name of a column that ends in the number of a class: class_2, x2.
+_NUMBERED: Final = re.compile(r"(?P<prefix>.*?)(?P<number>0|[1-9][0-9]{0,8})")
 
 
 class Layout(Protocol):
@@ -146,7 +149,7 @@ class Rows:
                 scores, input=input, classes=classes, like=like, start=start, whole=whole, y=y
             )
             others = {"y": y, "sample_weight": weight, "groups": groups, "by": by}
-            _refuse_other_index(rows.origin, others)
+            refuse_other_index(scores, others)
             n_rows = len(rows)
             labels = None
             if y is not None:
@@ -191,8 +194,10 @@ class Rows:
             names = _names(origin.columns, y, classes, like, n_classes=n_classes or _width(array))
         if origin.columns is not None:
             array, columns = _in_order(array, origin.columns, names, like)
-        checked = inputs.check_array(array, input, n_classes=n_classes)
         one_column = array.ndim == 1
+        if one_column and not whole:
+            n_classes = 2  # the few logits of a block may all lie in [0, 1] by chance
+        checked = inputs.check_array(array, input, n_classes=n_classes)
         if one_column and whole and like is not None:
             refuse_other_kind(array, input, like.score_range)
         return cls(
@@ -305,16 +310,15 @@ class Rows:
                 f"the rows have {self.n_classes} classes, and the calibrator was fitted on {fit.n_classes}"
             )
         titles = self.names or self.columns
+        names = self.names if fit.names is None else fit.names
         order = None
         if titles is not None:
             order = _order(titles, fit.names, fit.columns, refuse=self.names is not None)
         if order is None or order == list(range(self.n_classes)):
-            return replace(self, names=fit.names)
+            return replace(self, names=names)
         labels = None if self.y is None else np.argsort(order)[self.y].astype(np.int64)
         columns = None if self.columns is None else tuple(self.columns[k] for k in order)
-        return replace(
-            self, scores=self.scores[:, order], y=labels, names=fit.names, columns=columns
-        )
+        return replace(self, scores=self.scores[:, order], y=labels, names=names, columns=columns)
 
     def restored(self, probs: FloatArray) -> Any:
         """Return probabilities (N, K) of these rows in the library, device and float width of what was passed in."""
@@ -383,9 +387,14 @@ class OneColumn:
         return self
 
     def check(self, fitted: tuple[float, float] | None) -> None:
-        """Raise a ValueError if all scores look like probabilities and those of the fit did not."""
-        if self.count >= ENOUGH_VALUES:
-            refuse_other_kind(np.array([self.low, self.high] * ENOUGH_VALUES), "logits", fitted)
+        """Raise a ValueError if all scores look like probabilities and those of the fit, if there was one, did not."""
+        if self.count < ENOUGH_VALUES:
+            return
+        if fitted is None and self.low >= 0 and self.high <= 1:
+            raise ValueError(
+                f'logits look like probabilities: all {self.count:,} scores lie in [0, 1]; say input="probs"'
+            )
+        _refuse_range(self.count, self.low, self.high, fitted)
 
 
 @contextmanager
@@ -418,14 +427,17 @@ def refuse_other_kind(
     ...
     ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the scores of the fit, or ...
     """
-    if kind != "logits" or fitted is None or len(values) < ENOUGH_VALUES:
-        return
-    low, high = fitted
-    if values.min() < 0 or values.max() > 1 or (low >= 0 and high <= 1):
+    if kind == "logits" and len(values) >= ENOUGH_VALUES:
+        _refuse_range(len(values), float(values.min()), float(values.max()), fitted)
+
+
+def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, float] | None) -> None:
+    """Refuse logits that lie in [0, 1] where those of the fit did not."""
+    if fitted is None or low < 0 or high > 1 or (fitted[0] >= 0 and fitted[1] <= 1):
         return
     raise ValueError(
-        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
-        f"reference, are logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
+        f"all {count:,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
+        f"reference, are logits from {fitted[0]:.3g} to {fitted[1]:.3g}: pass logits, ln(p / (1 − p))"
     )
 
 
@@ -491,7 +503,8 @@ def _order(
     """
     references = [reference for reference in (fitted, names) if reference is not None]
     for reference in references or [tuple(range(len(columns)))]:
-        for place in (_places(columns), _places([class_part(str(name)) for name in columns])):
+        parts = [class_part(str(name)) for name in columns]
+        for place in (_places(columns), _places(parts), _places(_numbers_behind_prefix(parts))):
             for sought in (reference, [class_part(str(name)) for name in reference]):
                 if place.keys() == {str(name) for name in sought}:
                     return [place[str(name)] for name in sought]
@@ -505,6 +518,21 @@ def _order(
 
 def _places(columns: Sequence[ColumnName]) -> dict[str, int]:
     return {str(name): place for place, name in enumerate(columns)}
+
+
+def _numbers_behind_prefix(names: Sequence[str]) -> Sequence[ColumnName]:
+    """Return the numbers 0, 1, … of columns such as class_2, class_0, class_1, also if they count from 1.
+
+    Columns that are not called so are returned as they are.
+    """
+    parts = [_NUMBERED.fullmatch(name) for name in names]
+    if not all(parts) or len({part["prefix"] for part in parts if part}) > 1:
+        return names
+    numbers = [int(part["number"]) for part in parts if part]
+    least = min(numbers)
+    if least > 1 or sorted(numbers) != list(range(least, least + len(numbers))):
+        return names
+    return [number - least for number in numbers]
 
 
 def _share_names(columns: Sequence[ColumnName], reference: Sequence[ColumnName]) -> bool:
@@ -568,18 +596,3 @@ def _group_names(block: Rows) -> NDArray[Any]:
 
 def _some(values: NDArray[Any] | None, index: Any) -> Any:
     return None if values is None else values[index]
-
-
-def _refuse_other_index(origin: Origin | None, others: dict[str, Any]) -> None:
-    """Refuse pandas objects whose rows have the labels of the scores' rows in another order."""
-    if origin is None or origin.index is None:
-        return
-    index = origin.index
-    for what, values in others.items():
-        other = index_of(values)
-        if other is None or len(other) != len(index) or other.equals(index):
-            continue
-        if index.is_unique and set(other) == set(index):
-            raise ValueError(
-                f"{what} has the index of the scores in another order: pass {what}.loc[scores.index]"
-            )

@@ -137,6 +137,90 @@ def test_little_that_would_be_unpacked_to_much(tmp_path: Path) -> None:
     refused(path, r"compressed in another way than numpy does", input="probs")
 
 
+@pytest.mark.parametrize("name", ["classes", "hcal_model", "y"])
+def test_arrays_beside_the_scores_are_no_bombs_either(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.npz"
+    n_cells = 300 * 2**20 // 4
+    shape, descr = ((1,), f"<U{n_cells}") if name == "hcal_model" else ((n_cells,), "<U1")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("probs.npy", saved(PROBS))
+        with z.open(f"{name}.npy", "w") as entry:
+            entry.write(npy_header(shape, descr))
+            for _ in range(300):
+                entry.write(b"\0" * 2**20)
+    if name != "y":
+        refused(path, "would be unpacked to 315 MB in memory")
+        return
+    scores = zipped(tmp_path / "s.npz", ("probs.npy", saved(PROBS)))
+    with pytest.raises(ValueError, match=r"a\.npz has 0.3 MB, and would be unpacked to 315 MB"):
+        read(scores, Request(labels=path))
+
+
+def test_feather_files_declare_what_is_unpacked(tmp_path: Path) -> None:
+    """Numbers, lists and texts: pyarrow unpacks a whole batch to tell how many rows it has."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import feather
+
+    path = tmp_path / "a.feather"
+    n_rows = 1000
+    plain = {"probs_0": np.full(n_rows, 0.25), "probs_1": np.full(n_rows, 0.75)}
+    feather.write_feather(pa.table(plain), path, compression="zstd", chunksize=300)
+    assert read(path).values.shape == (n_rows, 2)
+    assert [len(batch) for batch in batches(path, rows=250)] == [250, 50] * 3 + [100]
+
+    numbers = pa.array(np.zeros(40_000_000))
+    for column in (
+        numbers,
+        pa.FixedSizeListArray.from_arrays(numbers, 1000),
+        pa.ListArray.from_arrays(pa.array([0, 40_000_000]), numbers),
+        pa.array(["x" * 300_000_000]),
+    ):
+        feather.write_feather(
+            pa.table({"probs": column}), path, compression="zstd", chunksize=len(column)
+        )
+        refused(path, r"a batch of it has 0.\d MB, and would be unpacked to 3\d\d MB")
+    content = bytearray(path.read_bytes())
+    for place in range(len(content) - 200, len(content) - 10, 7):
+        damaged = bytearray(content)
+        damaged[place : place + 4] = b"\xff\xff\xff\x7f"
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(ValueError, match=r"a\.feather"):
+            read(path)
+
+
+def test_lists_and_texts_of_parquet_files_are_no_bombs(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(40_000_000)), 1000)
+    parquet.write_table(pa.table({"probs": lists}), path, compression="zstd")
+    refused(path, r"would be unpacked to 320 MB in memory")
+    ids = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), pa.array(["x" * 60_000]))
+    halves = np.full(20_000, 0.5)
+    table = pa.table({"probs_0": halves, "probs_1": halves, "id": ids})
+    parquet.write_table(table, path, compression="zstd")
+    refused(path, r"column 'id' has 0.0 MB, and would be unpacked to 1,200 MB", id="id")
+
+
+def test_one_long_text_among_many_short_ones(tmp_path: Path) -> None:
+    """Every text of an array takes the room of the longest: 4 GB for 20,000 rows."""
+    path = tmp_path / "a.csv"
+    rows = [f"0.5,0.5,{number}" for number in range(20_000)]
+    rows[7] += "x" * 50_000
+    path.write_text("\n".join(["probs_0,probs_1,id", *rows]))
+    refused(path, r"of which one has 50,001 characters: shorten it", id="id")
+
+
+def test_an_error_names_the_file_behind_a_link(tmp_path: Path) -> None:
+    if not Path("/proc/version").is_file():
+        pytest.skip("a system without /proc")
+    link = tmp_path / "out.csv"
+    link.symlink_to("/proc/version")
+    with pytest.raises(OSError, match=r"out\.csv \(a link to /proc/version\)"), atomic_path(link):
+        raise AssertionError("nothing is written there")
+
+
 def test_a_long_text_that_a_parquet_holds_once(tmp_path: Path) -> None:
     """A dictionary holds a text of a megabyte once, and 2,000 rows of it would take 2 GB."""
     pa = pytest.importorskip("pyarrow")

@@ -86,6 +86,15 @@ def test_columns_of_python_are_those_of_files(harness: Path) -> None:
     assert quiz.columns["task"].tolist() == read(harness).beside["task"].tolist()
 
 
+def test_a_task_whose_name_is_a_formula_is_text_in_a_spreadsheet(tmp_path: Path) -> None:
+    for task in ("=cmd|' /C calc'!A0", "plain"):
+        write_samples(tmp_path, task.replace("/", "_"), n=20)
+    run("fit", tmp_path, "-o", tmp_path.parent / "m.hcal", "-q")
+    run("apply", tmp_path.parent / "m.hcal", tmp_path, "-o", tmp_path.parent / "p.csv", "-q")
+    tasks = {row["task"] for row in rows_of(tmp_path.parent / "p.csv")}
+    assert tasks == {"'=cmd|' _C calc'!A0", "plain"}
+
+
 def test_a_table_with_a_confidence_column_stays_a_table(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"probs": [0.25, 0.75], "y": 1, "confidence": "high"}\n' * 3)

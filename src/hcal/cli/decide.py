@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
 from hcal.cli import console, options
 from hcal.cli.measure import parse_cost
 from hcal.cli.options import Files, Model, Positive, Shown, command
+from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
+
+#: A longer file is cut off, so it is no valid table of costs.
+_LARGEST_TABLE: Final = 2**26
 
 
 def probabilities(data: DataFile, calibrator: Any) -> Any:
@@ -43,10 +46,12 @@ def costs_of(text: str | None) -> Any:
         raise ValueError(
             f"--cost takes fn=20,fp=1 or a JSON file with a table of costs, got {text!r}"
         )
+    with open_regular(path) as file:
+        content = file.read(_LARGEST_TABLE)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise ValueError(f"{path.name} is no JSON: write the table as [[0, 1], [20, 0]]") from None
+        return parse_json(content, path.name)
+    except ValueError as error:
+        raise ValueError(f"{error}: write the table as [[0, 1], [20, 0]]") from None
 
 
 @command(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
+from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.rows import ClassNames
 from hcal.text import quoted
@@ -132,11 +133,13 @@ def read_rule(path: str | Path) -> Rule:
     ThresholdRule, CostRule or AbstainRule
     """
     path = Path(path)
-    if path.stat().st_size > _MOST_BYTES:
+    with open_regular(path) as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
         raise ValueError(f"{path.name} is too large for a saved rule")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         raise ValueError(f"{path.name} is no JSON, so it is no rule that hcal saved") from None
     schema = content.get("schema") if isinstance(content, Mapping) else None
     if schema == "hcal/thresholds/1":

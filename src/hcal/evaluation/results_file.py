@@ -10,6 +10,7 @@ from typing import Final
 
 from hcal._version import __version__
 from hcal.evaluation.comparison_table import Cell
+from hcal.io.files import open_regular
 from hcal.io.locks import alone
 
 #: How every line begins.
@@ -29,7 +30,7 @@ def read_cells(path: Path) -> dict[str, Cell]:
         return {}
     with alone(path):
         _drop_torn_line(path)
-        lines = path.read_bytes().splitlines()
+        lines = _content(path).splitlines()
     try:
         rows = [json.loads(line) for line in lines]
         return {row["key"]: Cell(**row["cell"]) for row in rows}
@@ -49,13 +50,18 @@ def append_cell(path: Path, key: str, cell: Cell) -> None:
 
 def _drop_torn_line(path: Path) -> None:
     """Cut off a last line that a killed process left without its end; refuse a file that has no line of ours."""
-    content = path.read_bytes()
+    content = _content(path)
     whole = content.rfind(b"\n") + 1
     if whole == len(content):
         return
     if not _BEGINNING.startswith(content[: len(_BEGINNING)]):
         raise _not_results(path)
     os.truncate(path, whole)
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
 
 
 def _not_results(path: Path) -> ValueError:

@@ -134,8 +134,9 @@ class HCalibrator(Calibrator):
         from hcal.h_calibration.training import torch_nll
 
         if self.loss == "h":
+            # The rows have been checked, and a check in every epoch would wait for the GPU.
             return HCalibrationLoss(
-                window=self.window, epsilon=self.epsilon, clusters=self.clusters
+                window=self.window, epsilon=self.epsilon, clusters=self.clusters, check=False
             )
         for name in _CONSTANTS:
             value = getattr(self, name)

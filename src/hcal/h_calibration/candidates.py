@@ -141,12 +141,20 @@ def train_candidates(x: Float64, y: IntArray, plan: TrainingPlan) -> dict[str, F
     return {select: _best_of(candidates, select, y, before) for select in plan.select}
 
 
+def seed_of(name: str, random_state: int) -> int:
+    """Return the seed of a candidate, which depends on its name and not on which others are listed.
+
+    >>> seed_of("piecewise-10", 1) - seed_of("piecewise-10", 0)
+    1
+    """
+    return random_state + zlib.crc32(name.encode()) % 1_000_000
+
+
 def _train_one(
     name: str, x: Tensor, y: Tensor, plan: TrainingPlan, tick: Callable[[], object]
 ) -> Candidate:
     """Train one map by its name."""
-    # A candidate's start depends on its name, not on which others are listed.
-    seed = plan.random_state + zlib.crc32(name.encode()) % 1_000_000
+    seed = seed_of(name, plan.random_state)
     module = plan.build(name, x, init=plan.init, random_state=seed).to(plan.device)
     trained = train(
         module,

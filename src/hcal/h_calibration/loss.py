@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from hcal.h_calibration.definition import EVEN, HALF_WAY, ObjectiveSettings, Weighting
 from hcal.h_calibration.engines import check_arrays, check_ranges, check_shapes, evaluate_loss
-from hcal.h_calibration.events import EventsArgument, family_of
+from hcal.h_calibration.events import ClassWise, EventsArgument, PooledEvents, TopLabel, family_of
 
 
 class HCalibrationLoss(torch.nn.Module):
@@ -74,6 +74,11 @@ class HCalibrationLoss(torch.nn.Module):
             window, epsilon, scale, clusters, iterations, weighting, norm
         )
         self.events = family_of(events)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold the loss and its gradient: nothing waits for the device."""
+        return not self.check and isinstance(self.events, PooledEvents | TopLabel | ClassWise)
 
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""

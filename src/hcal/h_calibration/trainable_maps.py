@@ -54,6 +54,9 @@ class CellOrder(NamedTuple):
 class TrainableMap(torch.nn.Module):
     """A strictly increasing map of x followed by a softmax, or a mixture of such maps."""
 
+    #: Whether a CUDA graph can hold both passes: no step waits for the device or depends on values.
+    capturable: bool = False
+
     @abstractmethod
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
         """Return probabilities (N, K) of x ≤ 0 (N, K); ``order`` is the result of :meth:`cell_order` for x."""
@@ -71,6 +74,7 @@ class ScalarMap(TrainableMap):
     """softmax of a function of one scalar that is given by its values at knots with distance ``step``."""
 
     step: float
+    capturable = True
 
     @abstractmethod
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -208,6 +212,8 @@ class EnsembleLinear(TrainableMap):
     >>> EnsembleLinear(4)(x).detach()
     tensor([[0.2000, 0.8000]])
     """
+
+    capturable = True
 
     def __init__(
         self, members: int = 16, *, init: Init = "identity", random_state: int = 0

@@ -130,11 +130,11 @@ def train(
     settings = settings or AdamSettings()
     stop = Best(settings.patience)
     result = Trained(history={name: [] for name in (LOSS, MONITOR, *select)})
+    scores = {MONITOR: epoch_ece_ew, **select}
     with _threads_for(x):
-        loop = _Loop(module, x, y, objective, settings, random_state)
+        loop = _loop_of(module, x, y, objective, scores, settings, random_state)
         for epoch in range(1, settings.epochs + 1):
-            loss = loop.step()
-            values = loop.values(loss, select)
+            values = loop.step()
             monitor = values[MONITOR]
 
             result.epochs = epoch
@@ -152,8 +152,30 @@ def train(
     return result
 
 
-class _Loop:
-    """The state of a training: the optimiser, its schedule, and the probabilities after the last step."""
+def _loop_of(
+    module: TrainableMap,
+    x: Tensor,
+    y: Tensor,
+    objective: TorchLoss,
+    scores: Mapping[str, TorchLoss],
+    settings: AdamSettings,
+    random_state: int,
+) -> Loop:
+    """Return the loop that trains: replayed CUDA graphs where every part of an epoch can be captured."""
+    if settings.batch_size is None or settings.batch_size >= len(y):
+        from hcal.h_calibration.captured import CapturedLoop, can_be_captured
+
+        if can_be_captured(module, x, objective, scores):
+            return CapturedLoop(module, x, y, objective, scores, settings)
+        return Loop(module, x, y, objective, scores, settings)
+    return BatchLoop(module, x, y, objective, scores, settings, random_state)
+
+
+class Loop:
+    """The state of a training with full batches: the optimiser, its schedule, and the present probabilities.
+
+    ``scores`` are functions of probabilities and labels by name; each is computed once an epoch.
+    """
 
     def __init__(
         self,
@@ -161,55 +183,31 @@ class _Loop:
         x: Tensor,
         y: Tensor,
         objective: TorchLoss,
+        scores: Mapping[str, TorchLoss],
         settings: AdamSettings,
-        random_state: int,
     ) -> None:
         self.module = module
         self.x = x
         self.y = y
         self.objective = objective
-        # On a GPU, one kernel launch updates all parameters.
-        self.optimiser = torch.optim.Adam(
-            module.parameters(), lr=settings.learning_rate, fused=x.is_cuda or None
-        )
+        self.scores = scores
+        self.optimiser = self._optimiser(settings.learning_rate)
         self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimiser, factor=0.5, patience=settings.plateau
         )
-        batch_size = settings.batch_size
-        self.batch_size = None if batch_size is None or batch_size >= len(y) else batch_size
-        self.generator = torch.Generator().manual_seed(random_state)
         self.order: CellOrder | None = module.cell_order(x) if x.is_cuda else None
         self.probs: Tensor = module(x, self.order)
 
-    def step(self) -> Tensor:
-        """Train one epoch and return its mean loss."""
-        if self.batch_size is None:
-            loss = self._descend(self.probs, self.y)
-        else:
-            loss = self._batches(self.batch_size)
+    def step(self) -> dict[str, float]:
+        """Train one epoch; return its loss, and the scores of the probabilities after it."""
+        loss = self._descend(self.probs, self.y)
         self.probs = self.module(self.x, self.order)
-        return loss
+        return self._values(loss)
 
-    def values(self, loss: Tensor, select: Mapping[str, TorchLoss]) -> dict[str, float]:
-        """Return the loss of an epoch, and the monitor and the selectors after its last step."""
-        functions = {MONITOR: epoch_ece_ew, **select}
-        probs = self.probs.detach()
-        scores = [score(probs, self.y).double() for score in functions.values()]
-        # One transfer from the device for all values.
-        values = torch.stack([loss.double(), *scores]).tolist()
-        return dict(zip((LOSS, *functions), values, strict=True))
-
-    def _batches(self, batch_size: int) -> Tensor:
-        """Take a step for every mini-batch."""
-        n_rows = len(self.y)
-        shuffled = torch.randperm(n_rows, generator=self.generator)
-        total = torch.zeros((), device=self.x.device)
-        for rows in torch.split(shuffled, batch_size):
-            x = self.x[rows]
-            order = self.module.cell_order(x) if x.is_cuda else None
-            probs = self.module(x, order)
-            total += self._descend(probs, self.y[rows]) * (len(rows) / n_rows)
-        return total
+    def _optimiser(self, learning_rate: float) -> torch.optim.Adam:
+        # On a GPU, one kernel launch updates all parameters.
+        fused = self.x.is_cuda or None
+        return torch.optim.Adam(self.module.parameters(), lr=learning_rate, fused=fused)
 
     def _descend(self, probs: Tensor, y: Tensor) -> Tensor:
         """Take one step of the optimiser and return the loss before it."""
@@ -218,6 +216,49 @@ class _Loop:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         return loss.detach()
+
+    def _values(self, loss: Tensor) -> dict[str, float]:
+        return self._named(torch.cat([loss.double().reshape(1), self._scores()]))
+
+    def _named(self, values: Tensor) -> dict[str, float]:
+        # One transfer from the device for all values.
+        return dict(zip((LOSS, *self.scores), values.tolist(), strict=True))
+
+    def _scores(self) -> Tensor:
+        """Return the scores of the present probabilities, as one tensor in float64."""
+        probs = self.probs.detach()
+        return torch.stack([score(probs, self.y).double() for score in self.scores.values()])
+
+
+class BatchLoop(Loop):
+    """A training with mini-batches, in an order that is drawn anew in every epoch."""
+
+    def __init__(
+        self,
+        module: TrainableMap,
+        x: Tensor,
+        y: Tensor,
+        objective: TorchLoss,
+        scores: Mapping[str, TorchLoss],
+        settings: AdamSettings,
+        random_state: int,
+    ) -> None:
+        super().__init__(module, x, y, objective, scores, settings)
+        self.batch_size = settings.batch_size or len(y)
+        self.generator = torch.Generator().manual_seed(random_state)
+
+    def step(self) -> dict[str, float]:
+        """Take a step for every mini-batch; return the mean loss, and the scores after the last one."""
+        n_rows = len(self.y)
+        shuffled = torch.randperm(n_rows, generator=self.generator)
+        mean_loss = torch.zeros((), device=self.x.device)
+        for rows in torch.split(shuffled, self.batch_size):
+            x = self.x[rows]
+            order = self.module.cell_order(x) if x.is_cuda else None
+            loss = self._descend(self.module(x, order), self.y[rows])
+            mean_loss += loss * (len(rows) / n_rows)
+        self.probs = self.module(self.x, self.order)
+        return self._values(mean_loss)
 
 
 def _threads_for(x: Tensor) -> AbstractContextManager[object]:
@@ -289,21 +330,33 @@ def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
     """Return the equal-width class-wise error, averaged over classes.
 
     Only entries above 1/15 (at most 14 a row) are put into bins; the first bin is the rest of the column.
+    Nothing here waits for the device, so that a CUDA graph can hold it.
 
     >>> epoch_cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
     0.0
     """
     n_rows, n_classes = probs.shape
-    row, column = torch.nonzero(probs > 1 / _BINS, as_tuple=True)
+    row, column = _large_entries(probs)
     value = probs[row, column]
     gap = value.double() - (y[row] == column).double()
     sums = torch.zeros(n_classes * _BINS, dtype=torch.float64, device=probs.device)
     sums = sums.index_add_(0, column * _BINS + _bin_of(value), gap).reshape(n_classes, _BINS)
 
     # The first bin holds what the others leave of each column.
-    marks = torch.bincount(y, minlength=n_classes).double()
+    marks = torch.zeros(n_classes, dtype=torch.float64, device=probs.device)
+    marks = marks.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
     sums[:, 0] += probs.sum(dim=0, dtype=torch.float64) - marks - sums.sum(dim=1)
     return sums.abs().sum() / (n_rows * n_classes)
+
+
+def _large_entries(probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of all entries above 1/15; on a GPU, of the 14 largest entries of each row."""
+    if not probs.is_cuda:
+        return torch.nonzero(probs > 1 / _BINS, as_tuple=True)  # type: ignore[return-value]
+    n_rows, n_classes = probs.shape
+    column = probs.topk(min(_BINS - 1, n_classes), dim=1, sorted=False).indices
+    row = torch.arange(n_rows, device=probs.device)[:, None].expand_as(column)
+    return row.reshape(-1), column.reshape(-1)
 
 
 def torch_nll(probs: Tensor, y: Tensor) -> Tensor:

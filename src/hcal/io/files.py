@@ -52,7 +52,7 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def checksum(path: str | Path) -> str:
+def checksum(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, which identifies the data behind a result.
 
     Examples
@@ -84,7 +84,11 @@ def check_memory(name: str, needed: float) -> None:
         raise ValueError(f"{words}: read it by blocks (--batch-rows 65536)")
 
 
-def check_unpacked(name: str, unpacked: float, packed: int) -> None:
+#: How a file is read that takes much memory.
+BY_BLOCKS: Final = "if you trust it, read it by blocks (--batch-rows 65536)"
+
+
+def check_unpacked(name: str, unpacked: float, packed: int, *, advice: str = BY_BLOCKS) -> None:
     """Refuse compressed content that would be unpacked to far more than a file seems to hold, before it is unpacked.
 
     Both sizes are in bytes: what the file declares, and what it takes on the disk.
@@ -100,7 +104,7 @@ def check_unpacked(name: str, unpacked: float, packed: int) -> None:
         return
     raise ValueError(
         f"{name} has {packed / 1e6:,.1f} MB, and would be unpacked to {unpacked / 1e6:,.0f} MB in memory: "
-        "if you trust it, read it by blocks (--batch-rows 65536)"
+        f"{advice}"
     )
 
 
@@ -190,7 +194,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.touch(exist_ok=False)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise OSError(f"cannot write {one_line(path)}: {reason} (in its folder)") from None
+        is_link = target != Path(os.path.abspath(path))
+        link = f" (a link to {one_line(target)})" if is_link else ""
+        raise OSError(f"cannot write {one_line(path)}{link}: {reason} (in its folder)") from None
     mode = temporary.stat().st_mode & 0o777 if old is None else old
     try:
         # Before anything is written: the replacement of a private file must never be readable by others.

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hcal.class_names import is_number
 from hcal.extras import load_extra
+from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
@@ -39,6 +40,10 @@ _MARK_BYTES: Final = 2**22
 _LONGEST_LINE: Final = 2**24
 #: The longest text of a cell of a parquet or feather file, in bytes.
 _LONGEST_TEXT: Final = 2**16
+#: What to do about content that is refused, where reading by blocks does not help.
+_SHORTER_TEXTS: Final = "shorten its texts, or leave it out"
+_NOT_COMPRESSED: Final = "if you trust it, save it without compression (np.savez)"
+_SMALLER_BATCHES: Final = "if you trust it, write it again in smaller batches, or as .parquet"
 #: The most cells that are held as text at the same time: each takes some 60 bytes.
 _CELLS: Final = 2**20
 
@@ -65,8 +70,6 @@ class Stored:
     @cached_property
     def _columns(self) -> NDArray[Any]:
         """The whole of a compressed array that is stored column by column."""
-        if self.packed is not None:
-            check_unpacked("it", self.nbytes, self.packed)
         check_memory("it", self.nbytes)
         return self._read(0, math.prod(self.shape)).reshape(self.shape, order="F")
 
@@ -84,8 +87,11 @@ class Stored:
 
     def _read(self, first: int, count: int) -> NDArray[Any]:
         """Return some of the numbers in the order of the file."""
+        n_bytes = count * self.dtype.itemsize
+        if self.packed is not None:
+            check_unpacked("it", n_bytes, self.packed, advice=_NOT_COMPRESSED)
         self.file.seek(self.offset + first * self.dtype.itemsize)
-        raw = bytearray(count * self.dtype.itemsize)
+        raw = bytearray(n_bytes)
         if self.file.readinto(raw) < len(raw):
             raise ValueError("it ends early: the file was cut short")
         flat = np.frombuffer(raw, dtype=self.dtype) if count else np.empty(0, dtype=self.dtype)
@@ -394,19 +400,31 @@ class ArrowRows(TableRows):
         self.file, self.parquet = file, name.lower().endswith(".parquet")
         if self.parquet:
             self.source = _open_parquet(file)
-            metadata = self.source.metadata
             schema = self.source.schema_arrow
-            sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+            groups = _row_groups(self.source.metadata)
+            sizes = [group.num_rows for group in groups]
         else:
+            declared = declared_batches(file)
+            file.seek(0)
             self.source = load_extra("reading .feather", "pyarrow.ipc", "frames").open_file(file)
-            n_batches = self.source.num_record_batches
             schema = self.source.schema
-            sizes = [self.source.get_batch(g).num_rows for g in range(n_batches)]
+            sizes = [batch.rows for batch in declared]
+            for batch in declared:  # one is unpacked at a time, whatever the size of a block
+                check_unpacked(
+                    "a batch of it", batch.n_bytes, size_of(file), advice=_SMALLER_BATCHES
+                )
         self.names = list(schema.names)
         starts = [0, *accumulate(sizes)]
         self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size]
         self.marks.append((starts[-1], len(sizes)))
         self.made_by = (schema.metadata or {}).get(MODEL.encode(), b"").decode(errors="replace")
+
+    def n_bytes(self, columns: Sequence[str]) -> int:
+        """Return about how much memory columns take; refuse far more than the file can hold."""
+        if self.parquet:
+            n_values = _n_values(self.source.metadata, columns)
+            check_unpacked("it", 8 * n_values, size_of(self.file))
+        return super().n_bytes(columns)
 
     def blocks(
         self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
@@ -421,9 +439,26 @@ class ArrowRows(TableRows):
             for row in range(0, batch.num_rows, size):
                 parts = {name: batch.column(name).slice(row, size) for name in columns}
                 yield {
-                    name: _arrow_cells(part, name) if name in texts else _arrow_numbers(part, name)
+                    name: _arrow_cells(part, name, size_of(self.file))
+                    if name in texts
+                    else _arrow_numbers(part, name)
                     for name, part in parts.items()
                 }
+
+
+def _row_groups(metadata: Any) -> list[Any]:
+    return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+
+
+def _n_values(metadata: Any, columns: Sequence[str]) -> int:
+    """Return how many values columns hold, those of lists one by one."""
+    total = 0
+    for group in _row_groups(metadata):
+        for number in range(group.num_columns):
+            chunk = group.column(number)
+            if chunk.path_in_schema.split(".")[0] in columns:
+                total += chunk.num_values
+    return total
 
 
 def _open_parquet(file: BinaryIO) -> Any:
@@ -437,15 +472,20 @@ def _open_parquet(file: BinaryIO) -> Any:
     return parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**16, read_dictionary=texts)
 
 
-def _arrow_cells(column: Any, name: str) -> list[Any]:
-    """Return a column as Python values; a very long text is refused before every row gets a copy of it."""
-    values = column.dictionary if hasattr(column, "dictionary") else column
+def _arrow_cells(column: Any, name: str, packed: int) -> list[Any]:
+    """Return a column as Python values; long texts that many rows repeat are refused before each row gets a copy."""
+    has_dictionary = hasattr(column, "dictionary")
+    values = column.dictionary if has_dictionary else column
     compute = load_extra("reading columns", "pyarrow.compute", "frames")
     types = load_extra("reading columns", "pyarrow.types", "frames")
     if types.is_string(values.type) or types.is_large_string(values.type):
-        longest = compute.max(compute.binary_length(values)).as_py() or 0
+        lengths = compute.binary_length(values)
+        longest = compute.max(lengths).as_py() or 0
         if longest > _LONGEST_TEXT:
             raise ValueError(f"column {quoted(name)} holds a text of {longest:,} characters")
+        of_rows = compute.take(lengths, column.indices) if has_dictionary else lengths
+        n_bytes = compute.sum(of_rows).as_py() or 0
+        check_unpacked(f"column {quoted(name)}", n_bytes, packed, advice=_SHORTER_TEXTS)
     cells: list[Any] = column.to_pylist()
     return cells
 

@@ -16,6 +16,9 @@ from hcal.xp import Array, namespace
 #: The logarithm of a probability that counts as 0, because no data set could tell it from 0.
 _LOG_TINY = float(np.log(1e-30))
 _LEAST_FLOOR = 1e-31
+#: The least probability that a calibrator states, a normal number of float32: it has never seen that an event cannot
+#: happen.
+LEAST_PROBABILITY = 1e-37
 _LOG_2 = float(np.log(2.0))
 #: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
 _BLOCK_SCORES = 4_000_000

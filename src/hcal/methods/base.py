@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from hcal import leakage
 from hcal._version import __version__
 from hcal.class_names import with_names
-from hcal.fit_record import FitRecord, effective_rows
+from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import is_on_accelerator
 from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
+from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
@@ -202,8 +202,16 @@ class Calibrator(TakesScores, ABC):
         return rows.restored(self.probs_of(rows))
 
     def probs_of(self, rows: Rows) -> FloatArray:
-        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them."""
-        return self.prediction_.in_blocks(rows.scores)
+        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them.
+
+        None of them is 0, unless :meth:`with_prior` says that a class does not occur.
+        """
+        probs = self.prediction_.in_blocks(rows.scores)
+        log_ratio = self.prediction_.prior
+        excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
+        if self.floored and not excluded:
+            np.maximum(probs, LEAST_PROBABILITY, out=probs)
+        return probs
 
     def predict(self, scores: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
@@ -271,6 +279,10 @@ class Calibrator(TakesScores, ABC):
     def with_prior_from(self, scores: Any) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
 
+        The frequencies of the fit count as much as 30 more rows: one row hardly moves them, a thousand rows do. New
+        rows that no class frequencies can explain (P ≤ 1 %, with up to 100 classes) raise a
+        :class:`hcal.CalibrationWarning`, because the estimate is then wrong.
+
         Saerens, Latinne, Decaestecker: Adjusting the Outputs of a Classifier to New a Priori Probabilities,
         Neural Computation 2002.
 
@@ -297,9 +309,23 @@ class Calibrator(TakesScores, ABC):
         """Return this calibrator for the class frequencies of rows."""
         old = self.fit_.frequencies
         probs = self._with_prior(old, None).probs_of(rows).astype(np.float64)
-        new = prior.estimate_frequencies(probs, old)
+        bins = self.fit_.bins
+        # Some methods state other frequencies on the rows of their own fit: new ones are compared with those.
+        stated = old if bins is None else np.where(old > 0, bins.frequencies, 0.0)
+        stated = stated / stated.sum()
+        ratio = prior.frequency_ratio(probs, stated)
+        new = old * ratio / (old @ ratio)
         # Nothing can be learned about a class without calibration rows: its probability is not changed.
-        return self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
+        moved = self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
+        p_value = 1.0 if bins is None else bins.p_value(probs, ratio)
+        if p_value <= prior.LEVEL:
+            words = (
+                f"no class frequencies explain the new scores (p = {p_value:.2g}): more has changed than how often "
+                "each class occurs, so the estimated frequencies may be far off"
+            )
+            moved.fit_ = replace(moved.fit_, notes=(words,))
+            warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
+        return moved
 
     def remember_source(self, request: dict[str, Any], file: str, part: str, sha256: str) -> None:
         """Note in the record of the fit how its rows were read, and from which file."""
@@ -355,8 +381,8 @@ class Calibrator(TakesScores, ABC):
         self, scores: Any, y: Any, sample_weight: Any, groups: Any, classes: Any
     ) -> Rows:
         """Return the checked rows of a fit, without those of weight 0."""
-        if y is None and not isinstance(scores, Rows):
-            scores = self._sampled(scores, weight=sample_weight, groups=groups, classes=classes)
+        if is_no_array(scores, y):
+            scores = self._sampled(scores, y, sample_weight, groups, classes)
         if isinstance(scores, Rows):
             rows = scores
             if rows.kind != self.input:
@@ -373,12 +399,14 @@ class Calibrator(TakesScores, ABC):
                 rows = rows[rows.weight > 0]
         return rows
 
-    def _sampled(self, source: Any, **columns: Any) -> Rows:
-        """Return the rows to fit on from files, or from blocks of rows; ``columns`` are names of columns of files."""
+    def _sampled(
+        self, source: Any, y: Any, weight: Any, groups: Any, classes: Any, by: Any = None
+    ) -> Rows:
+        """Return the rows to fit on from files, from blocks of rows or from Dask collections."""
         # A fit of arrays needs none of what reads files.
-        from hcal.io.doors import rows_to_fit
+        from hcal.io.doors import RowInfo, rows_to_fit
 
-        return rows_to_fit(source, self.input, **columns)
+        return rows_to_fit(source, y, RowInfo(weight, groups, by, classes), self.input)
 
     def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:
@@ -410,6 +438,7 @@ class Calibrator(TakesScores, ABC):
         mass = np.bincount(rows.labels, weights=rows.weight, minlength=rows.n_classes)
         before = softmax(rows.logits())
         after = self._probs_of_fit(rows)
+        independent_rows = effective_rows(rows)
         return FitRecord(
             rows=len(rows),
             weight=rows.total,
@@ -424,7 +453,8 @@ class Calibrator(TakesScores, ABC):
             details=fitted.details,
             history=fitted.history,
             source_rows=rows.source_rows or len(rows),
-            effective_rows=effective_rows(rows),
+            effective_rows=independent_rows,
+            bins=ProbabilityBins.of(after, rows.weight, independent_rows),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             version=__version__,
             fingerprint=fingerprint,
@@ -528,3 +558,8 @@ def as_copies(rows: Rows) -> Rows:
 def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:
     unit = float(np.abs(sums).max()) * 2.0**-30 or 1.0
     return np.rint(sums / unit)
+
+
+def is_no_array(scores: Any, y: Any) -> bool:
+    """Whether rows come from files, in blocks or from Dask, or have no labels."""
+    return (y is None and not isinstance(scores, Rows)) or hasattr(scores, "__dask_graph__")

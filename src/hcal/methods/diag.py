@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hcal.maps.base import STEEP, Map, array, map_type
+from hcal.maps.prediction import raise_to_floor
 from hcal.methods._scaling import thinned_ranks, without_mean
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
@@ -23,22 +24,29 @@ from hcal.xp import Array, interp, namespace
 _PATIENCE = 40
 # The most logits of a fit; if there are more, every n-th row is used.
 _MOST_EVENTS = 2_000_000
+# The least floor of a map.
+_LEAST = 1e-31
 #: Rows to fit on and rows held out.
 Sides = tuple[IntArray, IntArray]
 
 
 @map_type
 class MonotoneTable(Map):
-    """softmax(m(z)), z the centred logits, with one increasing piecewise linear m whose end lines continue."""
+    """softmax(m(z)), z the centred logits, with one increasing piecewise linear m whose end lines continue.
+
+    Probabilities below twice ``least`` are raised to between ``least`` and twice that, and rows are normalised again.
+    """
 
     unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
     knots: Array = array("where m is given", "G", order="increasing")
     values: Array = array("m there", "G", low=-1e50, high=1e50, order="not falling")
+    least: Array = array("the least probability, up to a factor of 2", low=_LEAST, high=0.25)
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
         scores = interp(without_mean(x) / self.unit, self.knots, self.values)
-        return namespace(x).log_softmax(scores)
+        return xp.log_softmax(raise_to_floor(xp.log_softmax(scores), self.least))
 
     def check(self) -> None:
         """Raise a ValueError if fields contradict each other."""
@@ -143,5 +151,15 @@ class DiagonalOrderPreserving(Calibrator):
         }
         failed = [m.message for m in models if not m.converged]
         values = np.mean([table for _, table in found.models], axis=0)
-        table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values)
+        least = _least_probability(rows)
+        table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values, least=least)
         return Fitted(table, not failed, failed[0] if failed else "", info | {"held_out_nll": held})
+
+
+def _least_probability(rows: Rows) -> Float64:
+    """Return half of one row's share, but so little that all classes together have at most 5 %.
+
+    Normalising the rows again takes a little of it, so it is 5 % more.
+    """
+    total = max(rows.total, 1.0)
+    return np.array(max(1.05 * min(0.5 / total, 0.05 / rows.n_classes), _LEAST))

@@ -23,6 +23,7 @@ from typing import (
 import numpy as np
 
 from hcal.inputs import InputKind
+from hcal.text import quoted
 
 _T = TypeVar("_T")
 
@@ -136,7 +137,7 @@ def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "")
         if name not in valid:
             own = as_called or method.name
             raise ValueError(
-                f"{own!r} has no parameter {name!r}; valid parameters: {', '.join(valid) or 'none'}"
+                f"{own!r} has no parameter {quoted(name)}; valid parameters: {', '.join(valid) or 'none'}"
             )
 
 

@@ -8,14 +8,18 @@ Latinne and Decaestecker, 2002; with calibrated probabilities: Alexandari, Kunda
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from hcal.class_names import ClassName, class_title
 from hcal.numerics import Float64
 
-_STEPS = 10_000
+_STEPS: Final = 10_000
+#: The old class frequencies count as much as this many rows when new ones are estimated.
+STRENGTH: Final = 30.0
+#: Rows that are a mixture of the old classes are said not to be in one of a hundred samples.
+LEVEL: Final = 0.01
 
 
 def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
@@ -48,23 +52,38 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
         return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
 
 
-def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
+def estimate_frequencies(probs: Float64, old: Float64, strength: float = 0.0) -> Float64:
     """Return the class frequencies (K,) of greatest likelihood, by EM; probs (N, K) belong to the old frequencies.
+
+    The old frequencies count as much as ``strength`` more rows, so that few rows move them a little.
 
     >>> probs = np.array([[0.9, 0.1]] * 30 + [[0.1, 0.9]] * 70)
     >>> estimate_frequencies(probs, np.array([0.5, 0.5])).round(2)
     array([0.25, 0.75])
+    >>> estimate_frequencies(probs[:1], np.array([0.5, 0.5]), STRENGTH).round(2)
+    array([0.51, 0.49])
     """
-    known = old > 0
-    relative = np.where(known, probs / np.where(known, old, 1.0), 0.0)
+    seen = old > 0
+    relative = np.where(seen, probs / np.where(seen, old, 1.0), 0.0)
     new = old.copy()
     for _ in range(_STEPS):
-        mixed = relative @ new
-        step = (
-            new * (relative.T @ (1.0 / np.maximum(mixed, np.finfo(np.float64).tiny))) / len(probs)
-        )
-        step /= step.sum()
+        mixed = np.maximum(relative @ new, np.finfo(np.float64).tiny)
+        counts = new * (relative.T @ (1.0 / mixed)) + strength * old
+        step = counts / counts.sum()
         if np.abs(step - new).max() < 1e-10:
             return np.asarray(step)
         new = step
     return new
+
+
+def frequency_ratio(probs: Float64, stated: Float64) -> Float64:
+    """Return how many times as often each class occurs as before (K,), from probabilities (N, K) of new rows.
+
+    ``stated`` are the mean probabilities of the rows of the fit, so that rows like those give ratios of 1. They count
+    as much as :data:`STRENGTH` more rows.
+
+    >>> frequency_ratio(np.array([[0.9, 0.1]] * 300 + [[0.1, 0.9]] * 700), np.array([0.5, 0.5])).round(1)
+    array([0.5, 1.5])
+    """
+    estimate = estimate_frequencies(probs, stated, STRENGTH)
+    return np.where(stated > 0, estimate / np.where(stated > 0, stated, 1.0), 0.0)

@@ -34,7 +34,7 @@ from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelh
 from hcal.numerics import Float64
 from hcal.renamed import renamed
 from hcal.results import Result
-from hcal.rows import Segments
+from hcal.row_segments import Segments
 from hcal.text import printable
 
 #: Quantiles at which the knots of the spline lie (Harrell), by their number.
