@@ -14,6 +14,7 @@ note says where that figure is to be taken.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -295,7 +296,10 @@ def _resample(data: _Data, seed: np.random.SeedSequence) -> _Sample | None:
     rows = draw_units(data.unit, np.random.default_rng(seed))
     if not 0 < data.event[rows].sum() < len(rows):
         return None
-    fitted = data.fit(rows)
+    with warnings.catch_warnings():
+        # What is worth a warning was said by the fit on all rows.
+        warnings.simplefilter("ignore")
+        fitted = data.fit(rows)
     risk = data.risk(fitted)
     outside = np.setdiff1d(np.arange(data.n), rows)
     return _Sample(
