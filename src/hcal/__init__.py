@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
-    from hcal.decisions import abstain_below, decide, estimate, thresholds
+    from hcal.decisions import abstain_below, decide, estimate, thresholds, validate
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -142,6 +142,7 @@ __all__ = [
     "save",
     "softmax",
     "thresholds",
+    "validate",
 ]
 
 #: The module of each public name. A module is imported when its name is first used, so that `import hcal` is fast.
@@ -192,7 +193,7 @@ _HOMES = {
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
-    "hcal.decisions": ("abstain_below", "decide", "estimate", "thresholds"),
+    "hcal.decisions": ("abstain_below", "decide", "estimate", "thresholds", "validate"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),
