@@ -1,40 +1,120 @@
-"""What every result can do, on those that evaluation returns."""
+"""What every result can do, on one of each: a new result class fails here until it has a row in the table."""
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable
+import pkgutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hcal
+from hcal.evaluation.ranking import Ranking
 from hcal.numerics import softmax
+from hcal.reporting import measure_report
+from hcal.reporting.verdict import verdict_of
 from hcal.results import HTML_ROWS, REPR_LINES, Result, html_table
 from helpers import synthetic
 
 LOGITS, Y = synthetic(300, 3)
 P = softmax(LOGITS)
+RISK = softmax(LOGITS[:, :2])[:, 1]
+EVENT = (np.random.default_rng(0).random(300) < RISK).astype(int)
+HALF = np.where(np.arange(300) % 2, "a", "b")
 
-RESULTS: dict[str, Callable[[], Result]] = {
-    "hcal/evaluation/1": lambda: hcal.evaluate(
-        P, Y, metrics=["ece_ew", "nll"], test=True, baseline=P
+
+def applied(folder: Path) -> Result:
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    np.savez(folder / "rows.npz", logits=LOGITS)
+    return hcal.apply(calibrator, folder / "rows.npz", folder / "out.npz")
+
+
+def joined(folder: Path) -> Result:
+    store = hcal.ScoreStore(folder / "scores.sqlite")
+    store.add(range(300), P)
+    return store.join([1, 2, 999], [0, 1, 2])
+
+
+def evaluation(_: Path) -> Result:
+    return hcal.evaluate(P, Y, metrics=["ece_ew", "nll"], test=True, baseline=P)
+
+
+def validation(_: Path) -> Result:
+    from sklearn.linear_model import LogisticRegression
+
+    return hcal.validate(LogisticRegression(), LOGITS[:, :2], EVENT, resamples=20)
+
+
+RESULTS: dict[str, Callable[[Path], Result]] = {
+    "hcal/abstention/1": lambda _: hcal.abstain_below(P, Y, error=0.4),
+    "hcal/apply/1": applied,
+    "hcal/calibration_test/1": lambda _: hcal.metrics.calibration_test(P, Y, resamples=99),
+    "hcal/certificate/1": lambda _: hcal.certify(P, Y, by=HALF),
+    "hcal/clinical/1": lambda _: hcal.clinical(RISK, EVENT),
+    "hcal/comparison/1": lambda _: hcal.compare(
+        LOGITS[:150], Y[:150], LOGITS[150:], Y[150:], methods=["ts"], progress=False, n_jobs=1
     ),
-    "hcal/reliability/1": lambda: hcal.reliability(P, Y, level="class-wise"),
+    "hcal/cost-table/1": lambda _: hcal.thresholds(P, Y, cost=1 - np.eye(3)),
+    "hcal/cross_fit/1": lambda _: hcal.cross_fit("ts", LOGITS, Y, resamples=5),
+    "hcal/drift/1": lambda _: hcal.drift(LOGITS[:150], LOGITS[150:]),
+    "hcal/evaluation/1": evaluation,
+    "hcal/gate/1": lambda folder: hcal.require(evaluation(folder), ["nll<0", "ece_ew<1"]),
+    "hcal/joined/1": joined,
+    "hcal/estimate/1": lambda _: hcal.estimate(P, by=HALF),
+    "hcal/out_of_fold/1": lambda _: hcal.certify("ts", LOGITS, Y, out_of_fold=True),
+    "hcal/ranking/1": lambda _: Ranking.of("nll", {"ts": P[:9, 0], "iso": P[:9, 1]}),
+    "hcal/reliability/1": lambda _: hcal.reliability(P, Y, level="class-wise"),
+    "hcal/report/1": lambda _: verdict_of(measure_report(LOGITS, Y, by=HALF)),
+    "hcal/thresholds/1": lambda _: hcal.thresholds(RISK, EVENT, cost={"fn": 5, "fp": 1}),
+    "hcal/validation/1": validation,
 }
 
 
+@cache
+def subclasses() -> dict[str, type[Result]]:
+    """Return every result class of the package by its schema."""
+    for module in pkgutil.walk_packages(hcal.__path__, "hcal."):
+        if ".integrations" not in module.name and not module.name.endswith(("__main__", "_triton")):
+            importlib.import_module(module.name)
+    return {kind.schema: kind for kind in below(Result) if kind.__module__.startswith("hcal.")}
+
+
+def below(kind: type[Result]) -> Iterator[type[Result]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from below(child)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    """Return each result, made once."""
+    return cache(lambda schema: RESULTS[schema](tmp_path_factory.mktemp("result")))
+
+
+def test_every_result_class_is_in_the_table() -> None:
+    assert set(subclasses()) == set(RESULTS)
+
+
 @pytest.mark.parametrize("schema", RESULTS)
-def test_a_result_is_plain_values_a_table_and_a_few_lines(schema: str) -> None:
-    result = RESULTS[schema]()
+def test_a_result_is_plain_values_a_table_and_a_few_lines(
+    schema: str, results: Callable[[str], Result]
+) -> None:
+    result = results(schema)
+    assert type(result) is subclasses()[schema]
     content = result.to_dict()
     assert content["schema"] == schema
+    assert len(content) > 1
     assert set(json.loads(result.to_json())) == set(content)
     assert_plain(content)
     assert len(result.to_frame()) == len(result.to_records()) > 0
-    assert len(repr(result).splitlines()) <= REPR_LINES
-    assert len(result._repr_html_()) < 300_000
+    assert 0 < len(repr(result).splitlines()) <= REPR_LINES
+    assert len(repr(result)) < 1200
+    assert str(result)
 
 
 def assert_plain(value: Any) -> None:
@@ -49,22 +129,27 @@ def assert_plain(value: Any) -> None:
 
 
 @pytest.mark.parametrize("schema", RESULTS)
-def test_a_notebook_shows_a_result_once(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_a_result_once_and_small(
+    schema: str, results: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import matplotlib.pyplot as plt
     import rich.jupyter
 
-    def refuse(*_: Any) -> None:
-        raise AssertionError("rich displays the result by itself")
-
+    result = results(schema)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(rich.jupyter, "display", refuse)
     plt.close("all")
-    result = RESULTS[schema]()
     shown = result._repr_html_()
     assert ("<table" in shown) + ("<img" in shown) == 1
     assert ("<img" in shown) == hasattr(result, "plot")
+    assert len(shown) < (300_000 if "<img" in shown else 20_000)
+    assert not hasattr(result, "_repr_mimebundle_")  # a notebook would show that one
     assert str(result)
     assert plt.get_fignums() == []  # what pyplot keeps, a notebook shows again
+
+
+def refuse(*_: Any) -> None:
+    raise AssertionError("rich displays the result by itself")
 
 
 def test_long_tables_are_cut_and_names_are_escaped() -> None:

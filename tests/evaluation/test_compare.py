@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_methods(
             expected = getattr(hcal.metrics, metric)(p, y_test)
             assert (
                 table[name][metric]
-                == table.to_dict()[name][metric]
+                == table.to_dict()["methods"][name][metric]
                 == frame.loc[name, metric]
                 == expected
             )
@@ -81,10 +81,10 @@ def test_an_error_is_a_row_and_not_the_end(task: tuple[np.ndarray, ...]) -> None
 def test_collapse_is_flagged_and_never_the_best() -> None:
     task = *synthetic(300, 4, scale=1, seed=0), *synthetic(500, 4, scale=1, seed=1)
     table = hcal.compare(*task, methods={"timid": Timid(), "ts": "ts"}, metrics=["cwece_a"])
-    assert table.to_dict()["timid"]["collapsed"]
-    assert not table.to_dict()["ts"]["collapsed"]
+    assert table.to_dict()["methods"]["timid"]["collapsed"]
+    assert not table.to_dict()["methods"]["ts"]["collapsed"]
     assert table.best("cwece_a") != "timid"
-    assert "ts: too timid" in table.to_dict()["timid"]["warnings"]
+    assert "ts: too timid" in table.to_dict()["methods"]["timid"]["warnings"]
     assert "collapsed" in str(table)
     row = Cell("t", "a", "a", {"nll": 9.0, "accuracy": 0.9, "mean_confidence": 0.1}, 10)
     assert "collapsed" in str(Comparison([row], ["nll"]))

@@ -219,7 +219,7 @@ def check_compare(case: Case) -> None:
             n_jobs=1,
             progress=False,
         )
-    for name, line in table.to_dict().items():
+    for name, line in table.to_dict()["methods"].items():
         assert line["error"] or math.isfinite(line["nll"]), f"{name}: no number and no reason"
         assert not line["error"] or line["error"].startswith("ValueError"), (
             f"{name}: {line['error']}"

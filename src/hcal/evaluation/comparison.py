@@ -245,7 +245,7 @@ def compare(
     >>> z = rng.normal(size=(600, 3)) * 2
     >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
     >>> table = compare(3 * z[:300], y[:300], 3 * z[300:], y[300:], methods=["ts", "hb"])
-    >>> list(table.to_dict())
+    >>> list(table.to_dict()["methods"])
     ['uncal', 'ts', 'hb']
     >>> table["ts"]["nll"] < table["uncal"]["nll"]
     True

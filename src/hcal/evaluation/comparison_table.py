@@ -7,22 +7,26 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.ranking import LEVEL, Ranking, fewest_tasks, holm, pairs_of_tasks
-from hcal.evaluation.result import Printed, number_text
-from hcal.extras import load_extra
+from hcal.evaluation.result import number_text
 from hcal.metrics import get_metric
 from hcal.numerics import Float64
+from hcal.results import Result, rich_text
 from hcal.text import spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
+
+
+#: What a row says of a method beside its metrics.
+_BESIDE: Final = ("fit_s", "predict_s", "collapsed", "warnings", "error")
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class PairedDifference:
     p_value: float
 
 
-class Comparison(Printed):
+class Comparison(Result):
     """Methods × metrics, averaged over tasks; prints as a table, the best of each column in bold.
 
     ``phi`` is CalArena's post-hoc improvement (arXiv 2605.30188), here of NLL: that of the uncalibrated
@@ -111,6 +115,8 @@ class Comparison(Printed):
     >>> table.best("nll"), table["ts"]["nll"], table.errors
     ('ts', 0.2, {})
     """
+
+    schema: ClassVar[str] = "hcal/comparison/1"
 
     def __init__(self, cells: Sequence[Cell], metrics: Sequence[str]) -> None:
         before = {c.task: c for c in cells if c.label == "uncal"}
@@ -270,7 +276,7 @@ class Comparison(Printed):
 
         Where too few tasks allow no test, it is the best method alone.
         """
-        if not any(metric in r.scores and not r.collapsed for r in self.results):
+        if not self._has(metric):
             return set()
         several = len(self.tasks) > 1
         found = self.differences("nll" if metric == "phi" and not several else metric)
@@ -278,19 +284,39 @@ class Comparison(Printed):
 
     # -- for machines -----------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return ``{label: {metric: value, …, "fit_s", "predict_s", "collapsed", "warnings", "error"}}``."""
-        facts = ("fit_s", "predict_s", "collapsed", "warnings", "error")
-        return {
-            r.label: {**r.scores, **{name: getattr(r, name) for name in facts}}
-            for r in self.results
-        }
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one row a method: its metrics, the times, and why there are none."""
+        rows = []
+        for result in self.results:
+            facts = {name: getattr(result, name) for name in _BESIDE}
+            rows.append({"method": result.label, **result.scores, **facts})
+        return rows
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
-        pandas = load_extra("to_frame()", "pandas", "frames")
-        frame: pd.DataFrame = pandas.DataFrame.from_dict(self.to_dict(), orient="index")
+        frame = super().to_frame().set_index("method")
+        frame.index.name = None
         return frame
+
+    def _content(self) -> dict[str, Any]:
+        methods = {row.pop("method"): row for row in self.to_records()}
+        return {"tasks": self.tasks, "metrics": self.metrics, "methods": methods}
+
+    def _headline(self) -> list[str]:
+        count = f"{len(self.results):,} methods on {len(self.tasks):,} tasks"
+        if len(self.tasks) == 1:
+            count = f"{len(self.results):,} methods on one task"
+        best = [f"{name} {self.best(name)}" for name in self.metrics if self._has(name)]
+        return [
+            f"{count}; the best in {', '.join(best)}." if best else f"{count}; none has a value."
+        ]
+
+    def _has(self, metric: str) -> bool:
+        """Say whether a method that counts has a value of a metric."""
+        return any(metric in row.scores and not row.collapsed for row in self.results)
+
+    def __str__(self) -> str:
+        return rich_text(self, self._width())
 
     def to_csv(self) -> str:
         """Return every cell as tidy csv text: task, method, metric, value."""

@@ -13,7 +13,7 @@ import inspect
 import time
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hcal.metrics.estimates import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.renamed import renamed
+from hcal.results import Result
 from hcal.rows import Rows
 
 #: The bootstrap draws whole groups. With fewer groups than this it says more about the draw than about the method.
@@ -43,8 +44,8 @@ class Corrected:
         return self.apparent - self.optimism
 
 
-@dataclass(frozen=True)
-class CrossFit:
+@dataclass(frozen=True, repr=False)
+class CrossFit(Result):
     """Out-of-fold probabilities and the calibrator fitted on all rows.
 
     Attributes
@@ -71,6 +72,8 @@ class CrossFit:
     >>> found.probs.shape, found.brier.optimism <= 0.0
     ((250, 2), True)
     """
+
+    schema: ClassVar[str] = "hcal/cross_fit/1"
 
     probs: Any
     fold: IntArray
@@ -106,8 +109,35 @@ class CrossFit:
             figures = f"calibration slope {slope}, {figures}"
         return f"Corrected for optimism by {self.resamples} bootstrap fits of the calibrator: {figures}."
 
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one row a corrected figure."""
+        figures = {"slope": self.slope, "brier": self.brier}
+        return [
+            {
+                "figure": name,
+                "apparent": figure.apparent,
+                "optimism": figure.optimism,
+                "corrected": figure.corrected,
+            }
+            for name, figure in figures.items()
+            if figure is not None
+        ]
+
+    def _content(self) -> dict[str, Any]:
+        probs = inputs.check_probs(self.probs)[0]
+        figures = {str(row.pop("figure")): row for row in self.to_records()}
+        return {
+            "method": self.calibrator.name,
+            "folds": int(self.fold.max()) + 1,
+            "resamples": self.resamples,
+            "corrected": figures,
+            "sentences": self.sentences,
+            "fold": self.fold,
+            "probs": probs,
+        }
+
+    def _headline(self) -> list[str]:
+        return self.sentences
 
 
 @renamed(n_folds="folds", n_resamples="resamples")

@@ -32,18 +32,6 @@ _LEVEL_TITLES = {
 _HEADLINE_METRICS = 4
 
 
-class Printed:
-    """A base class for what rich can render: ``print`` shows it as text."""
-
-    def _width(self) -> int:
-        return 120
-
-    def __str__(self) -> str:
-        return rich_text(self, self._width())
-
-    __repr__ = __str__
-
-
 @dataclass(frozen=True)
 class MetricResult:
     """One metric of an evaluation: its value, what it is, and its interval where there is one."""

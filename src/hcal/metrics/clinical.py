@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from scipy.special import expit
 
+from hcal.extras import pyplot
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     FEWEST_FOR_SCALED,
@@ -36,6 +37,9 @@ from hcal.renamed import renamed
 from hcal.results import Result
 from hcal.row_segments import Segments
 from hcal.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Quantiles at which the knots of the spline lie (Harrell), by their number.
 _KNOTS: Final = {3: (0.1, 0.5, 0.9), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
@@ -201,13 +205,28 @@ class Clinical(Result):
             lines.append(f"{counts}  {panel.in_the_large!s:<28}{panel.slope}")
         return lines
 
-    def _draw(self, figure: Any) -> bool:
-        axes = figure.subplots()
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the observed risk against the predicted risk, smoothed, with its band.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        if ax is None:
+            ax = pyplot().subplots(layout="constrained")[1]
         highest = max(float(self.curve.predicted.max()), float(self.curve.high.max()))
-        axes.plot([0, highest], [0, highest], color="black", linewidth=0.8, linestyle=":")
-        axes.fill_between(self.curve.predicted, self.curve.low, self.curve.high, alpha=0.25)
-        axes.plot(self.curve.predicted, self.curve.observed)
-        axes.set(xlabel="predicted risk", ylabel="observed risk")
+        ax.plot([0, highest], [0, highest], color="black", linewidth=0.8, linestyle=":")
+        ax.fill_between(self.curve.predicted, self.curve.low, self.curve.high, alpha=0.25)
+        ax.plot(self.curve.predicted, self.curve.observed)
+        ax.set(xlabel="predicted risk", ylabel="observed risk")
+        return ax
+
+    def _draw(self, figure: Any) -> bool:
+        self.plot(figure.subplots())
         return True
 
 
