@@ -231,7 +231,7 @@ def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
         assert table["uncal"][metric] == pytest.approx(direct["before"][metric])
     folded = json.loads(
         run("compare", cal, "--methods", "pool", "--metrics", "nll", "--json").stdout
-    )
+    )["methods"]
     assert folded["pool"]["nll"] < folded["uncal"]["nll"]
 
 
