@@ -225,7 +225,7 @@ def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
         run("evaluate", test, "--model", model, "--metrics", "nll,brier", "--json").stdout
     )
     asked = ("compare", cal, "--test", test, "--methods", "pool,ts", "--metrics", "nll,brier")
-    table = json.loads(run(*asked, "--json").stdout)
+    table = json.loads(run(*asked, "--json").stdout)["methods"]
     for metric in ("nll", "brier"):
         assert table["pool"][metric] == pytest.approx(direct["metrics"][metric])
         assert table["uncal"][metric] == pytest.approx(direct["before"][metric])
