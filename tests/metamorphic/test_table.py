@@ -84,10 +84,6 @@ EXCEPT: dict[tuple[str, str], Within | Refused | Bug] = {
         ((change, "command_certify") for change in BLOCKS),
         Bug("certify by blocks drops --by and the gain without a word (w-path)"),
     ),
-    **dict.fromkeys(
-        ((change, "command_evaluate") for change in BLOCKS),
-        Bug("the JSON of an evaluation by blocks has other entries (w-path)"),
-    ),
     ("log-probabilities", "multilabel"): Refused('"logits" or "probs"'),
     ("float32", "clinical"): Within(0.05, "log-odds of a probability that float32 rounds to 1"),
 }

@@ -15,7 +15,7 @@ from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
-from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
 from hcal.methods.folds import split
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
@@ -108,9 +108,8 @@ class SegmentedCalibrator(Calibrator):
         by : array-like of shape (N,), frame, or dict of columns
             The segment of each row; a row without one is refused.
         """
-        if y is None and not isinstance(scores, Rows):
-            columns = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
-            rows = self._sampled(scores, **columns)
+        if is_no_array(scores, y):
+            rows = self._sampled(scores, y, sample_weight, groups, classes, by)
         elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
