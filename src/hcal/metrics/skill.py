@@ -17,7 +17,7 @@ from hcal.metrics.estimates import (
     Outcome,
     area,
     area_influence,
-    midranks,
+    concordance,
     skewed_interval,
 )
 from hcal.metrics.registry import metric
@@ -159,9 +159,7 @@ def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 def _weighted_area(p: Vector, event: Vector, weight: Vector | None) -> float:
     """Return the share of pairs, by weight, in which the event has the higher probability; ties count half."""
     if weight is None:
-        n_yes = float(event.sum())
-        n_no = len(p) - n_yes
-        return float((event @ midranks(p) - n_yes * (n_yes + 1) / 2) / (n_yes * n_no))
+        return concordance(p, event)
     place = np.unique(p, return_inverse=True)[1]
     yes = np.bincount(place, weight * event)
     no = np.bincount(place, weight * (1 - event))
