@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from threading import Lock
 
@@ -23,6 +25,11 @@ import hcal
 
 #: The largest body of a request, in bytes.
 LARGEST_BODY = 8 * 2**20
+
+
+def today() -> date:
+    """Return the day in UTC, by which stored scores grow old."""
+    return datetime.now(UTC).date()
 
 
 class Scores(BaseModel):
@@ -103,8 +110,9 @@ class Replay:
 class Service:
     """A calibrator, the scores that wait for their labels, and the monitor that all workers share."""
 
-    def __init__(self, model: str, state: str) -> None:
+    def __init__(self, model: str, state: str, clock: Callable[[], date]) -> None:
         self.calibrator = hcal.load(model)
+        self.clock = clock
         self.folder = Path(state)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.watch = self.folder / "watch.json"
@@ -115,13 +123,13 @@ class Service:
     def predict(self, request: Scores) -> dict[str, object]:
         probs = self.calibrator.predict_proba(np.asarray(request.scores))
         if request.ids is not None:
-            self.store.add(request.ids, probs)
+            self.store.add(request.ids, probs, day=self.clock())
         self.counts.add(rows=len(probs))
         return {"classes": self.calibrator.classes_.tolist(), "probs": probs.tolist()}
 
     def label(self, request: Labels) -> dict[str, object]:
         joined, monitor = self.store.update_monitor(
-            self.watch, request.ids, request.labels, begin=self.begin
+            self.watch, request.ids, request.labels, begin=self.begin, day=self.clock()
         )
         return {
             "joined": len(joined.ids),
@@ -151,10 +159,12 @@ class Service:
             pass
 
 
-def build(model: str, state: str, *, largest_body: int = LARGEST_BODY) -> FastAPI:
+def build(
+    model: str, state: str, *, largest_body: int = LARGEST_BODY, clock: Callable[[], date] = today
+) -> FastAPI:
     app = FastAPI(title="hcal")
     app.add_middleware(LimitedBody, limit=largest_body)
-    service = Service(model, state)
+    service = Service(model, state, clock)
 
     @app.exception_handler(ValueError)
     def refuse(_: object, error: ValueError) -> JSONResponse:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.frames import refuse_other_index
 from hcal.text import one_line, quoted
 
 ClassName = str | int
@@ -35,6 +36,8 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """
     if isinstance(classes, str):
         raise ValueError("classes must be a sequence of names, got one text")
+    if isinstance(classes, set | frozenset):
+        raise ValueError("classes must be a sequence of names: a set has no order")
     found = [name.item() if isinstance(name, np.generic) else name for name in classes]
     if len(found) != n_classes:
         raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
@@ -243,8 +246,15 @@ def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.b
     if labels.dtype.kind not in "OUST":
         return np.zeros(labels.shape, dtype=bool)
     nothing = MISSING - {str(name) for name in classes or ()}
-    flat = [v is None or v != v or str(v).strip() in nothing for v in labels.ravel().tolist()]
+    flat = [_is_missing(label, nothing) for label in labels.ravel().tolist()]
     return np.array(flat, dtype=bool).reshape(labels.shape)
+
+
+def _is_missing(label: Any, nothing: frozenset[str]) -> bool:
+    """Whether a label is None, NaN, pandas' NA (which is neither equal nor unequal to itself), or such a text."""
+    if label is None or type(label).__name__ == "NAType":
+        return True
+    return bool(label != label) or str(label).strip() in nothing
 
 
 def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
@@ -270,6 +280,7 @@ def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
     """
     from sklearn.utils import _safe_indexing
 
+    refuse_other_index(scores, {"y": y} | {f"argument {k + 3}": v for k, v in enumerate(others)})
     kept = np.flatnonzero(~missing_labels(y))
     for values in (scores, *others):
         if len(values) != len(y):

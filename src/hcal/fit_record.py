@@ -336,6 +336,16 @@ def fitted_kind(calibrator: Any) -> InputKind:
     return calibrator.prediction_.kind  # type: ignore[no-any-return]
 
 
+def refuse_other_kind_of(calibrator: Any, input: InputKind | None) -> None:
+    """Refuse an argument ``input`` that is not the kind of scores that a calibrator takes; None is no statement."""
+    kind = fitted_kind(calibrator)
+    if input not in (None, kind):
+        raise ValueError(
+            f"input is {input!r}, but the calibrator takes {kind!r}: leave input out, or make "
+            "a calibrator for these scores"
+        )
+
+
 def fitted_segments(calibrator: Any) -> tuple[str, ...]:
     """Return the columns by which a fitted calibrator has segments; none where it has no segments.
 

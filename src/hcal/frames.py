@@ -5,7 +5,7 @@ Frames go through narwhals, which knows pandas (with numpy, nullable and Arrow t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -69,6 +69,9 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     if library not in ("builtins", "numpy"):
         import narwhals as nw  # only where a frame may come: its import takes 40 ms
 
+        if library == "scipy":
+            raise ValueError(f"{what} is a sparse array of scipy: pass its .toarray()")
+        _refuse_equal_names(x, what)
         frame = nw.from_native(x, pass_through=True, allow_series=True)
         if isinstance(frame, nw.LazyFrame):
             _refuse_lazy(frame, what)
@@ -148,6 +151,40 @@ def index_of(x: Any) -> Any:
     return getattr(x, "index", None)
 
 
+def refuse_other_index(scores: Any, others: Mapping[str, Any]) -> None:
+    """Refuse pandas objects whose index says that their rows are not those of the scores.
+
+    An index that only counts the rows says nothing about which rows they are, unless both indexes hold the same
+    labels in another order.
+    """
+    index = index_of(scores)
+    if index is None:
+        return
+    for what, values in others.items():
+        if isinstance(values, dict):
+            refuse_other_index(scores, {f"{what}[{name!r}]": v for name, v in values.items()})
+            continue
+        other = index_of(values)
+        if other is None or len(other) != len(index) or other.equals(index):
+            continue
+        advice = f"pass {what}.to_numpy() if its rows are those of the scores as they stand"
+        if index.is_unique and set(other) == set(index):
+            raise ValueError(
+                f"{what} has the index of the scores in another order: {advice}, and {what}.loc[scores.index] if the "
+                "index names the rows"
+            )
+        if not _counts_rows(index) and not _counts_rows(other):
+            row = int(np.argmax(np.asarray(other != index)))
+            raise ValueError(
+                f"{what} has another index than the scores, {other[row]} and {index[row]} in row {row}: {advice}"
+            )
+
+
+def _counts_rows(index: Any) -> bool:
+    """Return whether an index is pandas' default, 0, 1, 2, …."""
+    return index.dtype.kind in "iu" and bool((index == np.arange(len(index))).all())
+
+
 def _returned_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the float type of a result: float16 comes back as float32, because the top two would tie in it."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
@@ -189,8 +226,10 @@ def _values(frame: Any) -> NDArray[Any]:
 
 
 def _plain_name(name: Any) -> ColumnName:
-    """Return the name of a column as text or a Python integer."""
-    if isinstance(name, np.integer):
+    """Return the name of a column as text or a Python integer; True is 1, and 2.0 is 2."""
+    if isinstance(name, bool | np.bool_ | np.integer):
+        return int(name)
+    if isinstance(name, float) and name.is_integer():
         return int(name)
     return name if isinstance(name, str | int) else str(name)
 
@@ -199,6 +238,15 @@ def _is_unnamed(names: Sequence[ColumnName]) -> bool:
     """Return whether the names are those that libraries give to the columns of an array: 0, 1, … or column_0, …."""
     numbers = tuple(range(len(names)))
     return tuple(names) == numbers or tuple(names) == tuple(f"column_{k}" for k in numbers)
+
+
+def _refuse_equal_names(x: Any, what: str) -> None:
+    """Raise a ValueError for a frame in which two columns have one name."""
+    columns = getattr(x, "columns", None)
+    if columns is None or getattr(columns, "is_unique", True):
+        return
+    twice = columns[columns.duplicated()][0]
+    raise ValueError(f"{what} has two columns that are called {twice!r}: rename one of them")
 
 
 def _refuse_lazy(frame: Any, what: str) -> NoReturn:

@@ -242,7 +242,7 @@ def check_array(
         _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
     # In a prediction, a few binary logits may all lie in [0, 1] by chance; in a calibration set they do not.
     if input == "logits" and (given.ndim == 2 or n_classes is None):
-        _refuse_probs(given)
+        _refuse_probs(given, fitted=n_classes is not None)
     if input == "log_probs":
         _check_log_probs(x)
     return x
@@ -272,7 +272,7 @@ def to_logits(scores: Array, kind: str) -> Array:
     return xp.maximum(scores, lowest)
 
 
-def _refuse_probs(x: FloatArray) -> None:
+def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
     """Refuse "logits" that can only be probabilities or per cent, because genuine logits do not look so by chance.
 
     A matrix is refused if it has at least two rows, no negative value, row sums that are all 1 or all 100 (within
@@ -296,7 +296,12 @@ def _refuse_probs(x: FloatArray) -> None:
             'logits look like per cent (rows sum to 100): divide by 100 and say input="probs"'
         )
     if looks:
-        words = f'logits look like probabilities (all in [0, 1], {rows}): say input="probs"'
+        advice = 'say input="probs"'
+        if fitted:
+            advice = (
+                "pass their logarithms, because the fit, or what they are compared with, had logits"
+            )
+        words = f"logits look like probabilities (all in [0, 1], {rows}): {advice}"
         raise ValueError(f"{words}. If they really are logits, {insist}.")
 
 

@@ -6,17 +6,18 @@ groups and the kind of the scores reach whoever computes with them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import ColumnName, Origin, index_of, restore, to_numpy
+from hcal.frames import ColumnName, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
@@ -27,6 +28,8 @@ from hcal.text import one_line
 ClassNames = tuple[ClassName, ...]
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
+#: The name of a column that ends in the number of a class: class_2, x2.
+_NUMBERED: Final = re.compile(r"(?P<prefix>.*?)(?P<number>0|[1-9][0-9]{0,8})")
 
 
 class Layout(Protocol):
@@ -146,7 +149,7 @@ class Rows:
                 scores, input=input, classes=classes, like=like, start=start, whole=whole, y=y
             )
             others = {"y": y, "sample_weight": weight, "groups": groups, "by": by}
-            _refuse_other_index(rows.origin, others)
+            refuse_other_index(scores, others)
             n_rows = len(rows)
             labels = None
             if y is not None:
@@ -491,7 +494,8 @@ def _order(
     """
     references = [reference for reference in (fitted, names) if reference is not None]
     for reference in references or [tuple(range(len(columns)))]:
-        for place in (_places(columns), _places([class_part(str(name)) for name in columns])):
+        parts = [class_part(str(name)) for name in columns]
+        for place in (_places(columns), _places(parts), _places(_numbers_behind_prefix(parts))):
             for sought in (reference, [class_part(str(name)) for name in reference]):
                 if place.keys() == {str(name) for name in sought}:
                     return [place[str(name)] for name in sought]
@@ -505,6 +509,21 @@ def _order(
 
 def _places(columns: Sequence[ColumnName]) -> dict[str, int]:
     return {str(name): place for place, name in enumerate(columns)}
+
+
+def _numbers_behind_prefix(names: Sequence[str]) -> Sequence[ColumnName]:
+    """Return the numbers 0, 1, … of columns such as class_2, class_0, class_1, also if they count from 1.
+
+    Columns that are not called so are returned as they are.
+    """
+    parts = [_NUMBERED.fullmatch(name) for name in names]
+    if not all(parts) or len({part["prefix"] for part in parts if part}) > 1:
+        return names
+    numbers = [int(part["number"]) for part in parts if part]
+    least = min(numbers)
+    if least > 1 or sorted(numbers) != list(range(least, least + len(numbers))):
+        return names
+    return [number - least for number in numbers]
 
 
 def _share_names(columns: Sequence[ColumnName], reference: Sequence[ColumnName]) -> bool:
@@ -568,18 +587,3 @@ def _group_names(block: Rows) -> NDArray[Any]:
 
 def _some(values: NDArray[Any] | None, index: Any) -> Any:
     return None if values is None else values[index]
-
-
-def _refuse_other_index(origin: Origin | None, others: dict[str, Any]) -> None:
-    """Refuse pandas objects whose rows have the labels of the scores' rows in another order."""
-    if origin is None or origin.index is None:
-        return
-    index = origin.index
-    for what, values in others.items():
-        other = index_of(values)
-        if other is None or len(other) != len(index) or other.equals(index):
-            continue
-        if index.is_unique and set(other) == set(index):
-            raise ValueError(
-                f"{what} has the index of the scores in another order: pass {what}.loc[scores.index]"
-            )

@@ -21,7 +21,8 @@ from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, cer
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.windows import BINS, EventTable, bin_of
 from hcal.class_names import ClassName, check_classes, class_title, positive_number
-from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments
+from hcal.fit_record import fitted_kind, fitted_names, predict_with_segments, refuse_other_kind_of
+from hcal.frames import refuse_other_index
 from hcal.metrics.sample import Data, Sample, check_integer
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64, IntArray
@@ -154,7 +155,7 @@ def certify(
                 "after a calibrator come its scores and labels: certify(cal, scores, y)"
             )
         if baseline is None:
-            _check_input(predictor, input)
+            refuse_other_kind_of(predictor, input)
         overlap = leakage.fit_overlap(predictor, scores)
         classes = fitted_names(predictor) if classes is None else classes
         rows = Rows.of_predictions(
@@ -174,6 +175,7 @@ def certify(
         rows = Rows.of_predictions(predictor, _labels(scores), input=kind, classes=classes)
         sample = Sample(rows.probs(), rows.y)
     names = rows.names
+    refuse_other_index(scores if y is not None else predictor, {"groups": groups, "by": by})
     members = _check_groups(groups, sample.n)
 
     gain = None
@@ -205,16 +207,6 @@ def _unweighted(sample: Sample) -> Sample:
             "a certificate treats rows as independent observations: it takes no sample_weight"
         )
     return sample
-
-
-def _check_input(calibrator: Any, input: inputs.InputKind | None) -> None:
-    """Refuse another kind of scores than that which the calibrator was made for."""
-    kind = fitted_kind(calibrator)
-    if input not in (None, kind):
-        raise ValueError(
-            f"input is {input!r}, but the calibrator takes {kind!r}: leave input out, or make "
-            "a calibrator for these scores"
-        )
 
 
 def _check_groups(groups: Any, n: int) -> IntArray | None:
@@ -258,7 +250,7 @@ def _rows_to_fold(
             "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"
         )
     kind = fitted_kind(method)
-    _check_input(method, input)
+    refuse_other_kind_of(method, input)
     classes = fitted_names(method) if classes is None else classes
     rows = Rows.of(scores, y, input=kind, classes=classes)
     return _FoldRows(method, rows, positive_number(positive, rows.names, rows.n_classes))

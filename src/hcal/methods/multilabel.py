@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.frames import Origin, restore, to_numpy
+from hcal.frames import Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.methods.base import CalibrationWarning, Calibrator
 from hcal.methods.parameters import Estimator
@@ -81,6 +81,7 @@ class MultilabelCalibrator(Estimator):
         x, origin = self._check(scores)
         names = label_names(labels, origin.columns, x.shape[1])
         x = in_order_of(names, x, origin, "scores")
+        refuse_other_index(scores, {"y": y})
         truth = check_indicators(y, names)
         if len(truth) != len(x):
             raise ValueError(f"y has {len(truth)} rows, scores has {len(x)}")
@@ -115,6 +116,7 @@ class MultilabelCalibrator(Estimator):
         from hcal.metrics import brier, ece_ew, nll
 
         probs = to_numpy(self.predict_proba(scores), "scores")[0]
+        refuse_other_index(scores, {"y": y})
         truth = check_indicators(y, self.label_names_)
         if len(truth) != len(probs):
             raise ValueError(f"y has {len(truth)} rows, scores has {len(probs)}")

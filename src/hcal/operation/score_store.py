@@ -23,7 +23,7 @@ from hcal import inputs
 from hcal.certificates.monitor import Monitor
 from hcal.certificates.monitor_file import shared_state
 from hcal.class_names import ClassName, check_classes, encode
-from hcal.frames import ColumnName
+from hcal.frames import ColumnName, refuse_other_index
 from hcal.numerics import Float64, IntArray
 from hcal.operation.monitoring import update_by_name
 from hcal.results import Result
@@ -150,6 +150,7 @@ class ScoreStore:
         day : date or str, optional
             The day of the prediction (2026-05-01); today (UTC) by default.
         """
+        refuse_other_index(probs, {"ids": ids})
         with self._connected() as connection:
             order = self.classes or _listed(connection, "columns")
         rows = Rows.of_predictions(probs, input="probs", classes=order)
@@ -202,6 +203,7 @@ class ScoreStore:
         then : callable, optional
             What to do with the joined rows before they are marked as labelled; if it fails, they stay unlabelled.
         """
+        refuse_other_index(ids, {"y": y})
         names = _texts(ids, len(np.asarray(y)))
         today = _day(day)
         with self._connected() as connection:

@@ -19,7 +19,7 @@ from hcal.evaluation.evaluator import (
     probs_of_calibrator,
     rows_of_calibrator,
 )
-from hcal.fit_record import FitRecord, effective_rows
+from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.inputs import InputKind, check_confidence
 from hcal.methods import Calibrator
 from hcal.metrics import list_metrics
@@ -241,6 +241,8 @@ def measure_report(
     if fitted is None:
         rows = Rows.of_predictions(scores, y, input=kind, groups=groups, by=by, classes=classes)
     else:
+        if crossed is None:
+            refuse_other_kind_of(fitted, input)
         others = {"groups": groups, "by": by, "classes": classes}
         rows = rows_of_calibrator(fitted, scores, y, **others)
     options = ReportOptions(
