@@ -116,6 +116,11 @@ class Calibrator(TakesScores, ABC):
 
     prediction_: Prediction
     fit_: FitRecord
+    #: The module that predicts on a GPU, kept so that a service builds it once; it is no part of the state.
+    device_head: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "device_head"}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
