@@ -1,12 +1,14 @@
 """Deployed speed, as ratios in one run: torch eager and compiled against a softmax, ONNX against the graph of ``ts``.
 
 python benchmarks/deploy.py [--device cuda]
+python benchmarks/deploy.py --sql            # rows a second of two classes in databases, on one core
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sqlite3
 import tempfile
 import time
 import warnings
@@ -77,12 +79,56 @@ def onnx_ratios(n: int, k: int) -> dict[str, float]:
     return found | {"pool over ts": found["pool ms"] / found["ts ms"]}
 
 
+def rows_in_sql(method: str, n: int) -> dict[str, float]:
+    """Return how many rows of one logit a second a query of two classes calibrates, in DuckDB and SQLite."""
+    import duckdb
+    import pandas as pd
+
+    z, y = task(5000, 2)
+    cal = hcal.make_calibrator(method).fit(z[:, 1] - z[:, 0], y)
+    scores = 3 * np.random.default_rng(0).normal(size=n)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.sql"
+        queries = {}
+        for dialect in ("duckdb", "sqlite"):
+            hcal.export(cal, path, dialect=dialect, columns=["logit"])
+            lines = path.read_text(encoding="utf-8").splitlines()
+            queries[dialect] = "\n".join(line for line in lines if not line.startswith("--"))
+    in_duckdb = duckdb.connect()
+    in_duckdb.execute("SET threads = 1")
+    frame = pd.DataFrame({"logit": scores})
+    in_duckdb.register("frame", frame)
+    in_duckdb.execute("CREATE TABLE scores AS SELECT * FROM frame")
+    in_sqlite = sqlite3.connect(":memory:")
+    in_sqlite.execute("CREATE TABLE scores (logit REAL)")
+    in_sqlite.executemany("INSERT INTO scores VALUES (?)", [(score,) for score in scores.tolist()])
+    speeds = {}
+    for dialect, database in (("duckdb", in_duckdb), ("sqlite", in_sqlite)):
+        start = time.perf_counter()
+        database.execute(f"CREATE TABLE result AS {queries[dialect]}")
+        speeds[dialect] = n / (time.perf_counter() - start)
+    return speeds
+
+
+def print_sql() -> None:
+    for method in ("ts", "platt", "pool", "iso"):
+        speeds = rows_in_sql(method, 1_000_000)
+        print(
+            f"{method:8} "
+            + "  ".join(f"{name} {speed:,.0f} rows/s" for name, speed in speeds.items())
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", nargs="*", default=["5000x10", "5000x100", "25000x1000"])
+    parser.add_argument("--sql", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    if args.sql:
+        print_sql()
+        return
     for size in args.sizes:
         n, k = map(int, size.split("x"))
         row = {"size": size, "device": args.device, **torch_ratios(n, k, args.device)}

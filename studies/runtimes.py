@@ -9,11 +9,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sqlite3
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +24,8 @@ import numpy as np
 
 import hcal
 from hcal.inputs import InputKind
+from hcal.integrations.sql import DialectName, as_sql
+from hcal.integrations.sql_text import quoted
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, IntArray, log_softmax, softmax
 
@@ -38,7 +43,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "ms": {"penalty": (0.1, 1e-3), "folds": 2},
 }
 #: Reads a calibrator that was exported to a folder, and predicts: (calibrator, scores, folder) → probabilities.
-Runtime = Callable[[Calibrator, Float64, Path], Float64]
+Runtime = Callable[[Calibrator, Float64, Path], Float64 | None]
 
 
 @dataclass(frozen=True)
@@ -167,19 +172,83 @@ def by_onnx(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
     return probs
 
 
+def by_javascript(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
+    """Predict by the ES module in node."""
+    hcal.export(calibrator, folder / "model.mjs")
+    (folder / "scores.json").write_text(json.dumps(scores.tolist()), encoding="utf-8")
+    program = """
+        import { readFileSync } from "node:fs";
+        import { predict } from "./model.mjs";
+        const scores = JSON.parse(readFileSync("scores.json", "utf-8"));
+        console.log(JSON.stringify(predict(scores)));
+    """
+    (folder / "run.mjs").write_text(program, encoding="utf-8")
+    done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, check=True)
+    return np.array(json.loads(done.stdout), dtype=np.float64)
+
+
+def by_sql(
+    dialect: DialectName, calibrator: Calibrator, scores: Float64, folder: Path
+) -> Float64 | None:
+    """Return what a query makes of a table of scores, with an odd name for its columns; None where there is no SQL."""
+    table = scores.reshape(len(scores), -1)
+    names = [f'score "{k}"; --' for k in range(table.shape[1])]
+    try:
+        query = as_sql(calibrator, dialect=dialect, table="the scores", columns=names)
+    except ValueError:
+        return None
+    run = run_duckdb if dialect == "duckdb" else run_sqlite
+    return run(query, names, table)
+
+
+def run_duckdb(query: str, names: list[str], table: Float64) -> Float64:
+    """Return the probabilities of a query in DuckDB, in the order of the rows."""
+    import duckdb
+    import pandas as pd
+
+    frame = pd.DataFrame(table, columns=names)
+    frame["row"] = np.arange(len(frame))
+    with duckdb.connect() as database:
+        database.register("the scores", frame)
+        result = database.execute(query).df().sort_values("row")
+    probs: Float64 = result[[name for name in result if name.startswith("probs_")]].to_numpy()
+    return probs
+
+
+def run_sqlite(query: str, names: list[str], table: Float64) -> Float64:
+    """Return the probabilities of a query in SQLite, in the order of the rows; NULL becomes NaN."""
+    columns = ["row", *names]
+    listed = ", ".join(f"{quoted(name)} REAL" for name in columns)
+    marks = ", ".join("?" * len(columns))
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute(f'CREATE TABLE "the scores" ({listed})')
+        rows = [[i, *row] for i, row in enumerate(table.tolist())]
+        database.executemany(f'INSERT INTO "the scores" VALUES ({marks})', rows)
+        cursor = database.execute(query)
+        found = [name for name, *_ in cursor.description]
+        rows = sorted(cursor.fetchall())  # by the number of the row, the first column
+    places = [i for i, name in enumerate(found) if name.startswith("probs_")]
+    return np.array([[row[i] for i in places] for row in rows], dtype=np.float64)
+
+
 #: Each runtime, and the largest difference to numpy that is allowed.
 RUNTIMES: dict[str, tuple[Runtime, float]] = {
     "json": (by_json, 1e-13),
     "module": (by_module, 1e-11),
     "onnx": (by_onnx, 1e-11),
+    "javascript": (by_javascript, 1e-13),
+    "duckdb": (partial(by_sql, "duckdb"), 1e-14),
+    "sqlite": (partial(by_sql, "sqlite"), 1e-14),
 }
 
 
-def measure(runtime: str, case: Case, folder: Path) -> Difference:
-    """Return the largest difference of a runtime to ``predict_proba``."""
+def measure(runtime: str, case: Case, folder: Path) -> Difference | None:
+    """Return the largest difference of a runtime to ``predict_proba``; None if it does not know the method."""
     predict = RUNTIMES[runtime][0]
     expected = case.calibrator.predict_proba(case.scores)
     actual = predict(case.calibrator, case.scores, folder)
+    if actual is None:
+        return None
     largest = float(np.abs(actual - expected).max())
     return Difference(runtime, case.method, case.kind, case.columns, case.prior, largest)
 
@@ -192,7 +261,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for case in cases(hcal.list_calibrators()):
                 for runtime in RUNTIMES:
-                    writer.writerow(asdict(measure(runtime, case, Path(folder))))
+                    difference = measure(runtime, case, Path(folder))
+                    if difference is not None:
+                        writer.writerow(asdict(difference))
 
 
 if __name__ == "__main__":

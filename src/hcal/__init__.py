@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.certificates.drift import drift
     from hcal.class_names import drop_unlabelled
-    from hcal.decisions import abstain_below, decide, estimate, thresholds
+    from hcal.decisions import abstain_below, decide, estimate, thresholds, validate
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -31,8 +31,37 @@ if TYPE_CHECKING:
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.methods import CalibrationWarning, list_calibrators, make_calibrator, register
+    from hcal.methods.bbq import BayesianBinning
+    from hcal.methods.beta import BetaCalibration
+    from hcal.methods.cir import CenteredIsotonicRegression
+    from hcal.methods.dec import DecisionCalibration
+    from hcal.methods.diag import DiagonalOrderPreserving
+    from hcal.methods.dir import DirichletCalibration
+    from hcal.methods.ec import ExpectationConsistency
+    from hcal.methods.enir import NearIsotonicEnsemble
+    from hcal.methods.ets import EnsembleTemperatureScaling
     from hcal.methods.files import load, save
+    from hcal.methods.gp import GaussianProcessCalibration
+    from hcal.methods.hb import HistogramBinning
+    from hcal.methods.imax import IMaxBinning
+    from hcal.methods.iso import IsotonicRegression
+    from hcal.methods.lece import LocallyEqualErrors
+    from hcal.methods.ms import MatrixScaling
     from hcal.methods.multilabel import MultilabelCalibrator
+    from hcal.methods.platt import PlattScaling
+    from hcal.methods.quadratic import QuadraticScaling
+    from hcal.methods.scabin import ScalingBinning
+    from hcal.methods.sctl import ScaledClassLosses
+    from hcal.methods.smooth_spline import SmoothSpline
+    from hcal.methods.sms import StructuredMatrixScaling
+    from hcal.methods.softbin import SoftBinning
+    from hcal.methods.spline import SplineCalibration
+    from hcal.methods.svs import StructuredVectorScaling
+    from hcal.methods.ts import TemperatureScaling
+    from hcal.methods.ts_lece import TemperatureThenLocallyEqualErrors
+    from hcal.methods.uncal import Uncalibrated
+    from hcal.methods.venn_abers import VennAbers
+    from hcal.methods.vs import VectorScaling
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
@@ -42,16 +71,45 @@ if TYPE_CHECKING:
     from hcal.segments import SegmentedCalibrator
 
 __all__ = [
+    "BayesianBinning",
+    "BetaCalibration",
     "CalibrationWarning",
+    "CenteredIsotonicRegression",
     "Certificate",
+    "DecisionCalibration",
+    "DiagonalOrderPreserving",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
     "Evaluation",
+    "ExpectationConsistency",
+    "GaussianProcessCalibration",
     "HCalibrationLoss",
     "HCalibrator",
+    "HistogramBinning",
+    "IMaxBinning",
+    "IsotonicRegression",
+    "LocallyEqualErrors",
+    "MatrixScaling",
     "Monitor",
     "MultilabelCalibrator",
+    "NearIsotonicEnsemble",
+    "PlattScaling",
     "PooledCalibrator",
+    "QuadraticScaling",
+    "ScaledClassLosses",
+    "ScalingBinning",
     "ScoreStore",
     "SegmentedCalibrator",
+    "SmoothSpline",
+    "SoftBinning",
+    "SplineCalibration",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
+    "TemperatureScaling",
+    "TemperatureThenLocallyEqualErrors",
+    "Uncalibrated",
+    "VectorScaling",
+    "VennAbers",
     "__version__",
     "abstain_below",
     "apply",
@@ -84,6 +142,7 @@ __all__ = [
     "save",
     "softmax",
     "thresholds",
+    "validate",
 ]
 
 #: The module of each public name. A module is imported when its name is first used, so that `import hcal` is fast.
@@ -100,12 +159,41 @@ _HOMES = {
     ),
     "hcal.methods": ("CalibrationWarning", "list_calibrators", "make_calibrator", "register"),
     "hcal.methods.files": ("load", "save"),
+    "hcal.methods.bbq": ("BayesianBinning",),
+    "hcal.methods.beta": ("BetaCalibration",),
+    "hcal.methods.cir": ("CenteredIsotonicRegression",),
+    "hcal.methods.dec": ("DecisionCalibration",),
+    "hcal.methods.diag": ("DiagonalOrderPreserving",),
+    "hcal.methods.dir": ("DirichletCalibration",),
+    "hcal.methods.ec": ("ExpectationConsistency",),
+    "hcal.methods.enir": ("NearIsotonicEnsemble",),
+    "hcal.methods.ets": ("EnsembleTemperatureScaling",),
+    "hcal.methods.gp": ("GaussianProcessCalibration",),
+    "hcal.methods.hb": ("HistogramBinning",),
+    "hcal.methods.imax": ("IMaxBinning",),
+    "hcal.methods.iso": ("IsotonicRegression",),
+    "hcal.methods.lece": ("LocallyEqualErrors",),
+    "hcal.methods.ms": ("MatrixScaling",),
+    "hcal.methods.platt": ("PlattScaling",),
+    "hcal.methods.quadratic": ("QuadraticScaling",),
+    "hcal.methods.scabin": ("ScalingBinning",),
+    "hcal.methods.sctl": ("ScaledClassLosses",),
+    "hcal.methods.smooth_spline": ("SmoothSpline",),
+    "hcal.methods.sms": ("StructuredMatrixScaling",),
+    "hcal.methods.softbin": ("SoftBinning",),
+    "hcal.methods.spline": ("SplineCalibration",),
+    "hcal.methods.svs": ("StructuredVectorScaling",),
+    "hcal.methods.ts": ("TemperatureScaling",),
+    "hcal.methods.ts_lece": ("TemperatureThenLocallyEqualErrors",),
+    "hcal.methods.uncal": ("Uncalibrated",),
+    "hcal.methods.venn_abers": ("VennAbers",),
+    "hcal.methods.vs": ("VectorScaling",),
     "hcal.h_calibration.calibrator": ("HCalibrator",),
     "hcal.methods.multilabel": ("MultilabelCalibrator",),
     "hcal.pool": ("PooledCalibrator",),
     "hcal.certificates": ("Certificate", "Monitor", "certify"),
     "hcal.certificates.drift": ("drift",),
-    "hcal.decisions": ("abstain_below", "decide", "estimate", "thresholds"),
+    "hcal.decisions": ("abstain_below", "decide", "estimate", "thresholds", "validate"),
     "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
     "hcal.evaluation.comparison": ("compare",),
     "hcal.evaluation.crossfit": ("cross_fit",),

@@ -194,8 +194,10 @@ class Rows:
             names = _names(origin.columns, y, classes, like, n_classes=n_classes or _width(array))
         if origin.columns is not None:
             array, columns = _in_order(array, origin.columns, names, like)
-        checked = inputs.check_array(array, input, n_classes=n_classes)
         one_column = array.ndim == 1
+        if one_column and not whole:
+            n_classes = 2  # the few logits of a block may all lie in [0, 1] by chance
+        checked = inputs.check_array(array, input, n_classes=n_classes)
         if one_column and whole and like is not None:
             refuse_other_kind(array, input, like.score_range)
         return cls(
@@ -308,16 +310,15 @@ class Rows:
                 f"the rows have {self.n_classes} classes, and the calibrator was fitted on {fit.n_classes}"
             )
         titles = self.names or self.columns
+        names = self.names if fit.names is None else fit.names
         order = None
         if titles is not None:
             order = _order(titles, fit.names, fit.columns, refuse=self.names is not None)
         if order is None or order == list(range(self.n_classes)):
-            return replace(self, names=fit.names)
+            return replace(self, names=names)
         labels = None if self.y is None else np.argsort(order)[self.y].astype(np.int64)
         columns = None if self.columns is None else tuple(self.columns[k] for k in order)
-        return replace(
-            self, scores=self.scores[:, order], y=labels, names=fit.names, columns=columns
-        )
+        return replace(self, scores=self.scores[:, order], y=labels, names=names, columns=columns)
 
     def restored(self, probs: FloatArray) -> Any:
         """Return probabilities (N, K) of these rows in the library, device and float width of what was passed in."""
@@ -386,9 +387,14 @@ class OneColumn:
         return self
 
     def check(self, fitted: tuple[float, float] | None) -> None:
-        """Raise a ValueError if all scores look like probabilities and those of the fit did not."""
-        if self.count >= ENOUGH_VALUES:
-            refuse_other_kind(np.array([self.low, self.high] * ENOUGH_VALUES), "logits", fitted)
+        """Raise a ValueError if all scores look like probabilities and those of the fit, if there was one, did not."""
+        if self.count < ENOUGH_VALUES:
+            return
+        if fitted is None and self.low >= 0 and self.high <= 1:
+            raise ValueError(
+                f'logits look like probabilities: all {self.count:,} scores lie in [0, 1]; say input="probs"'
+            )
+        _refuse_range(self.count, self.low, self.high, fitted)
 
 
 @contextmanager
@@ -421,14 +427,17 @@ def refuse_other_kind(
     ...
     ValueError: all 50 scores lie in [0, 1] and look like probabilities, but the scores of the fit, or ...
     """
-    if kind != "logits" or fitted is None or len(values) < ENOUGH_VALUES:
-        return
-    low, high = fitted
-    if values.min() < 0 or values.max() > 1 or (low >= 0 and high <= 1):
+    if kind == "logits" and len(values) >= ENOUGH_VALUES:
+        _refuse_range(len(values), float(values.min()), float(values.max()), fitted)
+
+
+def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, float] | None) -> None:
+    """Refuse logits that lie in [0, 1] where those of the fit did not."""
+    if fitted is None or low < 0 or high > 1 or (fitted[0] >= 0 and fitted[1] <= 1):
         return
     raise ValueError(
-        f"all {len(values):,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
-        f"reference, are logits from {low:.3g} to {high:.3g}: pass logits, ln(p / (1 − p))"
+        f"all {count:,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
+        f"reference, are logits from {fitted[0]:.3g} to {fitted[1]:.3g}: pass logits, ln(p / (1 − p))"
     )
 
 

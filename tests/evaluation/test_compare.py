@@ -12,7 +12,8 @@ import pytest
 
 import hcal
 from hcal.evaluation.comparison import Task, Work, run_cell
-from hcal.evaluation.comparison_table import Cell, Comparison, holm
+from hcal.evaluation.comparison_table import Cell, Comparison
+from hcal.evaluation.ranking import holm
 from hcal.evaluation.results_file import read_cells
 from hcal.methods import CalibrationWarning
 from hcal.methods.folds import deal_folds

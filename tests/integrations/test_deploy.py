@@ -147,7 +147,7 @@ def test_export_says_what_it_writes(fitted, tmp_path) -> None:
         hcal.export(fitted["ts", 4], tmp_path / "model.py")
     with pytest.raises(ValueError, match="TemperatureScaling is not fitted"):
         hcal.export(hcal.make_calibrator("ts"), tmp_path / "model.json")
-    with pytest.raises(ValueError, match=r"options of \.onnx files alone"):
+    with pytest.raises(ValueError, match=r"width is an option of \.onnx files alone"):
         hcal.export(fitted["ts", 4], tmp_path / "model.json", width="float64")
     with pytest.raises(ValueError, match="one_column is for two classes"):
         hcal.export(fitted["ts", 4], tmp_path / "model.onnx", one_column=True)

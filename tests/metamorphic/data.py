@@ -42,6 +42,7 @@ class Data:
     order: tuple[int, ...] | None = None  # of the columns, where a frame has names
     one_column: bool = False
     cuts: tuple[int, ...] = ()  # where blocks begin
+    start: int = 0  # the number of the first row in the whole
     aliases: tuple[str, ...] = ()  # what the world calls the classes, where `names` are others
 
     def __getitem__(self, index: Any) -> Data:
@@ -160,7 +161,7 @@ class Data:
     def blocks(self) -> list[Data]:
         """The rows in consecutive blocks."""
         edges = [0, *self.cuts, len(self)]
-        return [self[low:high] for low, high in itertools.pairwise(edges)]
+        return [replace(self[low:high], start=low) for low, high in itertools.pairwise(edges)]
 
     def _shown(self, values: np.ndarray, kind: str) -> Any:
         values = values.astype(self.width)
@@ -255,7 +256,7 @@ def as_column(values: np.ndarray, library: str, number: Any) -> Any:
     if library == "polars":
         import polars as pl
 
-        return pl.Series("column", values)
+        return pl.Series(values)
     if library == "pyarrow":
         import pyarrow as pa
 

@@ -23,6 +23,7 @@ import hcal
 import hcal.io
 from command_line import run
 from hcal.frames import to_numpy
+from hcal.rows import Rows
 from helpers import fit_quietly, quick
 
 Answer = dict[str, Any]
@@ -112,7 +113,8 @@ def flat(data: Data, value: Any, path: str = "") -> Answer:
             key = str(name)
             if key in PLACES or key == "names":
                 continue
-            if names and isinstance(entry, list) and len(entry) == len(names):
+            values = isinstance(entry, list) and not any(isinstance(cell, dict) for cell in entry)
+            if names and values and len(entry) == len(names):
                 answer |= flat(data, dict(zip(names, entry, strict=True)), f"{path}.{key}")
             else:
                 answer |= flat(data, entry, f"{path}.{_titled(data, key)}")
@@ -214,6 +216,46 @@ def learned_frequencies(pair: Pair) -> Answer:
     cal = calibrator_of(pair)
     learned = cal.with_prior_from(pair.test.scores())
     return by_name(pair.test, learned.fit_.prior, cal.classes_.tolist())
+
+
+@door("make_calibrator", classes=(3,), takes="blocks")
+def fit_with_folds(pair: Pair) -> Answer:
+    """A method that deals rows to folds; groups may be cut by the blocks of the fit."""
+    fit, test = pair.fit, pair.test
+    cal = quick("lece", input=fit.kind)
+    if fit.cuts:
+        rows = [rows_of(block) for block in fit.blocks()]
+        return by_class(test, cal.fit(rows).predict_proba(test.scores()), fit.names)
+    fit_quietly(cal, fit.scores(), fit.labels(), groups=fit.groups(), classes=fit.classes)
+    return by_class(test, cal.predict_proba(test.scores()), cal.classes_.tolist())
+
+
+def rows_of(data: Data) -> Rows:
+    """Return the checked rows of a block."""
+    return Rows.of(
+        data.scores(),
+        data.labels(),
+        input=data.kind,
+        weight=data.weights(),
+        groups=data.groups(),
+        by=data.by(),
+        classes=data.classes,
+        start=data.start,
+    )
+
+
+@door("estimate", classes=(2,), takes="weight")
+def estimate(pair: Pair) -> Answer:
+    test = pair.test
+    estimates = hcal.estimate(
+        test.probs(),
+        ["rate", "accuracy", "auc", "brier", "nll"],
+        by=test.by(),
+        sample_weight=test.weights(),
+        positive=test.place,
+        classes=test.classes,
+    )
+    return flat(test, estimates.to_dict())
 
 
 @door("SegmentedCalibrator", "segments", takes="weight saved")

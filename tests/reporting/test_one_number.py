@@ -16,7 +16,7 @@ import pytest
 
 import hcal
 from hcal.evaluation.result import Difference
-from hcal.reporting import measure_blocks, measure_report
+from hcal.reporting import measure_report
 from hcal.reporting.content import Content
 from hcal.reporting.page import render
 from hcal.reporting.verdict import verdict_of
@@ -286,12 +286,12 @@ def test_many_small_classes_that_are_off_add_up() -> None:
 def test_a_sample_is_called_a_sample_beside_numbers_of_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hcal.evaluation import blocks
+    from hcal.certificates import survey
 
     logits, y = synthetic(4000, 3, scale=1.5, seed=5)
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
-    monkeypatch.setattr(blocks, "SAMPLE_ROWS", 1000)
-    content = measure_blocks(hcal.io.batches(tmp_path / "rows.npz", rows=700))
+    monkeypatch.setattr(survey, "SAMPLE_ROWS", 1000)
+    content = measure_report(hcal.io.batches(tmp_path / "rows.npz", rows=700), None)
     text = text_of(render(content))
     ece = hcal.metrics.ece_ew(hcal.softmax(logits), y)
     numbers = stated_in(

@@ -256,20 +256,22 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="or pass cross_fit=True"):
         hcal.report("platt", logits, y, tmp_path / "r.html")
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
+    source = hcal.io.batches(tmp_path / "rows.npz", rows=50)
     with pytest.raises(ValueError, match="needs all rows at once"):
-        hcal.report(
-            None, tmp_path / "rows.npz", None, tmp_path / "r.html", cross_fit=True, batch_rows=50
-        )
+        hcal.report(None, source, None, tmp_path / "r.html", cross_fit=True)
+    with pytest.raises(TypeError, match=r"'batch_rows': since 0.4 .*hcal.io.batches"):
+        hcal.report(None, logits, y, tmp_path / "r.html", batch_rows=50)  # type: ignore[call-arg]
 
 
 def test_files_by_blocks_have_the_numbers_of_all_rows(tmp_path: Path, monkeypatch: Any) -> None:
-    from hcal.evaluation import blocks
+    from hcal.certificates import survey
 
     logits, y = synthetic(3000, 3, scale=1.0, seed=5)
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
-    monkeypatch.setattr(blocks, "SAMPLE_ROWS", 1000)
-    verdict = hcal.report(None, tmp_path / "rows.npz", None, tmp_path / "r.html", batch_rows=700)
-    assert verdict.headline.startswith("1,000 rows cannot tell")  # the proof is of the sample
+    monkeypatch.setattr(survey, "SAMPLE_ROWS", 1000)
+    source = hcal.io.batches(tmp_path / "rows.npz", rows=700)
+    verdict = hcal.report(None, source, None, tmp_path / "r.html")
+    assert verdict.headline.startswith("3,000 rows cannot tell")  # the proof counts all rows
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "seeded sample of 1,000 of 3,000 rows" in text
     assert f"{hcal.metrics.nll(hcal.softmax(logits), y):.4f}" in text
@@ -319,14 +321,14 @@ def test_segments_whose_errors_cancel_are_in_every_part_of_the_verdict(tmp_path:
 
 
 def test_segments_of_files_are_in_the_verdict_too(tmp_path: Path, monkeypatch: Any) -> None:
-    from hcal.evaluation import blocks
+    from hcal.certificates import survey
 
     p, y, country = countries(4000)
     lines = ["p,y,country", *(f"{a},{b},{c}" for a, b, c in zip(p, y, country, strict=True))]
     for part in (0, 1):
         text = "\n".join([lines[0], *lines[1 + 2000 * part : 2001 + 2000 * part]])
         (tmp_path / f"{part}.csv").write_text(text)
-    monkeypatch.setattr(blocks, "SAMPLE_ROWS", 1000)
+    monkeypatch.setattr(survey, "SAMPLE_ROWS", 1000)
     options = ["--scores", "p", "--input", "probs", "--label", "y", "--by", "country", "--json"]
     told = json.loads(_run("report", tmp_path / "*.csv", *options, "-o", tmp_path / "r.html"))
     assert told["grade"] == "bad"
@@ -375,6 +377,18 @@ def test_few_rows_still_make_a_page() -> None:
     # all right, and certain
     calibrator = hcal.make_calibrator("uncal").fit(*synthetic(50, 3))
     assert "</html>" in build_report(np.eye(3)[[0, 1, 2] * 5] * 1e4, [0, 1, 2] * 5, calibrator)
+
+
+@pytest.mark.slow
+def test_a_page_on_two_hundred_thousand_rows_is_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    score = rng.normal(-4, 1.8, 200_000)
+    y = (rng.random(200_000) < 1 / (1 + np.exp(-score))).astype(int)
+    calibrator = hcal.make_calibrator("platt").fit(1.5 * score[:20_000], y[:20_000])
+    segment = rng.integers(0, 300, 200_000)
+    options = {"by": segment, "cost": {"fn": 10, "fp": 1}}
+    hcal.report(calibrator, 1.5 * score, y, tmp_path / "r.html", **options)
+    assert (tmp_path / "r.html").stat().st_size < 1_000_000
 
 
 # -- the command ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,100 +22,95 @@ from hcal.cli.options import (
     Shown,
     command,
     names_of,
+    opened,
 )
 from hcal.cli.require import Requirements
 
 if TYPE_CHECKING:
+    from hcal.certificates.survey import Side, Survey
     from hcal.evaluation import Evaluation
     from hcal.io import DataFile
     from hcal.reporting import ReportVerdict, Source
 
 
-def _text_names(data: Any) -> list[str] | None:
-    """Return the names of a file's classes as text, so that labels that are integers count as positions."""
-    return None if data.classes is None else [str(name) for name in data.classes]
-
-
-def _own_probs(data: DataFile) -> Any:
-    """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
-    from hcal.inputs import to_probs
-
-    return to_probs(data.values, data.kind)
-
-
 # -- evaluate ---------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class Measured:
-    """The result of ``hcal evaluate``: the metrics, and the rows for the diagrams before and after calibration."""
+    """The result of ``hcal evaluate``, with the rows for the diagrams before and after calibration."""
 
     data: DataFile
     calibrator: Any
     positive: int
+    survey: Survey
     result: Evaluation
-    raw: Any
-    probs: Any
-    changed: int
-    more: dict[str, Any]
-    sentences: list[str]
-    notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values for JSON."""
         import hcal
 
-        result, data = self.result, self.data
-        found: dict[str, Any] = {
-            "file": str(data.path), "part": data.part or None, "input": data.kind, "rows": result.n,
-            "classes": result.k, "class_names": data.classes, "metrics": result.values,
-            "accuracy": result.accuracy, "mean_confidence": result.mean_confidence,
-        }  # fmt: skip
+        result = self.result
+        content: dict[str, Any] = {
+            "file": str(self.data.path),
+            "part": self.data.part or None,
+            "input": self.data.kind,
+            "rows": result.n,
+            "classes": result.k,
+            "class_names": self.data.classes,
+            "metrics": result.values,
+            "accuracy": result.accuracy,
+            "mean_confidence": result.mean_confidence,
+            "how": result.how,
+            "sample_rows": result.sample_rows,
+        }
         if result.groups:
-            found["groups"] = [g.group_row() for g in result.groups]
+            content["groups"] = [group.group_row() for group in result.groups]
         if result.confidence is not None:
-            found |= {
-                "confidence": result.confidence,
-                "intervals": {n: result.interval(n) for n in result.results},
-            }
+            content["confidence"] = result.confidence
+            content["intervals"] = {name: result.interval(name) for name in result.results}
         if self.calibrator is not None:
-            before = {name: change.before for name, change in result.differences.items()}
-            found |= {
-                "method": self.calibrator.name,
-                "before": before,
-                "argmax_changed": self.changed,
-            }
+            content["method"] = self.calibrator.name
+            content["before"] = {name: diff.before for name, diff in result.differences.items()}
+            content["argmax_changed"] = result.changed
         if result.assessment is not None:
-            found["assessment"] = result.assessment.to_dict()
-        y = data.labels()
-        if result.k == 2 and len(y) == result.n and 0 < (y == self.positive).sum() < len(y):
-            found["clinical"] = hcal.clinical(self.probs, y, positive=self.positive).to_dict()
-        warnings = [*result.warnings, *self.notes]
-        return found | self.more | {"collapsed": result.collapsed, "warnings": warnings}
+            content["assessment"] = result.assessment.to_dict()
+        y = self.survey.rows.labels
+        if result.k == 2 and not self.survey.is_sample and 0 < (y == self.positive).sum() < len(y):
+            panel = hcal.clinical(self._final.probs, y, positive=self.positive)
+            content["clinical"] = panel.to_dict()
+        return content | {"collapsed": result.collapsed, "warnings": result.warnings}
 
     def show(self, *, draw: bool) -> None:
         """Print the metrics by level and the reliability diagram."""
+        out = console.out()
+        part = f", {self.data.part} part" if self.data.part else ""
+        out.print(f"[bold]{console.name(self.data.name)}[/]{part}, from {self.data.kind}")
+        out.print(self.result)
+        if self.calibrator is not None:
+            out.print(f"{self.result.changed:,} of {self.result.n:,} predicted classes changed")
+        if not draw:
+            return
+        if self.survey.after is None:
+            self._draw("", self.survey.before)
+            return
+        self._draw("before", self.survey.before)
+        self._draw("after", self.survey.after)
+
+    @property
+    def _final(self) -> Side:
+        return self.survey.before if self.survey.after is None else self.survey.after
+
+    def _draw(self, title: str, side: Side) -> None:
+        """Print a reliability diagram."""
         import hcal
 
-        out, data, result = console.out(), self.data, self.result
-        part = f", {data.part} part" if data.part else ""
-        out.print(f"[bold]{console.name(data.name)}[/]{part}, from {data.kind}")
-        out.print(result)
-        if self.calibrator is not None:
-            out.print(f"{self.changed:,} of {result.n:,} predicted classes changed")
-        console.show_lines("\n".join(self.sentences))
-        for note in self.notes:
-            console.say("warning", "yellow", note)
-        sides = (
-            {"": self.raw} if self.calibrator is None else {"before": self.raw, "after": self.probs}
+        rows = self.survey.rows
+        diagram = hcal.reliability(
+            side.probs, rows.labels, bins=10, positive=self.positive, classes=rows.names
         )
-        for title, probs in sides.items() if draw else ():
-            names = _text_names(data)
-            diagram = hcal.reliability(
-                probs, data.labels(), bins=10, positive=self.positive, classes=names
-            )
-            out.print(f"\n[bold]{title}[/]" if title else "")
-            console.show_lines(diagram)
+        console.out().print(f"\n[bold]{title}[/]" if title else "")
+        console.show_lines(diagram)
 
 
 @command("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json")
@@ -135,10 +130,7 @@ def evaluate(
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
     requirements.expect(model=model is not None)
-    calibrator, asked = (
-        options.load_model(model, multilabel=True),
-        {"metrics": names_of(metrics), "confidence": confidence},
-    )
+    calibrator = options.load_model(model, multilabel=True)
     if getattr(calibrator, "name", "") == "multilabel":
         requirements.refuse("a calibrator of several labels")
         data = files.read(calibrator)
@@ -151,64 +143,34 @@ def evaluate(
             {"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines))
         )
         return
-    found = _measure(files, blocks, calibrator, positive, asked, shown.silent)
-    facts = requirements.facts(found.result)
-    shown.show(lambda: found.to_dict() | facts, lambda: found.show(draw=diagram))
-    requirements.apply(found.result)
+    measured = _measure(files, blocks, calibrator, positive, names_of(metrics), confidence, shown)
+    facts = requirements.facts(measured.result)
+    shown.show(lambda: measured.to_dict() | facts, lambda: measured.show(draw=diagram))
+    requirements.apply(measured.result)
 
 
 def _measure(
-    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, quiet: bool
+    files: Files,
+    blocks: Blocks,
+    calibrator: Any,
+    positive: str | None,
+    metrics: list[str] | None,
+    confidence: float | None,
+    shown: Shown,
 ) -> Measured:
-    """Measure the probabilities of files, or a model's; a pass over blocks keeps a sample for the diagram."""
-    import numpy as np
+    """Measure the probabilities of files, or a model's."""
+    from hcal.evaluation.evaluator import chosen_metrics
+    from hcal.evaluation.measurement import Settings, evaluate_survey, survey_source
 
-    import hcal
-    from hcal import inputs, leakage
-    from hcal.evaluation.evaluator import overlap_note
-    from hcal.fit_record import predict_with_segments
-
-    if blocks.asked(files):
-        from hcal.evaluation.blocks import evaluate_batches
-
-        source = files.batches(blocks.batch_rows, calibrator)
-        number = options.class_number(positive, source.classes)
-        with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
-            done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
-        data = replace(
-            source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:])
+    with opened(files, blocks, calibrator, "measuring", quiet=shown.silent) as rows:
+        settings = Settings(
+            metrics=None if metrics is None else tuple(chosen_metrics(metrics)),
+            confidence=confidence,
+            positive=options.class_number(positive, rows.source.names),
         )
-        raw = _own_probs(data)
-        probs = raw
-        if calibrator is not None:
-            probs = np.asarray(predict_with_segments(calibrator, data.values, data.segments))
-        found = (
-            done.argmax_changed,
-            {"how": done.how, "sample_rows": len(done.sample)},
-            done.sentences,
-        )
-        return Measured(
-            data, calibrator, number, done.result, raw, probs, *found, overlap_note(done.overlap)
-        )
-    data = files.read(calibrator)
-    raw = probs = _own_probs(data)
-    y, number = data.labels(), options.class_number(positive, data.classes)
-    asked = asked | {
-        "sample_weight": data.weight,
-        "groups": data.groups,
-        "by": data.by or None,
-        "classes": _text_names(data),
-    }
-    with console.working(f"measuring {console.shape_of(data)}", quiet=quiet):
-        if calibrator is not None:
-            probs = predict_with_segments(calibrator, data.values, data.segments)
-            probs = inputs.check_probs(probs)[0]
-        result = hcal.evaluate(
-            probs, y, baseline=None if calibrator is None else raw, positive=number, **asked
-        )
-    changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-    notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
-    return Measured(data, calibrator, number, result, raw, probs, changed, {}, [], notes)
+        survey = survey_source(rows.source, settings, calibrator)
+        result = evaluate_survey(survey, settings)
+    return Measured(rows.data, calibrator, settings.positive, survey, result)
 
 
 # -- report, certify ----------------------------------------------------------------------
@@ -236,44 +198,24 @@ def report(
     shown: Shown,
 ) -> None:
     """Write one HTML page that says whether the probabilities can be trusted."""
-    from hcal.reporting import measure_blocks, measure_report, write_page
+    from hcal.reporting import measure_report, write_page
 
     options.check_output(output, *files.file, model, files.labels)
     requirements.expect(grade=True, model=model is not None or cross_fit)
     calibrator = options.load_model(model)
     costs = parse_cost(cost)
-    if blocks.asked(files):
-        source = files.batches(blocks.batch_rows, calibrator)
-        with blocks.working(f"measuring {source.name}", source.n_rows, quiet=shown.silent) as work:
-            content = measure_blocks(
-                source,
-                calibrator,
-                source=_source_of(source.first, files, model),
-                confidence=confidence,
-                positive=options.class_number(positive, source.classes),
-                threshold=tuple(threshold),
-                cost=costs,
-                cross_fit=cross_fit,
-                **work,
-            )
-    else:
-        data = files.read(calibrator)
-        with console.working(f"measuring {console.shape_of(data)}", quiet=shown.silent):
-            content = measure_report(
-                data.values,
-                data.labels(),
-                method if cross_fit else calibrator,
-                input=data.kind,
-                classes=_text_names(data),
-                source=_source_of(data, files, model),
-                confidence=confidence,
-                positive=options.class_number(positive, data.classes),
-                groups=data.groups,
-                by=data.by or None,
-                threshold=tuple(threshold),
-                cost=costs,
-                cross_fit=cross_fit,
-            )
+    with opened(files, blocks, calibrator, "measuring", quiet=shown.silent) as rows:
+        content = measure_report(
+            rows.source,
+            None,
+            method if cross_fit else calibrator,
+            source=_source_of(rows.data, files, model),
+            confidence=confidence,
+            positive=options.class_number(positive, rows.source.names),
+            threshold=tuple(threshold),
+            cost=costs,
+            cross_fit=cross_fit,
+        )
     verdict = write_page(output, content)
     for alarm in verdict.alarms:
         console.say("warning", "yellow", alarm)
@@ -349,38 +291,26 @@ def certify(
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
     import hcal
-    from hcal.certificates.certification import certify_batches
+    from hcal.certificates.assembly import Terms
+    from hcal.certificates.certification import certify_source
 
     requirements.expect()
     calibrator = options.load_model(model)
-    wanted: dict[str, Any] = {"confidence": confidence, "assume": assume}
-    if blocks.asked(files):
-        source = files.batches(blocks.batch_rows, calibrator)
-        wanted["positive"] = options.class_number(positive, source.classes)
-        with blocks.working(f"certifying {source.name}", source.n_rows, quiet=shown.silent) as told:
-            found = certify_batches(source, calibrator, **wanted, **told)
-    else:
-        data = files.read(calibrator)
-        if calibrator is None and data.made_by and not fresh:
+    terms = Terms(confidence, assume=assume)
+    with opened(files, blocks, calibrator, "certifying", quiet=shown.silent) as rows:
+        made_by = rows.data.made_by
+        if calibrator is None and made_by and not fresh:
             raise ValueError(
-                f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
+                f"{rows.data.name} was written by hcal apply with the model {made_by}: certify the scores with "
                 "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
             )
-        y = data.labels()
-        rows: list[Any] = [_own_probs(data), y]
-        wanted |= {
-            "positive": options.class_number(positive, data.classes),
-            "classes": _text_names(data),
-        }
-        if out_of_fold is not None:
-            wanted["out_of_fold"] = True
-            rows = [hcal.make_calibrator(out_of_fold, input=data.kind), data.values, y]
-        elif calibrator is not None:
-            wanted["baseline"] = rows[0]
-            rows = [calibrator, data.values, y]
-        with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
+        number = options.class_number(positive, rows.source.names)
+        if out_of_fold is None:
+            found = certify_source(rows.source, terms, number, calibrator=calibrator, gain=True)
+        else:
+            method = hcal.make_calibrator(out_of_fold, input=rows.source.kind)
             found = hcal.certify(
-                *rows, groups=data.groups, by=data.segments | data.by or None, **wanted
+                method, rows.source, out_of_fold=True, confidence=confidence, positive=number
             )
     facts = requirements.facts(found)
     shown.show(lambda: found.to_dict() | facts, lambda: console.show_lines(str(found)))

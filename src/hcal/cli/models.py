@@ -379,7 +379,10 @@ def _segments_in_words(fit: dict[str, Any]) -> str | None:
     return f"{len(names):,} by {fit.get('segment_title') or 'segment'}: {listing}"
 
 
-@command("hcal export model.hcal -o model.onnx", "hcal export model.hcal -o model.json")
+@command(
+    "hcal export model.hcal -o model.onnx",
+    "hcal export model.hcal -o model.sql --dialect duckdb --table scores --columns logit",
+)
 def export(
     *,
     model: ModelFile,
@@ -387,13 +390,21 @@ def export(
     width: Annotated[
         str | None, Option(help="the floats of an ONNX graph: float32 or float64")
     ] = None,
+    dialect: Annotated[str | None, Option(help="of SQL: duckdb, postgres or sqlite")] = None,
+    table: Annotated[str | None, Option(help="the table of scores that SQL reads")] = None,
+    columns: Annotated[
+        str | None, Option(help="the columns of scores that SQL reads, separated by commas")
+    ] = None,
     shown: Shown,
 ) -> None:
-    """Write a model for use without hcal: .onnx, or .json for any language."""
+    """Write a model for use without hcal: .onnx, .sql, .mjs, or .json for any language."""
     from hcal.integrations.export import export as write
 
     check_output(output, model)
-    write(load_model(model), output, **({} if width is None else {"width": width}))
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    options = {"width": width, "dialect": dialect, "table": table, "columns": names}
+    stated = {name: value for name, value in options.items() if value is not None}
+    write(load_model(model), output, **stated)
     shown.show(
         {"output": str(output)},
         lambda: console.out().print(f"wrote [bold]{console.name(output)}[/]"),

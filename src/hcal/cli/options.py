@@ -15,7 +15,7 @@ from hcal._version import __version__
 from hcal.cli import console
 
 if TYPE_CHECKING:
-    from hcal.io import Batches, DataFile, Request
+    from hcal.io import Batches, DataFile, Request, RowSource
 
 
 #: The peak memory of a command, as a multiple of the bytes of the scores that it reads.
@@ -161,6 +161,34 @@ class Blocks:
                 stack.enter_context(silent())
             advance = stack.enter_context(progress(console.name(text), total or 0))
             yield {"runner": runner, "advance": advance}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The rows of a command as a source, and the first of them (or all) as they were read."""
+
+    source: RowSource
+    data: DataFile
+
+
+@contextmanager
+def opened(
+    files: Files, blocks: Blocks, calibrator: Any, doing: str, *, quiet: bool
+) -> Iterator[Opened]:
+    """Open the rows of a command, block by block where that was asked for, and show the progress of the work."""
+    from hcal.io.blocks import rows_of
+    from hcal.io.sources import source_of_rows
+
+    if blocks.asked(files):
+        found = files.batches(blocks.batch_rows, calibrator)
+        found.check_labels()
+        with blocks.working(f"{doing} {found.name}", found.n_rows, quiet=quiet) as work:
+            yield Opened(found.as_source(**work), found.first)
+        return
+    data = files.read(calibrator)
+    data.labels()
+    with console.working(f"{doing} {console.shape_of(data)}", quiet=quiet):
+        yield Opened(source_of_rows(rows_of(data)), data)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from hcal.decisions.estimation import EstimatedMetric, LabelFreeEstimates, Segme
 from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, read_rule
 from hcal.decisions.threshold_curve import Counts, LeastCost, ThresholdCurve
 from hcal.decisions.thresholding import CostTable, Thresholds, thresholds
+from hcal.decisions.validation import ValidatedFigure, Validation, validate
 
 __all__ = [
     "AbstainRule",
@@ -20,9 +21,12 @@ __all__ = [
     "ThresholdCurve",
     "ThresholdRule",
     "Thresholds",
+    "ValidatedFigure",
+    "Validation",
     "abstain_below",
     "decide",
     "estimate",
     "read_rule",
     "thresholds",
+    "validate",
 ]

@@ -7,7 +7,7 @@ number of rows alone. ``hcal.evaluate`` prints the verdict and the report shows 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -167,27 +167,6 @@ def assess(
         grade=_grade(event.bound <= limit, share_proven, within, skill, (segments, classes)),
         segments=segments,
         classes=classes,
-    )
-
-
-def with_segments(assessment: Assessment, certificate: Certificate) -> Assessment:
-    """Return the assessment of a sample with the segments of a certificate of all rows."""
-    segments = segments_off(certificate)
-    if segments is None:
-        return assessment
-    share_proven = max(assessment.share_proven, segments.share_proven)
-    event = certificate.headline
-    limit = assessment.tolerance
-    within = _within(assessment.event, event, limit, share_proven, certificate.confidence)
-    proven = assessment.within.status == "proven" or event.bound <= limit
-    return replace(
-        assessment,
-        share_proven=share_proven,
-        within=within,
-        grade=_grade(
-            proven, share_proven, within, assessment.skill, (segments, assessment.classes)
-        ),
-        segments=segments,
     )
 
 

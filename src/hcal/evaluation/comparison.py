@@ -24,6 +24,7 @@ from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.evaluation.results_file import append_cell, read_cells
+from hcal.io.doors import NOTHING, RowInfo
 from hcal.io.files import checksum
 from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
@@ -49,37 +50,6 @@ RESAMPLES: Final = 200
 
 Method = str | Calibrator | tuple[str, Mapping[str, Any]]
 Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
-
-
-@dataclass(frozen=True, eq=False)
-class RowInfo:
-    """What belongs to rows beside scores and labels, as the caller gave it."""
-
-    weight: Any = None
-    groups: Any = None
-    by: Any = None
-    classes: Any = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was given."""
-        return all(value is None for value in (self.weight, self.groups, self.by, self.classes))
-
-    def rows(self, scores: Any, y: Any, input: inputs.InputKind, like: Rows | None = None) -> Rows:
-        """Return checked rows; columns that have names are put in the order of ``like`` by name."""
-        return Rows.of(
-            scores,
-            y,
-            input=input,
-            weight=self.weight,
-            groups=self.groups,
-            by=self.by,
-            classes=self.classes,
-            like=like,
-        )
-
-
-NOTHING: Final = RowInfo()
 
 
 @dataclass(frozen=True)

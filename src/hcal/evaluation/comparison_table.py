@@ -6,12 +6,14 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 from hcal.evaluation.assessment import collapse_reasons
+from hcal.evaluation.ranking import LEVEL, Ranking, fewest_tasks, holm, pairs_of_tasks
 from hcal.evaluation.result import Printed, number_text
 from hcal.extras import load_extra
 from hcal.metrics import get_metric
@@ -21,9 +23,6 @@ from hcal.text import spreadsheet_text
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
-
-#: Level of the intervals of differences. Methods with a corrected p-value of at least 1 − LEVEL tie with the best.
-LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The difference of a method to the best one in a metric, its interval, and the p-value of no difference."""
+    """The difference of a method to the best one in a metric.
+
+    Attributes
+    ----------
+    change : float
+    low, high : float
+        Its interval. Those of all pairs of methods hold together at 95 %; NaN where there is none.
+    p_value : float
+        Of no difference, with Holm's correction over all pairs of methods, because the same rows choose the best one.
+        NaN where there is no test.
+    """
 
     change: float
     low: float
     high: float
-    p_value: float  # Holm's correction over the methods of the table
+    p_value: float
 
 
 class Comparison(Printed):
@@ -115,21 +124,25 @@ class Comparison(Printed):
         """Average the cells of one method over the tasks; a method that failed on one of them has no mean."""
         if len(self.tasks) == 1:
             return cells[0]
-        failed = [c for c in cells if c.error]
+        failed = [cell for cell in cells if cell.error]
         row = Cell("all", cells[0].label, cells[0].name, n_classes=cells[0].n_classes)
         if failed:
-            told = f"{len(failed)} of {len(cells)} tasks failed, the first is {failed[0].task}"
-            return replace(row, error=f"{told}: {failed[0].error}")
-        names = [n for n in cells[0].scores if all(n in c.scores for c in cells)]
-        drawn = [n for n in cells[0].drawn if all(n in c.drawn for c in cells)]
+            count = f"{len(failed)} of {len(cells)} tasks failed, the first is {failed[0].task}"
+            return replace(row, error=f"{count}: {failed[0].error}")
+
+        shared = [name for name in cells[0].scores if all(name in cell.scores for cell in cells)]
+        messages: list[str] = []
+        reasons: list[str] = []
+        for cell in cells:
+            messages += [f"{cell.task}: {message}" for message in cell.warnings]
+            reasons += [f"{cell.task}: {reason}" for reason in cell.collapse]
         return replace(
             row,
-            scores={n: float(np.mean([c.scores[n] for c in cells])) for n in names},
-            drawn={n: _mean_drawn(np.asarray([c.drawn[n] for c in cells])) for n in drawn},
-            fit_s=sum(c.fit_s for c in cells),
-            predict_s=sum(c.predict_s for c in cells),
-            warnings=tuple(dict.fromkeys(f"{c.task}: {w}" for c in cells for w in c.warnings)),
-            collapse=tuple(f"{c.task}: {r}" for c in cells for r in c.collapse),
+            scores={name: float(np.mean([cell.scores[name] for cell in cells])) for name in shared},
+            fit_s=sum(cell.fit_s for cell in cells),
+            predict_s=sum(cell.predict_s for cell in cells),
+            warnings=tuple(dict.fromkeys(messages)),
+            collapse=tuple(reasons),
         )
 
     def __iter__(self) -> Iterator[Cell]:
@@ -175,43 +188,93 @@ class Comparison(Printed):
         return other
 
     def differences(self, metric: str) -> dict[str, PairedDifference]:
-        """Return the difference of every method to the best one in a metric, from a paired bootstrap.
+        """Return the difference of every method to the best one in a metric.
 
-        The interval is the difference ± z standard deviations of its replicates: the bias that a bootstrap
-        adds to a binned error does not cancel in percentiles. The test asks whether the difference is 0;
-        Holm's correction covers all methods of the table. Of several tasks, tasks are drawn as well as rows.
+        On one task, its test rows (or whole groups of them) are resampled, the same ones for every method. The interval
+        is the difference ± z standard deviations of its replicates: the bias that a bootstrap adds to a binned error
+        does not cancel in percentiles. Of several tasks nothing is resampled: the tasks are the units. The test is
+        Wilcoxon's signed-rank test, exact for few tasks, and the interval is Student's. From how many tasks on there is
+        a test at all depends on the number of methods: :func:`~hcal.evaluation.ranking.fewest_tasks`.
 
         Returns
         -------
         dict of PairedDifference
-            By label; empty if ``compare`` was called with ``resamples=0``.
+            By label; empty if ``compare`` was called with ``resamples=0`` for one task.
         """
+        if len(self.tasks) > 1:
+            return self._differences_over_tasks(metric)
         rows = {r.label: r for r in self.results if metric in r.drawn and not r.collapsed}
         if not rows:
             return {}
-        best = rows[self.best(metric)]
-        found: dict[str, tuple[float, float]] = {}
-        for label, r in rows.items():
-            spread = np.asarray(r.drawn[metric]) - np.asarray(best.drawn[metric])
-            found[label] = r.scores[metric] - best.scores[metric], float(spread.std(ddof=1))
-        p = {
-            label: float(2 * ndtr(-abs(c) / sd)) if sd else float(c == 0)
-            for label, (c, sd) in found.items()
-        }
-        del p[best.label]
-        corrected = holm(p) | {best.label: 1.0}
-        z = float(ndtri((1 + LEVEL) / 2))
-        return {
-            label: PairedDifference(change, change - z * sd, change + z * sd, corrected[label])
-            for label, (change, sd) in found.items()
-        }
+        best = self.best(metric)
+        drawn = {label: np.asarray(row.drawn[metric]) for label, row in rows.items()}
+        pairs: dict[tuple[str, str], float] = {}
+        for first, second in combinations(rows, 2):
+            change = rows[first].scores[metric] - rows[second].scores[metric]
+            spread = float((drawn[first] - drawn[second]).std(ddof=1))
+            pairs[first, second] = _normal_p_value(change, spread)
+        corrected = holm(pairs)
+        z = float(ndtri(1 - LEVEL / (2 * max(len(pairs), 1))))
+        differences = {}
+        for label, row in rows.items():
+            change = row.scores[metric] - rows[best].scores[metric]
+            margin = z * float((drawn[label] - drawn[best]).std(ddof=1))
+            p_value = _of_pair(corrected, label, best)
+            differences[label] = PairedDifference(change, change - margin, change + margin, p_value)
+        return differences
+
+    def _differences_over_tasks(self, metric: str) -> dict[str, PairedDifference]:
+        """Return the mean differences to the best method, with tests and intervals over tasks."""
+        losses = self._losses(metric)
+        if not losses:
+            return {}
+        best = self.best(metric)
+        corrected = pairs_of_tasks(losses)
+        n_pairs = max(len(corrected), 1)
+        n_tasks = len(self.tasks)
+        quantile = float(stdtrit(n_tasks - 1, 1 - LEVEL / (2 * n_pairs)))
+        sign = _sign(metric)
+        differences = {}
+        for label, values in losses.items():
+            changes = sign * (values - losses[best])
+            change = float(changes.mean())
+            margin = quantile * float(changes.std(ddof=1)) / np.sqrt(n_tasks)
+            p_value = _of_pair(corrected, label, best)
+            if not corrected:
+                margin = p_value = np.nan
+            differences[label] = PairedDifference(change, change - margin, change + margin, p_value)
+        return differences
+
+    def _losses(self, metric: str) -> dict[str, Float64]:
+        """Return one value of a metric a task for each method that has all, signed so that lower is better."""
+        sign = _sign(metric)
+        losses = {}
+        for row in self.results:
+            cells = [cell for cell in self.cells if cell.label == row.label]
+            if metric in row.scores and not row.collapsed:
+                losses[row.label] = sign * np.array([cell.scores[metric] for cell in cells])
+        return losses
+
+    def ranking(self, metric: str) -> Ranking:
+        """Return mean ranks over tasks and the critical-difference diagram (``.plot()``) of a metric.
+
+        Collapsed methods, and those that failed on a task, are left out.
+        """
+        losses = self._losses(metric)
+        if not losses:
+            raise ValueError(f"no method has a value of {metric!r}")
+        return Ranking.of(metric, losses)
 
     def ties(self, metric: str) -> set[str]:
-        """Return the best method in a metric and those that do not differ significantly from it."""
+        """Return the best method in a metric and those that do not differ significantly from it.
+
+        Where too few tasks allow no test, it is the best method alone.
+        """
         if not any(metric in r.scores and not r.collapsed for r in self.results):
             return set()
-        found = self.differences("nll" if metric == "phi" else metric)
-        return {label for label, d in found.items() if d.p_value >= 1 - LEVEL} | {self.best(metric)}
+        several = len(self.tasks) > 1
+        found = self.differences("nll" if metric == "phi" and not several else metric)
+        return {label for label, d in found.items() if d.p_value >= LEVEL} | {self.best(metric)}
 
     # -- for machines -----------------------------------------------------------------------------
 
@@ -244,39 +307,61 @@ class Comparison(Printed):
 
     # -- for people -------------------------------------------------------------------------------
 
-    def to_markdown(self) -> str:
-        """Return the table as Markdown."""
-        head, rows = self._text(lambda cell: f"**{cell}**")
+    def to_markdown(self, columns: Sequence[str] | None = None, digits: int | None = None) -> str:
+        """Return the table as Markdown; columns and digits as for :meth:`to_latex`."""
+        head, rows = self._text(_bold_markdown, columns, digits)
         lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
-    def to_latex(self) -> str:
-        """Return the table as LaTeX (booktabs); the best of each column and its ties in bold."""
-        head, rows = self._text(lambda cell: f"\\textbf{{{cell}}}")
-        first, *body = (
-            " & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows)
-        )
+    def to_latex(self, columns: Sequence[str] | None = None, digits: int | None = None) -> str:
+        """Return the table as LaTeX (booktabs); the best of each column and its ties in bold.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Metrics, "phi", "mean_confidence" and "fit_s", in the order to show; by default those of the table.
+        digits : int, optional
+            Digits after the point of every number.
+        """
+        head, rows = self._text(_bold_latex, columns, digits)
+        body = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows)]
         begin = f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"
-        lines = [begin, r"\toprule", first, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        return "\n".join(lines) + "\n"
+        middle = [r"\toprule", body[0], r"\midrule", *body[1:], r"\bottomrule"]
+        return "\n".join([begin, *middle, r"\end{tabular}"]) + "\n"
 
     def _columns(self) -> list[str]:
-        return list(dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence"]))
+        return list(
+            dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence", "fit_s"])
+        )
 
     def _width(self) -> int:
-        return 40 + 16 * len(self._columns())  # a table that wraps its numbers cannot be read
+        return 24 + 16 * len(self._columns())  # a table that wraps its numbers cannot be read
 
-    def _text(self, bold: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
+    def _text(
+        self,
+        bold: Callable[[str], str],
+        columns: Sequence[str] | None = None,
+        digits: int | None = None,
+    ) -> tuple[list[str], list[list[str]]]:
         """Return the head and the rows of the table as text, with ties emphasised."""
-        columns = {m: self.ties(m) if m != "mean_confidence" else set() for m in self._columns()}
-
-        def cells(r: Cell) -> list[str]:
-            texts = {m: number_text(r.scores.get(m)) or "–" for m in columns}
-            marked = [bold(text) if r.label in columns[m] else text for m, text in texts.items()]
-            return [r.label, *marked, "–" if r.fit_s != r.fit_s else f"{r.fit_s:.2f}"]
-
-        names = ("confidence" if m == "mean_confidence" else m for m in columns)
-        return ["method", *names, "fit s"], [cells(r) for r in self.results]
+        if isinstance(columns, str):
+            raise ValueError(f"columns is a list of names, got {columns!r}")
+        names = self._columns() if columns is None else list(columns)
+        known = {*self._columns(), *(name for row in self.results for name in row.scores)}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not a column; they are {', '.join(sorted(known))}")
+        if digits is not None and (not isinstance(digits, int) or not 0 <= digits <= 15):
+            raise ValueError(f"digits must be an integer from 0 to 15, got {digits!r}")
+        emphasised = {name: set() if name in _FACTS else self.ties(name) for name in names}
+        lines = []
+        for row in self.results:
+            cells = [row.label]
+            for name in names:
+                text = _number(row, name, digits)
+                cells.append(bold(text) if row.label in emphasised[name] else text)
+            lines.append(cells)
+        return ["method", *(_FACTS.get(name, name) for name in names)], lines
 
     @property
     def notes(self) -> list[str]:
@@ -288,12 +373,38 @@ class Comparison(Printed):
             found += [f"{r.label}: {message.removeprefix(f'{r.name}: ')}" for message in r.warnings]
         return found
 
+    def _explanations(self) -> list[str]:
+        """Return what the table's numbers and its bold print mean."""
+        lines = []
+        n_tasks = len(self.tasks)
+        compared = sum(1 for row in self.results if row.scores and not row.collapsed)
+        if n_tasks > 1:
+            lines.append(f"means over {n_tasks} tasks: {', '.join(self.tasks)}")
+        if 1 < n_tasks < fewest_tasks(compared):
+            lines.append(
+                f"bold: the best of a column. No test: {n_tasks} tasks cannot tell {compared} methods "
+                f"apart; from {fewest_tasks(compared)} tasks on they can"
+            )
+        elif n_tasks > 1:
+            lines.append(
+                "bold: the best of a column, and what a signed-rank test over tasks (Holm, 5 %) cannot "
+                "tell from it"
+            )
+        elif any(row.drawn for row in self.results):
+            lines.append(
+                "bold: the best of a column, and what a paired test on resampled rows (Holm, 5 %) cannot "
+                "tell from it"
+            )
+        if any("phi" in row.scores for row in self.results):
+            lines.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
+        return lines
+
     def __rich__(self) -> Group:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        head, rows = self._text(lambda cell: f"[bold]{cell}[/bold]")
+        head, rows = self._text(_bold_rich)
         table = Table(box=None, pad_edge=False, header_style="bold")
         for i, name in enumerate(
             head
@@ -302,33 +413,48 @@ class Comparison(Printed):
             table.add_column(name, justify="right" if i else "left", no_wrap=True, min_width=width)
         for label, *cells in rows:
             table.add_row(Text(label), *cells)
-        told = []
-        if len(self.tasks) > 1:
-            told.append(f"means over {len(self.tasks)} tasks: {', '.join(self.tasks)}")
-        if any(r.drawn for r in self.results):
-            told.append(
-                "bold: the best of a column, and what a paired test (Holm, 5 %) cannot tell from it"
-            )
-        if any("phi" in r.scores for r in self.results):
-            told.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
-        return Group(table, *(Text(line) for line in (*told, *self.notes)))
+        lines = self._explanations()
+        return Group(table, *(Text(line) for line in (*lines, *self.notes)))
 
 
-def _mean_drawn(values: Float64) -> list[float]:
-    """Average replicates (tasks, B) over resampled tasks, which are the same for every method."""
-    tasks = np.random.default_rng(0).integers(0, len(values), values.shape[::-1])
-    return [float(v) for v in np.take_along_axis(values.T, tasks, axis=1).mean(axis=1)]
+#: Columns that are no metric, and how a table calls them.
+_FACTS: Final = {"mean_confidence": "confidence", "fit_s": "fit s"}
 
 
-def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Return p-values corrected for their number by Holm's step-down rule.
+def _number(row: Cell, name: str, digits: int | None) -> str:
+    """Return a number of a row as text, "–" where there is none."""
+    value = row.fit_s if name == "fit_s" else row.scores.get(name)
+    if value is None or np.isnan(value):
+        return "–"
+    if digits is not None:
+        return f"{value:.{digits}f}"
+    return f"{value:.2f}" if name == "fit_s" else number_text(value)
 
-    >>> holm({"a": 0.01, "b": 0.03, "c": 0.04})
-    {'a': 0.03, 'b': 0.06, 'c': 0.06}
-    """
-    order = sorted(p, key=lambda label: p[label])
-    steps = np.arange(len(p), 0, -1) * np.array([p[label] for label in order])
-    return dict(zip(order, np.maximum.accumulate(np.minimum(steps, 1.0)).tolist(), strict=True))
+
+def _bold_markdown(text: str) -> str:
+    return f"**{text}**"
+
+
+def _bold_latex(text: str) -> str:
+    return f"\\textbf{{{text}}}"
+
+
+def _bold_rich(text: str) -> str:
+    return f"[bold]{text}[/bold]"
+
+
+def _normal_p_value(change: float, spread: float) -> float:
+    """Return the two-sided p-value of a change that is normal around 0; 1 for two copies of a method."""
+    if spread > 0:
+        return float(2 * ndtr(-abs(change) / spread))
+    return float(change == 0)
+
+
+def _of_pair(corrected: Mapping[tuple[str, str], float], label: str, best: str) -> float:
+    """Return the p-value of a method and the best one; 1 for the best one itself."""
+    if label == best:
+        return 1.0
+    return corrected.get((label, best), corrected.get((best, label), np.nan))
 
 
 def _sign(metric: str) -> int:

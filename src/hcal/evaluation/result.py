@@ -102,6 +102,11 @@ class Evaluation(Result):
         After ``evaluate(calibrator, scores, y)``: the evaluation before calibration.
     changed : int or None
         How many predicted classes the calibrator changed.
+    how : dict of str
+        Where the rows are not in memory, what each metric was computed from: ``"all rows"``,
+        ``"all rows, within …"`` or ``"sample"``. Empty where all of them are.
+    sample_rows : int or None
+        The size of that sample.
 
     Examples
     --------
@@ -132,6 +137,25 @@ class Evaluation(Result):
     clinical: Clinical | None = None
     before: Evaluation | None = None
     changed: int | None = None
+    how: dict[str, str] = field(default_factory=dict)
+    sample_rows: int | None = None
+
+    @property
+    def sampling(self) -> list[str]:
+        """Which numbers come from all rows, and which from how large a sample; empty where all rows are in memory."""
+        if self.sample_rows is None:
+            return []
+        sample = f"seeded sample of {self.sample_rows:,} of {self.n:,} rows"
+        names_by_words: dict[str, list[str]] = {}
+        for name, words in self.how.items():
+            names_by_words.setdefault(words, []).append(name)
+        sentences = [
+            f"{sample if words == 'sample' else words}: {', '.join(names)}"
+            for words, names in names_by_words.items()
+        ]
+        if self.confidence is not None:
+            sentences.append(f"intervals: of the {sample}, so wider than those of all rows")
+        return sentences
 
     @property
     def collapsed(self) -> bool:
@@ -218,6 +242,8 @@ class Evaluation(Result):
             "positive": self.positive,
             "groups": [group.group_row() for group in self.groups],
             "metrics": metrics,
+            "how": self.how,
+            "sample_rows": self.sample_rows,
         }
 
     # -- for people -------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_bl
 from hcal.io.records import is_answers
 from hcal.io.request import Part, Request
 from hcal.io.sources import RowSource
+from hcal.numerics import log_softmax_options
 from hcal.passes import Advance, Runner
 from hcal.rows import Rows, rows_from
 
@@ -45,14 +46,19 @@ def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
     if data.y is not None:
         with rows_from(start):
             labels = data.labels()
+    values = data.values
+    kind = data.kind
+    if data.questions:
+        values = log_softmax_options(np.asarray(values, dtype=np.float64))
+        kind = "log_probs"
     return Rows.of(
-        data.values,
+        values,
         labels,
-        input=data.kind,
+        input=kind,
         weight=data.weight,
         groups=data.groups,
-        # The segments of a calibrator, where it has any, are what a block is predicted with.
-        by=data.segments or data.by or None,
+        # A calibrator finds its segments among the columns by their names.
+        by=(data.segments | data.by) or None,
         ids=data.ids,
         classes=data.classes,
         start=start,

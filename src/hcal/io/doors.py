@@ -1,109 +1,173 @@
-"""Open what a public function was given as a source of rows: files by their names, or blocks of rows."""
+"""What was passed to a public function becomes a source of rows: arrays, files by their names, or blocks of rows."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 from hcal.fit_record import fitted_kind, fitted_names
+from hcal.frames import refuse_other_index
 from hcal.inputs import InputKind
 from hcal.io.blocks import batches, rows_of
 from hcal.io.reading import by_blocks, read
 from hcal.io.request import Part, Request
 from hcal.io.sources import RowSource, is_source, source_of_blocks, source_of_rows
+from hcal.row_segments import Segments
 from hcal.rows import Rows
 
 
-def open_source(
-    data: Any, calibrator: Any = None, request: Request | None = None, part: Part = "test"
+@dataclass(frozen=True, eq=False)
+class RowInfo:
+    """What belongs to rows beside scores and labels, as the caller gave it; with files, the names of columns."""
+
+    weight: Any = None
+    groups: Any = None
+    by: Any = None
+    classes: Any = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was given."""
+        return all(getattr(self, entry.name) is None for entry in fields(self))
+
+    def rows(self, scores: Any, y: Any, input: InputKind, like: Rows | None = None) -> Rows:
+        """Return checked rows; columns that have names are put in the order of ``like`` by name."""
+        return Rows.of_predictions(
+            scores,
+            y,
+            input=input,
+            weight=self.weight,
+            groups=self.groups,
+            by=self.by,
+            classes=self.classes,
+            like=like,
+        )
+
+    def request(self, input: InputKind | None = None) -> Request:
+        """Return how the columns of a file are called.
+
+        >>> RowInfo(groups="patient", by=["country", "site"]).request().by
+        'country,site'
+        """
+        return Request(
+            input=input,
+            groups=_column(self.groups, "groups"),
+            by=None if self.by is None else ",".join(_columns(self.by)),
+            weight=_column(self.weight, "sample_weight"),
+            classes=None if self.classes is None else tuple(map(str, self.classes)),
+        )
+
+
+NOTHING: Final = RowInfo()
+
+
+def source_of(
+    scores: Any,
+    y: Any,
+    info: RowInfo = NOTHING,
+    *,
+    input: InputKind,
+    calibrator: Any = None,
+    part: Part = "test",
 ) -> RowSource:
-    """Return rows with their labels as a source.
+    """Return rows with their labels as a source; with a calibrator, as it was fitted.
 
     Parameters
     ----------
-    data : RowSource, Rows, path-like, sequence of them, or iterable of Rows
-        What :func:`hcal.io.sources.is_source` recognises. One file is read as a whole, a folder, a pattern or several
-        files by blocks.
-    calibrator : Calibrator, optional
-        Whose columns, kind of scores and classes a file has.
-    request : Request, optional
-        The columns of files; the calibrator's own request fills in what it leaves open.
+    scores, y : as a public function takes them
+        Arrays; or, with ``y=None``, what :func:`hcal.io.sources.is_source` recognises. One file is read as a whole; a
+        folder, a pattern or several files are read by blocks.
+    info : RowInfo
+    input : {"logits", "probs", "log_probs"}
+        What arrays hold; a file says itself what it holds, or as which kind it was fitted.
     part : {"cal", "test"}
         Of a task file.
 
     Examples
     --------
-    >>> open_source(Rows.of([[0.2, 0.8]], [1], input="probs").blocks(1)).n_classes
+    >>> source_of([[0.2, 0.8]], [1], input="probs").n_classes
     2
     """
-    asked = request or Request()
-    if not is_files(data):
-        if isinstance(data, RowSource):
-            return data
-        if isinstance(data, Rows):
-            return source_of_rows(data)
-        if hasattr(data, "as_source"):
-            source: RowSource = data.as_source()
-            return source
-        return source_of_blocks(data)
-    if calibrator is not None:
-        record = getattr(calibrator, "fit_", None)
-        remembered = {} if record is None else record.request
-        asked = asked.for_model({"input": fitted_kind(calibrator), **remembered})
-    order = fitted_names(calibrator)
-    if by_blocks(data):
-        return batches(data, asked, part=part, order=order).as_source()
-    return source_of_rows(rows_of(read(data, asked, part=part, order=order)))
-
-
-def rows_to_fit(data: Any, input: InputKind, **columns: Any) -> Rows:
-    """Return the rows of a source to fit on: all of them, or a random sample.
-
-    ``columns`` are names of columns of files, as for :func:`columns_request`.
-    """
-    if not is_source(data):
+    if hasattr(scores, "__dask_graph__"):
+        return _dask_source(scores, y, info, fitted_kind(calibrator) if calibrator else input)
+    if y is None and is_source(scores):
+        return _opened(scores, info, calibrator, part)
+    if y is None:
         raise ValueError("y is missing: pass one label a row")
-    request = Request()
-    if is_files(data):
-        request = columns_request(input=input, **columns)
-    elif any(value is not None for value in columns.values()):
-        raise ValueError(
-            "rows that come in blocks bring their weights, groups, segments and names of classes: pass them to Rows.of"
-        )
-    rows = open_source(data, request=request, part="cal").sample()
+    if calibrator is None:
+        return source_of_rows(info.rows(scores, y, input))
+    rows: Rows = calibrator.rows_like(
+        scores, y, weight=info.weight, groups=info.groups, classes=info.classes
+    )
+    if info.by is not None:
+        refuse_other_index(scores, {"by": info.by})
+        # More columns than those of the calibrator's segments may be listed.
+        rows = replace(rows, by=Segments.of(info.by, len(rows)))
+    return source_of_rows(rows)
+
+
+def rows_to_fit(scores: Any, y: Any, info: RowInfo, input: InputKind) -> Rows:
+    """Return the rows of files, blocks or Dask collections to fit on: all of them, or a random sample."""
+    source = source_of(scores, y, info, input=input, part="cal")
+    if source.kind != input:
+        raise ValueError(f"the rows hold {source.kind}, but the calibrator takes input={input!r}")
+    rows = source.sample()
     if rows.y is None:
         raise ValueError("the rows have no labels")
     return rows
 
 
-def is_files(data: Any) -> bool:
+def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
+    """Return files, or blocks of rows, as a source."""
+    if not _is_files(data) and not info.empty:
+        raise ValueError(
+            "rows that come in blocks bring their weights, groups, segments and names of classes: pass them to "
+            "Rows.of, or to batches as the names of columns"
+        )
+    if isinstance(data, RowSource):
+        return data
+    if isinstance(data, Rows):
+        return source_of_rows(data)
+    if hasattr(data, "as_source"):
+        source: RowSource = data.as_source()
+        return source
+    if not _is_files(data):
+        return source_of_blocks(data)
+    request = info.request()
+    if calibrator is not None:
+        record = getattr(calibrator, "fit_", None)
+        remembered = {} if record is None else record.request
+        request = request.for_model({"input": fitted_kind(calibrator), **remembered})
+    order = fitted_names(calibrator)
+    if by_blocks(data):
+        return batches(data, request, part=part, order=order).as_source()
+    return source_of_rows(rows_of(read(data, request, part=part, order=order)))
+
+
+def _dask_source(scores: Any, y: Any, info: RowInfo, input: InputKind) -> RowSource:
+    """Return Dask collections as a source."""
+    # Only who passes Dask collections has Dask.
+    from hcal.integrations.dask import rows
+
+    source: RowSource = rows(
+        scores,
+        y,
+        input=input,
+        sample_weight=info.weight,
+        groups=info.groups,
+        by=info.by,
+        classes=info.classes,
+    )
+    return source
+
+
+def _is_files(data: Any) -> bool:
     """Whether data are names of files, folders or patterns."""
     if isinstance(data, list | tuple):
         return all(isinstance(entry, str | os.PathLike) for entry in data)
     return isinstance(data, str | os.PathLike)
-
-
-def columns_request(
-    *,
-    input: Any = None,
-    groups: Any = None,
-    by: Any = None,
-    weight: Any = None,
-    classes: Any = None,
-) -> Request:
-    """Return how the columns of a file are called; with files, ``groups``, ``by`` and weights are names of columns.
-
-    >>> columns_request(groups="patient", by=["country", "site"]).by
-    'country,site'
-    """
-    return Request(
-        input=input,
-        groups=_column(groups, "groups"),
-        by=None if by is None else ",".join(_columns(by)),
-        weight=_column(weight, "sample_weight"),
-        classes=None if classes is None else tuple(str(name) for name in classes),
-    )
 
 
 def _column(name: Any, what: str) -> str | None:

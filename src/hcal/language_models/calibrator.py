@@ -28,6 +28,7 @@ from hcal.methods.registry import make_calibrator
 from hcal.methods.ts import Temperature, TemperatureScaling
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
+from hcal.rows import Rows
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
 #: The calibrator of all questions whose number of options has no calibrator of its own.
@@ -168,6 +169,20 @@ class MultipleChoiceCalibrator(Estimator):
         used = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
         width = max(used, self.n_classes_) if hasattr(self, "members_") else used
         return np.pad(rows[:, :used], ((0, 0), (0, width - used)))
+
+    def rows_like(self, scores: Any, y: Any = None, **others: Any) -> Rows:
+        """Return checked questions: the log-probabilities of their options, −inf where there is no option.
+
+        ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
+        """
+        if isinstance(scores, Rows):
+            return replace(scores, scores=log_softmax_options(scores.x), kind="log_probs")
+        known, _ = _pad(scores, None)
+        return Rows.of(log_softmax_options(known), y, input="log_probs", **others)
+
+    def probs_of(self, rows: Rows) -> Float64:
+        """Return the calibrated probabilities (N, K) of checked questions."""
+        return np.asarray(self.predict_proba(rows.scores))
 
     def predict_proba(self, scores: Any, mask: Any = None) -> Any:
         """Return calibrated probabilities of the options.

@@ -386,8 +386,8 @@ class Calibrator(TakesScores, ABC):
         self, scores: Any, y: Any, sample_weight: Any, groups: Any, classes: Any
     ) -> Rows:
         """Return the checked rows of a fit, without those of weight 0."""
-        if y is None and not isinstance(scores, Rows):
-            scores = self._sampled(scores, weight=sample_weight, groups=groups, classes=classes)
+        if is_no_array(scores, y):
+            scores = self._sampled(scores, y, sample_weight, groups, classes)
         if isinstance(scores, Rows):
             rows = scores
             if rows.kind != self.input:
@@ -404,12 +404,14 @@ class Calibrator(TakesScores, ABC):
                 rows = rows[rows.weight > 0]
         return rows
 
-    def _sampled(self, source: Any, **columns: Any) -> Rows:
-        """Return the rows to fit on from files, or from blocks of rows; ``columns`` are names of columns of files."""
+    def _sampled(
+        self, source: Any, y: Any, weight: Any, groups: Any, classes: Any, by: Any = None
+    ) -> Rows:
+        """Return the rows to fit on from files, from blocks of rows or from Dask collections."""
         # A fit of arrays needs none of what reads files.
-        from hcal.io.doors import rows_to_fit
+        from hcal.io.doors import RowInfo, rows_to_fit
 
-        return rows_to_fit(source, self.input, **columns)
+        return rows_to_fit(source, y, RowInfo(weight, groups, by, classes), self.input)
 
     def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:
@@ -561,3 +563,8 @@ def as_copies(rows: Rows) -> Rows:
 def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:
     unit = float(np.abs(sums).max()) * 2.0**-30 or 1.0
     return np.rint(sums / unit)
+
+
+def is_no_array(scores: Any, y: Any) -> bool:
+    """Whether rows come from files, in blocks or from Dask, or have no labels."""
+    return (y is None and not isinstance(scores, Rows)) or hasattr(scores, "__dask_graph__")

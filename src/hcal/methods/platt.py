@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.maps.base import array, map_type
-from hcal.methods._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
+from hcal.methods._log_odds import OddsMap as OddsMap
+from hcal.methods._log_odds import fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import parameters
 from hcal.numerics import Float64

@@ -319,6 +319,21 @@ def area(rows: Outcome) -> Estimate:
     return Estimate(value, low, high)
 
 
+def concordance(risk: Vector, event: Any) -> float:
+    """Return the area under the ROC curve alone; NaN where all rows have the same outcome.
+
+    >>> concordance(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
+    0.875
+    """
+    happened = np.asarray(event, dtype=bool)
+    n_yes = int(happened.sum())
+    n_no = len(happened) - n_yes
+    if not n_yes or not n_no:
+        return float("nan")
+    ranks = midranks(risk)[happened].sum()
+    return float((ranks - n_yes * (n_yes + 1) / 2) / (n_yes * n_no))
+
+
 def midranks(x: Vector) -> Vector:
     """Return ranks from 1, ties with their mean rank.
 

@@ -8,24 +8,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from hcal import leakage
+from hcal.certificates.survey import Side, Survey
 from hcal.class_names import positive_number
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
-from hcal.evaluation.evaluator import (
-    Settings,
-    evaluate_rows,
-    overlap_note,
-    probs_of_calibrator,
-    rows_of_calibrator,
-)
+from hcal.evaluation.evaluator import in_memory
+from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.inputs import InputKind, check_confidence
+from hcal.io.doors import RowInfo, source_of
 from hcal.methods import Calibrator
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.rows import Rows
+from hcal.rows import ClassNames, Rows
 
 #: The headline metrics; only they have intervals, which take most of the time.
 HEADLINE: Final = ("ece_ew", "nll", "brier", "accuracy")
@@ -230,44 +226,78 @@ def measure_report(
     array([1, 1])
     """
     kind: Any = input or getattr(calibrator, "input", "logits")
-    crossed = None
-    fitted: Any = calibrator
+    info = RowInfo(None, groups, by, classes)
     if cross_fit:
+        rows = in_memory(source_of(scores, y, info, input=kind), "cross-fitting")
         method: Any = calibrator or "pool"
-        crossed = crossfit.cross_fit(method, scores, y, groups=groups, classes=classes, input=kind)
-        fitted = crossed.calibrator
-    elif isinstance(calibrator, str):
+        crossed = crossfit.cross_fit(
+            method,
+            rows.scores,
+            rows.labels,
+            groups=rows.groups,
+            classes=rows.names,
+            input=rows.kind,
+        )
+        rows = crossed.calibrator.rows_like(rows)
+        content = _measured(
+            _crossed_survey(rows, np.asarray(crossed.probs)),
+            _options(rows.names, rows.n_classes, confidence, positive, threshold, cost),
+        )
+        return replace(
+            content,
+            source=source or Source(kind=rows.kind),
+            calibrator=crossed.calibrator,
+            crossed=crossed,
+        )
+    if isinstance(calibrator, str):
         raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
-    if fitted is None:
-        rows = Rows.of_predictions(scores, y, input=kind, groups=groups, by=by, classes=classes)
-    else:
-        if crossed is None:
-            refuse_other_kind_of(fitted, input)
-        others = {"groups": groups, "by": by, "classes": classes}
-        rows = rows_of_calibrator(fitted, scores, y, **others)
-    options = ReportOptions(
+    if calibrator is not None:
+        refuse_other_kind_of(calibrator, input)
+    data = source_of(scores, y, info, input=kind, calibrator=calibrator)
+    options = _options(data.names, data.n_classes, confidence, positive, threshold, cost)
+    survey = survey_source(data, _headline_settings(options), calibrator=calibrator)
+    content = _measured(survey, options)
+    overlap = survey.overlap
+    return replace(
+        content,
+        source=source or Source(kind=data.kind),
+        calibrator=calibrator,
+        seen=overlap is not None and overlap.refused,
+        shift=0.0 if calibrator is None else frequency_shift(calibrator.fit_, survey.rows),
+    )
+
+
+def _options(
+    names: ClassNames | None,
+    n_classes: int,
+    confidence: float,
+    positive: Any,
+    threshold: float | Sequence[float],
+    cost: Mapping[str, float] | None,
+) -> ReportOptions:
+    """Return what the reader asked for, checked."""
+    return ReportOptions(
         confidence=check_confidence(confidence),
-        positive=positive_number(positive, rows.names, rows.n_classes),
+        positive=positive_number(positive, names, n_classes),
         threshold=tuple(np.atleast_1d(threshold).tolist()),
         cost=_checked_cost(cost),
     )
-    probs = None
-    overlap = None
-    if crossed is not None:
-        probs = np.asarray(crossed.probs)
-    elif fitted is not None:
-        probs = probs_of_calibrator(fitted, rows, scores)
-        overlap = leakage.fit_overlap(fitted, scores)
-    content = _measured(rows, probs, options)
-    return replace(
-        content,
-        source=source or Source(kind=kind),
-        calibrator=fitted,
-        crossed=crossed,
-        seen=overlap is not None and overlap.refused,
-        shift=0.0 if fitted is None or crossed else frequency_shift(fitted.fit_, rows),
-        notes=(*overlap_note(overlap), *content.notes),
+
+
+def _headline_settings(options: ReportOptions) -> Settings:
+    return Settings(
+        metrics=HEADLINE,
+        confidence=options.confidence,
+        resamples=RESAMPLES,
+        positive=options.positive,
     )
+
+
+def _crossed_survey(rows: Rows, probs: FloatArray) -> Survey:
+    """Return the survey of rows that were predicted by fits without them."""
+    raw = rows.probs()
+    changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
+    return Survey(rows, len(rows), Side(raw, None), Side(probs, None), changed=changed)
 
 
 def _checked_cost(cost: Mapping[str, float] | None) -> Mapping[str, float]:
@@ -278,29 +308,23 @@ def _checked_cost(cost: Mapping[str, float] | None) -> Mapping[str, float]:
     return cost or {}
 
 
-def _measured(rows: Rows, probs: FloatArray | None, options: ReportOptions) -> Content:
-    """Measure probabilities before calibration, and after it (None without a calibrator)."""
-    raw = rows.probs()
-    settings = Settings(
-        metrics=HEADLINE,
-        confidence=options.confidence,
-        resamples=RESAMPLES,
-        positive=options.positive,
-    )
-    if probs is None:
-        headlines = [evaluate_rows(rows, raw, settings)]
-    else:
-        # Segments and proofs are about what is used: the probabilities after calibration.
-        before = evaluate_rows(replace(rows, by=None), raw, replace(settings, test=False))
-        headlines = [before, evaluate_rows(rows, probs, settings, baseline=raw)]
-    chosen, notes = _chosen_metrics(raw.size)
+def _measured(survey: Survey, options: ReportOptions) -> Content:
+    """Measure probabilities before calibration, and after it where there is a calibrator."""
+    rows = survey.rows
+    headline = evaluate_survey(survey, _headline_settings(options))
+    headlines = [headline] if headline.before is None else [headline.before, headline]
+    chosen, notes = _chosen_metrics(survey.before.probs.size)
+    if survey.is_sample:
+        notes.append(
+            f"everything but the headline numbers comes from a seeded sample of {len(rows):,} of "
+            f"{survey.n_rows:,} rows"
+        )
     sides = [
-        _side(rows, side, headline, chosen, options)
-        for side, headline in zip((raw, probs), headlines, strict=False)
+        _side(rows, side.probs, evaluation, chosen, options)
+        for side, evaluation in zip((survey.before, survey.after), headlines, strict=False)
         if side is not None
     ]
     names = rows.names or tuple(f"class {k}" for k in range(rows.n_classes))
-    changed = 0 if probs is None else int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     return Content(
         source=Source(),
         rows=rows,
@@ -308,9 +332,9 @@ def _measured(rows: Rows, probs: FloatArray | None, options: ReportOptions) -> C
         before=sides[0],
         after=sides[1] if len(sides) > 1 else None,
         calibrator=None,
-        notes=(*notes, *headlines[-1].notes),
+        notes=(*notes, *headline.notes),
         options=options,
-        changed=changed,
+        changed=survey.changed,
     )
 
 
@@ -378,80 +402,3 @@ def _chance_distances(fitted: Float64, observed: Float64, sizes: tuple[float, fl
         for size in sizes
     )
     return np.asarray(np.abs(first - second).sum(axis=1) / 2)
-
-
-# -- files in blocks --------------------------------------------------------------------------------
-
-
-def measure_blocks(
-    blocks: Any,
-    calibrator: Calibrator | str | None = None,
-    *,
-    runner: Any = None,
-    advance: Any = None,
-    **options: Any,
-) -> Content:
-    """Measure files block by block: the headline metrics of all rows, everything else on a random sample.
-
-    Parameters
-    ----------
-    blocks : hcal.io.Batches
-    runner, advance
-        As for :func:`hcal.evaluation.blocks.evaluate_batches`.
-    calibrator, **options
-        As for :func:`measure_report`.
-    """
-    from hcal.evaluation.blocks import evaluate_batches
-
-    if options.pop("cross_fit", False) or isinstance(calibrator, str):
-        raise ValueError(
-            "cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)"
-        )
-    all_rows = evaluate_batches(
-        blocks,
-        calibrator,
-        list(HEADLINE),
-        options.get("confidence", 0.95),
-        positive=options.get("positive", 1),
-        runner=runner,
-        advance=advance,
-    )
-    sample = all_rows.sample
-    options.setdefault("source", Source(str(blocks.name), blocks.part, blocks.kind))
-    if options.get("classes") is None:
-        options["classes"] = None if blocks.classes is None else [str(n) for n in blocks.classes]
-    content = measure_report(
-        sample.scores,
-        sample.y,
-        calibrator,
-        input=blocks.kind,
-        groups=sample.groups,
-        by=sample.by,
-        **options,
-    )
-    if all_rows.result.n == len(sample):
-        return content
-    return _with_all_rows(content, all_rows)
-
-
-def _with_all_rows(content: Content, all_rows: Any) -> Content:
-    """Return the content of a sample with the numbers of all rows, where there are any."""
-    note = f"everything but the headline numbers comes from a {all_rows.sampled}"
-    overlap = all_rows.overlap
-    before = all_rows.result if all_rows.before is None else all_rows.before
-    after = content.after
-    if after is not None:
-        after = _with_headline(after, all_rows.result)
-    return replace(
-        content,
-        before=_with_headline(content.before, before),
-        after=after,
-        changed=all_rows.argmax_changed,
-        seen=content.seen or (overlap is not None and overlap.refused),
-        notes=(*content.notes, note),
-    )
-
-
-def _with_headline(side: ReportSide, headline: Evaluation) -> ReportSide:
-    results = side.evaluation.results | headline.results
-    return replace(side, evaluation=replace(headline, results=results, notes=side.evaluation.notes))

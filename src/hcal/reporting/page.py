@@ -15,14 +15,12 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
-from hcal.class_names import check_classes, positive_number
-from hcal.fit_record import fitted_names
-from hcal.io import Request, atomic_path, batches
+from hcal.io import atomic_path
 from hcal.methods import Calibrator
 from hcal.renamed import renamed
 from hcal.reporting import sentences, tables
 from hcal.reporting.charts import tick
-from hcal.reporting.content import VIEWS, Content, measure_blocks, measure_report
+from hcal.reporting.content import VIEWS, Content, measure_report
 from hcal.reporting.verdict import ReportVerdict, verdict_of
 from hcal.reporting.what_if import what_if
 from hcal.text import without_controls
@@ -31,7 +29,7 @@ from hcal.text import without_controls
 _FILES = ("page.html", "style.css", "script.js")
 
 
-@renamed(ci="confidence")
+@renamed(ci="confidence", batch_rows="scores=hcal.io.batches(files, rows=…)")
 def report(
     calibrator: Calibrator | str | None,
     scores: Any,
@@ -47,7 +45,6 @@ def report(
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
     cross_fit: bool = False,
-    batch_rows: int | None = None,
 ) -> ReportVerdict:
     """Write one self-contained HTML page that shows whether the probabilities can be trusted.
 
@@ -57,8 +54,9 @@ def report(
         Fitted: the page shows before and after. None: the scores as they are. With ``cross_fit`` the method
         to fit, by name or unfitted.
     scores : array-like of shape (N, K), or (N,) for a binary score
-        What the model said about rows that the calibrator has not seen. With ``batch_rows``: a file, a
-        folder or a pattern of files, which hold the labels too (``y=None``).
+        What the model said about rows that the calibrator has not seen. Or, with ``y=None``, files or blocks of rows
+        as :func:`hcal.evaluate` takes them: the headline numbers are of all rows, the rest of a sample if they do not
+        fit into memory.
     y : array-like of shape (N,)
     path : path-like
         Written atomically.
@@ -71,7 +69,7 @@ def report(
         a table lists them all, the worst first.
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other (a patient, a user): intervals and proofs count whole groups, of
-        which a proof needs at least 20. With ``batch_rows``, ``by`` and ``groups`` are names of columns.
+        which a proof needs at least 20. With files, ``by`` and ``groups`` are names of columns.
     positive : int or str, optional
         The positive class of two, by its number or name; the second by default. If the names are integers, it is
         a name.
@@ -83,8 +81,6 @@ def report(
         ``{"fn": 10, "fp": 1}``: what a missed positive and a false alarm cost.
     cross_fit : bool
         Predict every row by a fit without it: for data too small to split.
-    batch_rows : int, optional
-        Read files in blocks of so many rows; numbers are of all rows, pictures of a sample.
 
     Returns
     -------
@@ -100,28 +96,12 @@ def report(
     >>> path.exists(), bool(verdict.headline)
     (True, True)
     """
-    names = fitted_names(calibrator)
-    if classes is not None:
-        names = check_classes(classes, len(classes))
-    if batch_rows is not None:
-        request = Request(by=by, groups=groups)
-        content = measure_blocks(
-            batches(scores, request, rows=batch_rows),
-            calibrator,
-            classes=None if names is None else [str(name) for name in names],
-            confidence=confidence,
-            positive=positive_number(positive, names, 2),
-            threshold=threshold,
-            cost=cost,
-            cross_fit=cross_fit,
-        )
-        return write_page(path, content)
     content = measure_report(
         scores,
         y,
         calibrator,
         input=input,
-        classes=names,
+        classes=classes,
         confidence=confidence,
         positive=positive,
         groups=groups,

@@ -15,7 +15,7 @@ from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
-from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
 from hcal.methods.folds import split
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
@@ -108,9 +108,8 @@ class SegmentedCalibrator(Calibrator):
         by : array-like of shape (N,), frame, or dict of columns
             The segment of each row; a row without one is refused.
         """
-        if y is None and not isinstance(scores, Rows):
-            columns = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
-            rows = self._sampled(scores, **columns)
+        if is_no_array(scores, y):
+            rows = self._sampled(scores, y, sample_weight, groups, classes, by)
         elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
@@ -255,13 +254,14 @@ class SegmentedCalibrator(Calibrator):
             raise ValueError(
                 f"the calibrator has segments: pass the {self.fit_.segment_title} of each row (by=)"
             )
-        self._check_title(rows.by.title)
+        segments = rows.by.of_columns(fitted_segments(self))
+        self._check_title(segments.title)
         place = {name: number for number, name in enumerate(self.segments_)}
-        known = np.array([place.get(name, UNKNOWN) for name in rows.by.names], dtype=np.int64)
-        codes = known[rows.by.codes]
+        known = np.array([place.get(name, UNKNOWN) for name in segments.names], dtype=np.int64)
+        codes = known[segments.codes]
         unknown = codes == UNKNOWN
         if unknown.any():
-            names = [rows.by.names[code] for code in np.unique(rows.by.codes[unknown])]
+            names = [segments.names[code] for code in np.unique(segments.codes[unknown])]
             warnings.warn(
                 self._unknown_sentence(int(unknown.sum()), len(codes), names),
                 UnknownSegmentWarning,

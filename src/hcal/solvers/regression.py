@@ -190,7 +190,8 @@ class _Softmax:
         gradient, hessian = self.derivatives(theta)
         free = (theta > lowest) | (gradient < 0)
         step = np.zeros_like(theta)
-        step[free] = solve_curved(hessian[np.ix_(free, free)], gradient[free])
+        if free.any():
+            step[free] = solve_curved(hessian[np.ix_(free, free)], gradient[free])
         return gradient, step
 
     def derivatives(self, theta: Float64) -> tuple[Float64, Float64]:
