@@ -85,7 +85,7 @@ def one_launch(n: int, k: int) -> None:
             formula_softmaxes=device_seconds(lambda: head.float32(x)) / softmax,
             module_one_row_us=seconds(lambda: head(one), 200) * 1e6,
             predict_proba_one_row_us=seconds(lambda: cal.predict_proba(one), 200) * 1e6,
-            difference_to_formula=float((head(x) - head.float64(x.double())).abs().max()),
+            difference_to_formula=f"{float((head(x) - head.float64(x.double())).abs().max()):.1e}",
             argmax_changed=int((head(x).argmax(1) != x.argmax(1)).sum()),
         )
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from hcal.pool.map import BENDS, FLOOR, Curve, PoolMap
 
-#: Scores of a tile: the rows that one program computes at once.
-_TILE = 512
+#: A program computes so many scores, or one row. Few scores a thread hide the latency of sums over a row.
+_TILE = 64
 #: Places in the array of constants.
 _BETA = tl.constexpr(0)
 _SHARPNESS = tl.constexpr(1)
@@ -71,8 +71,8 @@ class PoolKernel(nn.Module):
 
 
 def _warps(size: int) -> int:
-    """Return the warps of a program: eight to sixteen scores a thread."""
-    return int(min(max(size // 512, 1), 16))
+    """Return the warps of a program: at most eight scores a thread."""
+    return int(min(max(size // 256, 1), 16))
 
 
 def _float32(values: np.ndarray) -> Tensor:
@@ -202,7 +202,7 @@ def _predict(
     if MATRIX > 0:
         line = matrix + column * (MATRIX + 1)
         pooled += tl.load(line + MATRIX, mask=column < MATRIX, other=0.0)[None, :]
-        for j in range(MATRIX):
+        for j in tl.static_range(MATRIX):
             of_class = tl.sum(tl.where((column == j)[None, :], capped, 0.0), axis=1)
             coefficient = tl.load(line + j, mask=column < MATRIX, other=0.0)
             pooled -= of_class[:, None] * coefficient[None, :]
