@@ -60,6 +60,7 @@ def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
         # The segments of a calibrator, where it has any, are what a block is predicted with.
         by=data.segments or data.by or None,
         ids=data.ids,
+        time=data.time,
         classes=data.classes,
         start=start,
         whole=whole,
