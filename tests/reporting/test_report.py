@@ -379,6 +379,18 @@ def test_few_rows_still_make_a_page() -> None:
     assert "</html>" in build_report(np.eye(3)[[0, 1, 2] * 5] * 1e4, [0, 1, 2] * 5, calibrator)
 
 
+@pytest.mark.slow
+def test_a_page_on_two_hundred_thousand_rows_is_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    score = rng.normal(-4, 1.8, 200_000)
+    y = (rng.random(200_000) < 1 / (1 + np.exp(-score))).astype(int)
+    calibrator = hcal.make_calibrator("platt").fit(1.5 * score[:20_000], y[:20_000])
+    segment = rng.integers(0, 300, 200_000)
+    options = {"by": segment, "cost": {"fn": 10, "fp": 1}}
+    hcal.report(calibrator, 1.5 * score, y, tmp_path / "r.html", **options)
+    assert (tmp_path / "r.html").stat().st_size < 1_000_000
+
+
 # -- the command ------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: headless Chromium, driven by selenium. ``make test-browser`` installs it."""
+"""The report in a real browser: headless Chromium, driven by selenium. ``make browser`` installs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRIVER = shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make test-browser"
+        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make browser"
     ),
 ]
 
@@ -51,14 +51,23 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     y = rng.integers(0, 40, 1500)
     logits = 2.5 * (rng.normal(size=(1500, 40)) + 2.5 * np.eye(40)[y])
     folder = tmp_path_factory.mktemp("report")
-    found = {name: folder / f"{name}.html" for name in ("many", "two", "small")}
+    pages = {name: folder / f"{name}.html" for name in ("many", "two", "small")}
     calibrator = hcal.make_calibrator("ts").fit(logits[:700], y[:700])
-    hcal.report(calibrator, logits[700:], y[700:], found["many"])
+    hcal.report(calibrator, logits[700:], y[700:], pages["many"])
+    risk, sick = two_classes()
+    hcal.report(None, risk, sick, pages["two"], input="probs", cost={"fn": 10, "fp": 1})
+    hcal.report(
+        "platt", np.log(risk / (1 - risk))[:250] + 3, sick[:250], pages["small"], cross_fit=True
+    )
+    return pages
+
+
+def two_classes() -> tuple[np.ndarray, np.ndarray]:
+    """P(positive), too extreme, and outcomes."""
+    rng = np.random.default_rng(3)
     score = rng.normal(-4, 1.5, 3000)
     sick = (rng.random(3000) < 1 / (1 + np.exp(-score))).astype(int)
-    hcal.report(None, 1.5 * score, sick, found["two"], cost={"fn": 10, "fp": 1})
-    hcal.report("platt", score[:250] + 3, sick[:250], found["small"], cross_fit=True)
-    return found
+    return 1 / (1 + np.exp(-1.5 * score)), sick
 
 
 def _open(driver: Any, path: Path, width: int = 1200, scheme: str = "light") -> None:
@@ -206,3 +215,125 @@ def test_it_prints_and_can_be_read_without_script(driver: Any, reports: dict[str
         assert len(_visible(driver, "section")) == 8
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+# -- what if ----------------------------------------------------------------------------------------
+
+
+def _answer(driver: Any, name: str) -> str:
+    return str(driver.find_element("css selector", f'[data-answer="{name}"]').text)
+
+
+def _type(driver: Any, field: str, text: str) -> None:
+    element = driver.find_element("id", field)
+    element.clear()
+    element.send_keys(text)
+
+
+def test_the_slider_answers_from_the_file_as_numpy_counts(
+    driver: Any, reports: dict[str, Path]
+) -> None:
+    risk, sick = two_classes()
+    _open(driver, reports["two"])
+    for threshold in (0.01, 0.05, 0.3):
+        _type(driver, "threshold-value", str(threshold))
+        taken = risk >= threshold
+        caught = int((taken & (sick == 1)).sum())
+        false = int(taken.sum()) - caught
+        missed = int(sick.sum()) - caught
+        counts = {"tp": caught, "fp": false, "fn": missed, "tn": 3000 - caught - false - missed}
+        # A cut stands for at most a few rows between two thresholds of the slider.
+        for name, count in counts.items():
+            assert abs(int(_answer(driver, name).replace(",", "")) - count) <= 15, (name, threshold)
+        assert _answer(driver, "at") == str(threshold)
+        recall = float(_answer(driver, "recall").split()[0])
+        assert recall == pytest.approx(100 * caught / sick.sum(), abs=2)
+        for name in ("share", "precision", "recall", "cost", "benefit"):
+            assert "–" in _answer(driver, name)  # with an interval
+    assert _requests(driver) == [reports["two"].as_uri()]
+    assert driver.get_log("browser") == []
+
+
+def test_the_slider_moves_by_keys_and_its_costs_find_the_cheapest_threshold(
+    driver: Any, reports: dict[str, Path]
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    _open(driver, reports["two"])
+    slider = driver.find_element("id", "threshold")
+    before = float(_answer(driver, "at"))
+    slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert float(_answer(driver, "at")) > before
+    assert "taken" in slider.get_attribute("aria-valuetext")
+    slider.send_keys(Keys.HOME)
+    assert _answer(driver, "fn") == "0"
+    driver.find_element("id", "least-cost").click()
+    cheap = float(_answer(driver, "at"))
+    _type(driver, "cost-fn", "1")
+    driver.find_element("id", "least-cost").click()
+    assert float(_answer(driver, "at")) > cheap  # misses cost less, so fewer rows are taken
+
+
+def test_every_control_has_a_name_and_is_reached_by_the_tab_key(
+    driver: Any, reports: dict[str, Path]
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    _open(driver, reports["two"])
+    unnamed = driver.execute_script(_UNNAMED)
+    assert unnamed == []
+    reached = set()
+    for _ in range(80):
+        driver.switch_to.active_element.send_keys(Keys.TAB)
+        reached.add(driver.execute_script("return document.activeElement.id"))
+    assert {"theme", "print", "threshold", "threshold-value", "cost-fn", "least-cost"} <= reached
+
+
+_UNNAMED = """
+return [...document.querySelectorAll("button, input, summary, svg, [tabindex]")]
+  .filter((e) => e.offsetParent || e.tagName === "svg")
+  .filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label") || (e.labels && e.labels.length)))
+  .map((e) => e.outerHTML.slice(0, 120));
+"""
+
+
+def test_lines_and_dots_say_their_numbers_to_pointer_and_keys(
+    driver: Any, reports: dict[str, Path]
+) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    _open(driver, reports["two"])
+    chart = driver.find_element("css selector", '#now svg[aria-label^="Decision curve"]')
+    readout = chart.find_element("xpath", "../p")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    ActionChains(driver).move_to_element(chart).perform()
+    assert "at a threshold of" in readout.text
+    chart.send_keys(Keys.ARROW_RIGHT)
+    first = readout.text
+    chart.send_keys(Keys.ARROW_RIGHT)
+    assert readout.text != first
+    assert "model" in readout.text
+
+
+def test_tables_are_sorted_and_searched(driver: Any, reports: dict[str, Path]) -> None:
+    _open(driver, reports["many"])
+    table = driver.find_element("css selector", "#classes table.sortable")
+    heads = table.find_elements("css selector", ".sort")
+    heads[1].click()
+    rows = "return [...arguments[0].tBodies[0].rows].filter((r) => !r.hidden).map((r) => r.cells[%d].innerText)"
+    counts = [int(text) for text in driver.execute_script(rows % 1, table)]
+    assert counts == sorted(counts, reverse=True)
+    heads[1].click()
+    assert [int(t) for t in driver.execute_script(rows % 1, table)] == sorted(counts)
+    driver.find_element("css selector", "#classes input[type=search]").send_keys("class 7")
+    assert driver.execute_script(rows % 0, table) == ["class 7"]
+
+
+def test_print_keeps_the_answers_and_their_threshold(driver: Any, reports: dict[str, Path]) -> None:
+    _open(driver, reports["two"])
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert _visible(driver, ".controls, .search") == []
+    assert float(_answer(driver, "at")) > 0
+    assert _visible(driver, ".answers dd")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,8 @@ from hcal.reporting.sentences import number, percent
 _ECE_BINS: Final = 15
 #: The most points of a drawn map.
 _MAP_POINTS: Final = 600
+#: At how many places a line can be read.
+_READ: Final = 30
 #: Bins with fewer rows than this are too noisy for the line, and have small dots.
 _ENOUGH: Final = 10
 
@@ -54,7 +57,7 @@ class Axis:
         if self.log:
             return self._logarithmic_ticks()
         rough = (self.high - self.low) / 5
-        step = _round_up(rough * 0.999)
+        step = round_up(rough * 0.999)
         start = math.ceil(self.low / step - 1e-9)
         stop = math.floor(self.high / step + 1e-9)
         return [float(f"{i * step:.10g}") for i in range(start, stop + 1)]
@@ -71,12 +74,14 @@ class Axis:
         return [float(f"{t:.1g}") for t in inside]
 
 
-def _round_up(value: float) -> float:
-    """Return the next round number: 1, 2 or 5 times a power of ten.
+def round_up(value: float) -> float:
+    """Return the next round number: 1, 2 or 5 times a power of ten; 0 stays 0.
 
-    >>> _round_up(0.03), _round_up(0.7)
+    >>> round_up(0.03), round_up(0.7)
     (0.05, 1.0)
     """
+    if value <= 0:
+        return 0.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value)
 
@@ -118,6 +123,21 @@ class Chart:
         """Draw the area between two lines."""
         self.draw("band", np.r_[x, x[::-1]], np.r_[high, low[::-1]], closed=True)
 
+    def read(self, x: float, y: float, words: str, side: str) -> None:
+        """Add a point of a line that says its numbers when it is pointed at, or reached by the arrow keys."""
+        place = {"x": self.x(x), "y": self.y(y), "radius": 4}
+        self.bins.append({**place, "words": words, "side": side, "class": f"dot {side} quiet"})
+
+    def widen(self) -> None:
+        """Give every point of the chart a strip of the plot area, so that it can be pointed at."""
+        if not self.bins:
+            return
+        middles = [(a["x"] + b["x"]) / 2 for a, b in pairwise(self.bins)]
+        edges = [54.0, *middles, 354.0]
+        for point, (left, right) in zip(self.bins, pairwise(edges), strict=True):
+            point["strip"] = round(left, 1)
+            point["strip_width"] = round(max(right - left, 0.0), 1)
+
     def draw_diagonal(self) -> None:
         """Draw the diagonal, on which both coordinates are equal."""
         ends = [self.across.low, self.across.high]
@@ -155,7 +175,7 @@ def probability_axis(
         return Axis(min(math.floor(10 * lowest) / 10, 0.9), 1.0)
     if most >= 0.2 or largest <= 0:
         return Axis()
-    high = min(_round_up(largest), 1.0)
+    high = min(round_up(largest), 1.0)
     if middle >= high / 20:
         return Axis(0.0, high)
     lowest_power = math.floor(math.log10(max(low, high / 1e4)))
@@ -259,7 +279,23 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
     rising = bool((np.diff(after[order]) >= -1e-6).all())
     class_ = "line after" if rising else "cloud after"
     chart.draw(class_, before[drawn], after[drawn], dots=not rising)
+    _read_map(chart, before[order], after[order])
     return chart
+
+
+def _read_map(chart: Chart, before: Float64, after: Float64) -> None:
+    """Let a map be read at some places across: what the probabilities near it become on average."""
+    edges = 54 + 300 * np.arange(_READ + 1) / _READ
+    place = np.searchsorted(edges, chart.x(before), side="right") - 1
+    for strip in range(_READ):
+        inside = place == strip
+        if not inside.any():
+            continue
+        stated = float(before[inside].mean())
+        calibrated = float(after[inside].mean())
+        words = f"{percent(stated, 2)} becomes {percent(calibrated, 2)} on average"
+        chart.read(stated, calibrated, f"{words} ({inside.sum():,} rows)", "after")
+    chart.widen()
 
 
 def net_benefit_chart(levels: Float64, lines: Mapping[str, Float64]) -> Chart:
@@ -277,4 +313,16 @@ def net_benefit_chart(levels: Float64, lines: Mapping[str, Float64]) -> Chart:
         # The net benefit of treating all falls without limit.
         drawn = (values >= bottom) | (name != "all")
         chart.draw(f"line {name}", levels[drawn], values[drawn])
+    _read_benefit(chart, levels, lines)
     return chart
+
+
+def _read_benefit(chart: Chart, levels: Float64, lines: Mapping[str, Float64]) -> None:
+    """Let the net benefit of the model and of treating all be read at some thresholds."""
+    [side] = [name for name in lines if name not in ("all", "none")]
+    for i in np.linspace(0, len(levels) - 1, _READ).astype(int).tolist():
+        model = float(lines[side][i])
+        everyone = float(lines["all"][i])
+        words = f"at a threshold of {percent(levels[i], 2)}: model {model:.4f}, all {everyone:.4f}"
+        chart.read(float(levels[i]), model, words.replace("-", "−"), side)
+    chart.widen()

@@ -145,6 +145,7 @@
       const odds = threshold < 1 ? threshold / (1 - threshold) : Infinity;
       const benefit = (caught - odds * (decided - caught)) / rows;
       const answers = {
+        at: String(Number(threshold.toPrecision(4))),
         tp: count(caught), fp: count(decided - caught),
         fn: count(events - caught), tn: count(rows - events - decided + caught),
         share: share(decided, rows, variance(cut, 0, 1, 0) / rows ** 2),

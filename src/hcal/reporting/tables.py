@@ -206,8 +206,8 @@ def net_benefit(content: Content) -> Chart | None:
         return None
     positive = content.options.positive
     risk = content.final.probs[:, positive].astype(np.float64)
-    highest = min(charts.probability_axis(risk).high, 0.99)
-    levels = np.linspace(0, highest, 100)[1:]
+    highest = charts.round_up(float(np.quantile(risk, 0.995)))
+    levels = np.linspace(0, min(max(highest, 1e-3), 0.99), 100)[1:]
     benefit = clinical(risk, content.y == positive, thresholds=levels).net_benefit
     lines = {
         "all": benefit.treat_all,
