@@ -10,6 +10,7 @@ import csv
 import json
 import re
 import sqlite3
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -171,6 +172,21 @@ def by_onnx(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
     return probs
 
 
+def by_javascript(calibrator: Calibrator, scores: Float64, folder: Path) -> Float64:
+    """Predict by the ES module in node."""
+    hcal.export(calibrator, folder / "model.mjs")
+    (folder / "scores.json").write_text(json.dumps(scores.tolist()), encoding="utf-8")
+    program = """
+        import { readFileSync } from "node:fs";
+        import { predict } from "./model.mjs";
+        const scores = JSON.parse(readFileSync("scores.json", "utf-8"));
+        console.log(JSON.stringify(predict(scores)));
+    """
+    (folder / "run.mjs").write_text(program, encoding="utf-8")
+    done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, check=True)
+    return np.array(json.loads(done.stdout), dtype=np.float64)
+
+
 def by_sql(
     dialect: DialectName, calibrator: Calibrator, scores: Float64, folder: Path
 ) -> Float64 | None:
@@ -220,6 +236,7 @@ RUNTIMES: dict[str, tuple[Runtime, float]] = {
     "json": (by_json, 1e-13),
     "module": (by_module, 1e-11),
     "onnx": (by_onnx, 1e-11),
+    "javascript": (by_javascript, 1e-13),
     "duckdb": (partial(by_sql, "duckdb"), 1e-14),
     "sqlite": (partial(by_sql, "sqlite"), 1e-14),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,14 @@ class Segments:
         In ascending order; the values of several columns are joined with " · ".
     title : str
         The names of the columns, or "segment".
+    columns : tuple of Segments
+        Each column by itself, where there are several.
     """
 
     codes: IntArray
     names: tuple[str, ...]
     title: str = UNNAMED
+    columns: tuple[Segments, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, by: Any, n_rows: int) -> Segments:
@@ -65,10 +68,31 @@ class Segments:
             ]
         # Different values may have one text, such as 1 and "1".
         names, places = np.unique(np.array(texts, dtype=np.str_), return_inverse=True)
-        return cls(places[codes].astype(np.int64), tuple(names.tolist()), " · ".join(columns))
+        singles: tuple[Segments, ...] = ()
+        if len(columns) > 1:
+            singles = tuple(cls.of({title: values}, n_rows) for title, values in columns.items())
+        title = " · ".join(columns)
+        return cls(places[codes].astype(np.int64), tuple(names.tolist()), title, singles)
 
     def __getitem__(self, index: Any) -> Segments:
-        return replace(self, codes=self.codes[index])
+        columns = tuple(column[index] for column in self.columns)
+        return replace(self, codes=self.codes[index], columns=columns)
+
+    def of_columns(self, titles: Sequence[str]) -> Segments:
+        """Return the segments of some of the columns; all of them where these are not among the columns.
+
+        >>> by = Segments.of({"country": ["DE", "FR"], "site": ["a", "b"]}, 2)
+        >>> by.of_columns(["country"]).names
+        ('DE', 'FR')
+        """
+        by_title = {column.title: column for column in self.columns}
+        if not set(titles) <= by_title.keys():
+            return self
+        chosen = [by_title[title] for title in titles]
+        if len(chosen) == 1:
+            return chosen[0]
+        texts = {column.title: np.array(column.names)[column.codes] for column in chosen}
+        return Segments.of(texts, len(self.codes))
 
     @classmethod
     def joined(cls, blocks: Sequence[Segments]) -> Segments:
@@ -80,7 +104,9 @@ class Segments:
         names = sorted({name for block in blocks for name in block.names})
         place = {name: number for number, name in enumerate(names)}
         codes = [np.array([place[name] for name in block.names])[block.codes] for block in blocks]
-        return cls(np.concatenate(codes).astype(np.int64), tuple(names), blocks[0].title)
+        columns = zip(*(block.columns for block in blocks), strict=True)
+        singles = tuple(cls.joined(column) for column in columns)
+        return cls(np.concatenate(codes).astype(np.int64), tuple(names), blocks[0].title, singles)
 
     def rows_of(self, code: int) -> IntArray:
         """Return the numbers of the rows of one segment."""

@@ -160,7 +160,7 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     for k in classes:  # different windows, but equally valid
         which = np.searchsorted(np.unique(bin_of(f[:, k])), bin_of(f[:, k]))
         sums = np.concatenate([[0], np.cumsum(np.bincount(which, q[:, k]))])
-        w = find_windows(EventTable.of_bins(*list(cells._counts.classes)[k]), 0.025)
+        w = find_windows(EventTable.of_bins(*cells.counts.classes[k]), 0.025)
         mean = (sums[w.last] - sums[w.first]) / w.rows
         assert ((mean >= w.low - 1e-9) & (mean <= w.high + 1e-9)).all()
 

@@ -93,7 +93,7 @@ def test_everything_is_as_it_was() -> None:
 
 def test_results_cannot_be_changed() -> None:
     public = [getattr(certificates, name) for name in certificates.__all__]
-    parts = [Refutation, Band, EventTable, Tails, Windows, certificates.certification.Gain]
+    parts = [Refutation, Band, EventTable, Tails, Windows, certificates.bounds.Gain]
     found = [c for c in [*public, *parts] if dataclasses.is_dataclass(c)]
     assert len(found) > 8
     assert all(c.__dataclass_params__.frozen for c in found)  # type: ignore[attr-defined]

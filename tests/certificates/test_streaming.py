@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hcal
-from hcal.certificates import CertificateStream, RowsOfTheFitError
-from hcal.certificates.certification import certify_batches
+from hcal.certificates import CertificateStream, RowsOfTheFitError, certification
+from hcal.certificates.assembly import Terms
+from hcal.certificates.certification import certify_source
+from hcal.certificates.events import EventCounts
 from hcal.certificates.windows import bin_edges, bin_of
+from hcal.io.sources import source_of_blocks as open_blocks
 from hcal.leakage import fingerprint
+from hcal.metrics.sample import Data
+from hcal.row_segments import Segments
+from hcal.rows import Rows
 from helpers import synthetic
 from studies.worlds import WORLDS, draw_labels
 
@@ -81,18 +89,87 @@ def test_what_does_not_fit_together_is_refused() -> None:
         CertificateStream(3).update([[0.5, 0.5]], [0])
 
 
-def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path: Path) -> None:
     (x, y), (fresh, labels) = synthetic(600, 3, seed=1), synthetic(600, 3, seed=2)
     np.savez(tmp_path / "own.npz", logits=x, y=y)
     np.savez(tmp_path / "new.npz", logits=fresh, y=labels)
     cal = hcal.make_calibrator("ts").fit(x, y)
-    found = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250), cal, confidence=0.9)
+    source = hcal.io.batches(tmp_path / "new.npz", rows=250)
+    found = hcal.certify(cal, source, confidence=0.9)
     assert found.sentences[0].startswith("None of these rows was used to fit")
     assert (found.n, found.confidence) == (600, 0.9)
-    assert found.headline.stated == pytest.approx(
-        cal.predict_proba(fresh).max(axis=1).mean(), abs=1e-6
-    )
-    plain = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250))
-    assert plain.headline.stated == pytest.approx(hcal.softmax(fresh).max(axis=1).mean(), abs=1e-6)
+    assert found.to_dict() == hcal.certify(cal, fresh, labels, confidence=0.9).to_dict()
+    plain = hcal.certify(source)
+    assert plain.to_dict() == hcal.certify(hcal.softmax(fresh), labels).to_dict()
     with pytest.raises(RowsOfTheFitError, match="about 100 %"):
-        certify_batches(hcal.io.batches(tmp_path / "own.npz", rows=250), cal)
+        hcal.certify(cal, hcal.io.batches(tmp_path / "own.npz", rows=250))
+
+
+def test_more_rows_than_the_sample_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts of all rows and of every segment; groups and the gain come from the sample, which is said."""
+    monkeypatch.setattr(certification, "SAMPLE_ROWS", 400)
+    scores, y = synthetic(1500, 2, seed=1)
+    country = np.array(["DE", "FR", "IT"])[np.arange(1500) % 3]
+    patient = np.arange(1500) // 5
+    rows = Rows.of(scores, y, input="logits", by={"country": country})
+    exact = hcal.certify(hcal.softmax(scores), y, by=country)
+    counted = hcal.certify(rows.blocks(170))
+    assert (counted.n, [event.name for event in counted.subgroups]) == (
+        1500,
+        [event.name for event in exact.subgroups],
+    )
+    assert counted.headline.overall == pytest.approx(exact.headline.overall, abs=2e-4)
+    for ours, theirs in zip(counted.subgroups, exact.subgroups, strict=True):
+        assert (ours.n, ours.observed) == (theirs.n, pytest.approx(theirs.observed))
+        assert ours.bound == pytest.approx(theirs.bound, abs=0.01)
+
+    np.savez(tmp_path / "rows.npz", logits=scores, y=y, patient=patient)
+    source = hcal.io.batches(tmp_path / "rows.npz", hcal.io.Request(groups="patient"), rows=170)
+    grouped = hcal.certify(source)
+    assert grouped.n == 400
+    assert 200 < grouped.n_groups < 300
+    assert "random sample of 400 of 1,500 rows" in grouped.sentences[0]
+    cal = hcal.make_calibrator("platt").fit(*synthetic(400, 2, seed=7))
+    gained = certify_source(open_blocks(rows.blocks(170)), Terms(), 1, calibrator=cal, gain=True)
+    assert gained.gain is not None
+    assert (gained.n, gained.gain.at_least < gained.gain.at_most) == (1500, True)
+
+
+def test_a_group_in_two_blocks_counts_once() -> None:
+    scores, y = synthetic(900, 2, seed=1)
+    patient = np.array([f"p{number}" for number in np.arange(900) // 7])
+    whole = hcal.certify(hcal.softmax(scores), y, groups=patient)
+    blocks = [
+        Rows.of(scores[rows], y[rows], input="logits", groups=patient[rows])
+        for rows in np.array_split(np.arange(900), 8)
+    ]
+    assert hcal.certify(iter(blocks)).to_dict() == whole.to_dict()
+    with pytest.raises(
+        ValueError, match="groups has 2 groups, and a certificate needs at least 20"
+    ):
+        hcal.certify(iter([replace(block, groups=block.groups % 2) for block in blocks[:1]]))  # type: ignore[operator]
+
+
+def test_many_segments_need_memory_for_the_bins_that_they_fill() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(20_000)
+    data = Data(np.stack([1 - p, p], axis=1), (rng.random(20_000) < p).astype(int))
+    by = Segments.of(rng.integers(0, 5000, 20_000), 20_000)
+    counts = EventCounts(2, 1).update(data, by)
+    assert len(counts.segments.cells) <= 20_000
+    assert sum(table.n for table in counts.events().subgroups.values()) == 20_000
+
+
+def test_out_of_fold_takes_files_and_refuses_what_it_would_ignore(tmp_path: Path) -> None:
+    scores, y = synthetic(400, 3, seed=1)
+    np.savez(tmp_path / "rows.npz", logits=scores, y=y, patient=np.arange(400) // 4)
+    in_memory = hcal.certify("ts", scores, y, out_of_fold=True)
+    by_file = hcal.certify("ts", tmp_path / "rows.npz", out_of_fold=True)
+    assert by_file.to_dict() == in_memory.to_dict()
+    source = hcal.io.batches(tmp_path / "rows.npz", hcal.io.Request(groups="patient"), rows=100)
+    with pytest.raises(ValueError, match="needs independent rows of weight 1"):
+        hcal.certify("ts", source, out_of_fold=True)
+    with pytest.raises(ValueError, match="hold probs, but the method takes input='logits'"):
+        hcal.certify("ts", Rows.of(hcal.softmax(scores), y, input="probs"), out_of_fold=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.evaluation import survey
+from hcal.certificates import survey
 from hcal.rows import Rows
 from helpers import synthetic
 

@@ -81,10 +81,6 @@ EXCEPT: dict[tuple[str, str], Within | Refused | Bug] = {
     ("rows permuted", "report"): Within(0.05, "the seed draws signs for the p-values"),
     ("rows permuted", "command_report"): Within(0.05, "the seed draws signs for the p-values"),
     ("rows permuted", "command_certify"): Within(0.01, "the seed deals rows to halves"),
-    **dict.fromkeys(
-        ((change, "command_certify") for change in BLOCKS),
-        Bug("certify by blocks drops --by and the gain without a word (w-path)"),
-    ),
     ("log-probabilities", "multilabel"): Refused('"logits" or "probs"'),
     ("float32", "clinical"): Within(0.05, "log-odds of a probability that float32 rounds to 1"),
 }

@@ -286,7 +286,7 @@ def test_many_small_classes_that_are_off_add_up() -> None:
 def test_a_sample_is_called_a_sample_beside_numbers_of_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hcal.evaluation import survey
+    from hcal.certificates import survey
 
     logits, y = synthetic(4000, 3, scale=1.5, seed=5)
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)

@@ -264,7 +264,7 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
 
 
 def test_files_by_blocks_have_the_numbers_of_all_rows(tmp_path: Path, monkeypatch: Any) -> None:
-    from hcal.evaluation import survey
+    from hcal.certificates import survey
 
     logits, y = synthetic(3000, 3, scale=1.0, seed=5)
     np.savez(tmp_path / "rows.npz", logits=logits, y=y)
@@ -321,7 +321,7 @@ def test_segments_whose_errors_cancel_are_in_every_part_of_the_verdict(tmp_path:
 
 
 def test_segments_of_files_are_in_the_verdict_too(tmp_path: Path, monkeypatch: Any) -> None:
-    from hcal.evaluation import survey
+    from hcal.certificates import survey
 
     p, y, country = countries(4000)
     lines = ["p,y,country", *(f"{a},{b},{c}" for a, b, c in zip(p, y, country, strict=True))]

@@ -6,11 +6,12 @@ arrive. ``docs/certificates.md`` explains the theory.
 
 from __future__ import annotations
 
-from hcal.certificates.certification import CertificateStream, certify
+from hcal.certificates.certification import certify
 from hcal.certificates.drift import Drift, drift
 from hcal.certificates.event import EventCertificate, certify_event
 from hcal.certificates.monitor import Alarm, Monitor
 from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
+from hcal.certificates.stream import CertificateStream
 from hcal.leakage import RowsOfTheFitError
 
 __all__ = [

@@ -73,9 +73,16 @@ class EventTable:
     @classmethod
     def of_bins(cls, count: Vector, claimed: Vector, happened: Vector) -> EventTable:
         """Make a table from the counts and sums (BINS,) of a stream; empty bins are left out."""
+        full = np.flatnonzero(count)
+        return cls.of_some_bins(full, count[full], claimed[full], happened[full])
+
+    @classmethod
+    def of_some_bins(
+        cls, bins: IntArray, count: Vector, claimed: Vector, happened: Vector
+    ) -> EventTable:
+        """Make a table from the counts and sums of bins that hold rows, in ascending order."""
         low, high = bin_edges()
-        full = count > 0
-        return cls(count[full], claimed[full], happened[full], low[full], high[full])
+        return cls(count, claimed, happened, low[bins], high[bins])
 
     @property
     def n(self) -> float:

@@ -27,22 +27,10 @@ from hcal.cli.options import (
 from hcal.cli.require import Requirements
 
 if TYPE_CHECKING:
+    from hcal.certificates.survey import Side, Survey
     from hcal.evaluation import Evaluation
-    from hcal.evaluation.survey import Side, Survey
     from hcal.io import DataFile
     from hcal.reporting import ReportVerdict, Source
-
-
-def _text_names(data: Any) -> list[str] | None:
-    """Return the names of a file's classes as text, so that labels that are integers count as positions."""
-    return None if data.classes is None else [str(name) for name in data.classes]
-
-
-def _own_probs(data: DataFile) -> Any:
-    """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
-    from hcal.inputs import to_probs
-
-    return to_probs(data.values, data.kind)
 
 
 # -- evaluate ---------------------------------------------------------------------------------------------
@@ -303,38 +291,26 @@ def certify(
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
     import hcal
-    from hcal.certificates.certification import certify_batches
+    from hcal.certificates.assembly import Terms
+    from hcal.certificates.certification import certify_source
 
     requirements.expect()
     calibrator = options.load_model(model)
-    wanted: dict[str, Any] = {"confidence": confidence, "assume": assume}
-    if blocks.asked(files):
-        source = files.batches(blocks.batch_rows, calibrator)
-        wanted["positive"] = options.class_number(positive, source.classes)
-        with blocks.working(f"certifying {source.name}", source.n_rows, quiet=shown.silent) as told:
-            found = certify_batches(source, calibrator, **wanted, **told)
-    else:
-        data = files.read(calibrator)
-        if calibrator is None and data.made_by and not fresh:
+    terms = Terms(confidence, assume=assume)
+    with opened(files, blocks, calibrator, "certifying", quiet=shown.silent) as rows:
+        made_by = rows.data.made_by
+        if calibrator is None and made_by and not fresh:
             raise ValueError(
-                f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
+                f"{rows.data.name} was written by hcal apply with the model {made_by}: certify the scores with "
                 "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
             )
-        y = data.labels()
-        rows: list[Any] = [_own_probs(data), y]
-        wanted |= {
-            "positive": options.class_number(positive, data.classes),
-            "classes": _text_names(data),
-        }
-        if out_of_fold is not None:
-            wanted["out_of_fold"] = True
-            rows = [hcal.make_calibrator(out_of_fold, input=data.kind), data.values, y]
-        elif calibrator is not None:
-            wanted["baseline"] = rows[0]
-            rows = [calibrator, data.values, y]
-        with console.working(f"certifying {console.shape_of(data)}", quiet=shown.silent):
+        number = options.class_number(positive, rows.source.names)
+        if out_of_fold is None:
+            found = certify_source(rows.source, terms, number, calibrator=calibrator, gain=True)
+        else:
+            method = hcal.make_calibrator(out_of_fold, input=rows.source.kind)
             found = hcal.certify(
-                *rows, groups=data.groups, by=data.segments | data.by or None, **wanted
+                method, rows.source, out_of_fold=True, confidence=confidence, positive=number
             )
     facts = requirements.facts(found)
     shown.show(lambda: found.to_dict() | facts, lambda: console.show_lines(str(found)))

@@ -411,7 +411,7 @@ def export(
     ] = None,
     shown: Shown,
 ) -> None:
-    """Write a model for use without hcal: .onnx, .sql, or .json for any language."""
+    """Write a model for use without hcal: .onnx, .sql, .mjs, or .json for any language."""
     from hcal.integrations.export import export as write
 
     check_output(output, model)

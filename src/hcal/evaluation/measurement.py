@@ -10,12 +10,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal import leakage
-from hcal.certificates import Certificate, certify
-from hcal.certificates.certification import FEWEST_GROUPS, CertificateStream
+from hcal.certificates import Certificate
+from hcal.certificates.assembly import Terms
+from hcal.certificates.certification import FEWEST_GROUPS, certify_survey
+from hcal.certificates.events import EventCounts
+from hcal.certificates.survey import Side, Survey, survey_rows
 from hcal.class_names import class_title, positive_number
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
-from hcal.evaluation.survey import Side, Survey, survey_rows
 from hcal.io.sources import RowSource
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import METRICS, list_metrics
@@ -184,7 +186,7 @@ class Measurement:
     rows: Rows
     settings: Settings
     other: Judged | None = None
-    counts: CertificateStream | None = None
+    counts: EventCounts | None = None
 
     def evaluation(self) -> Evaluation:
         """Return the evaluation."""
@@ -296,20 +298,10 @@ class Measurement:
 
     def _certificate(self) -> Certificate:
         """Return the certificate of all rows, from their counts where they are not in memory."""
-        names = self.rows.names
-        positive = self.settings.positive
-        if self.counts is not None:
-            return self.counts.result(self.settings.level, classes=names)
-        certificate: Certificate = certify(
-            self.judged.sample,
-            confidence=self.settings.level,
-            groups=self.rows.groups,
-            by=self.rows.by,
-            # If the names are integers, an integer is a name.
-            positive=positive if names is None else names[positive],
-            classes=names,
-        )
-        return certificate
+        side = Side(self.judged.sample.data.probs, self.judged.sums)
+        survey = Survey(self.rows, self.judged.n, side, counts=self.counts)
+        terms = Terms(self.settings.level, random_state=self.settings.random_state)
+        return certify_survey(survey, terms, self.settings.positive)
 
     def _with_tests(self, evaluation: Evaluation, certificate: Certificate) -> Evaluation:
         """Return the evaluation with tests, the verdict that follows from them, and the panel of two classes.

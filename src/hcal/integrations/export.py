@@ -1,4 +1,4 @@
-"""A fitted calibrator in other forms: ONNX, SQL, and JSON for any language.
+"""A fitted calibrator in other forms: ONNX, SQL, JavaScript, and JSON for any language.
 
 All of them come from the calibrator's one formula.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hcal.fit_record import refuse_segments
+from hcal.integrations.javascript import as_javascript
 from hcal.integrations.json_file import as_json
 from hcal.integrations.sql import as_sql
 from hcal.io.files import atomic_path
@@ -20,6 +21,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     ".onnx": ("width", "dense", "one_column"),
     ".json": (),
     ".sql": ("dialect", "table", "columns"),
+    ".mjs": (),
 }
 
 
@@ -31,7 +33,7 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
     calibrator : Calibrator
     path : path-like
         ``.onnx`` is an ONNX graph; ``.json`` is the formula step by step, in words and numbers, with an example;
-        ``.sql`` is a query.
+        ``.sql`` is a query; ``.mjs`` is an ES module for browsers and node.
     **options
         For ``.onnx``: those of :func:`hcal.export_onnx`. For ``.sql``: ``dialect`` (``"duckdb"``, ``"postgres"`` or
         ``"sqlite"``), ``table``, and ``columns``, the names of the columns of scores.
@@ -56,7 +58,7 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
         text = as_sql(calibrator, **options)
     else:
         refuse_segments(calibrator, f"a {suffix} file")
-        text = as_json(calibrator)
+        text = as_javascript(calibrator) if suffix == ".mjs" else as_json(calibrator)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -109,7 +109,7 @@ def as_json(calibrator: Calibrator) -> str:
         "formulas": _formulas(calibrator.prediction_),
         "arrays": _described_arrays(calibrator.prediction_, program),
         "steps": [_as_list(step) for step in program.steps],
-        "example": _example(calibrator),
+        "example": example_of(calibrator),
     }
     if calibrator.n_classes_ == 2:
         content["one_score"] = ONE_COLUMN
@@ -211,7 +211,8 @@ def _numbers(values: FloatArray) -> Any:
     return np.nan_to_num(values, nan=np.nan, posinf=1e308, neginf=-1e308).tolist()
 
 
-def _example(calibrator: Calibrator) -> dict[str, Any]:
+def example_of(calibrator: Calibrator) -> dict[str, Any]:
+    """Return rows of scores and their probabilities, as lists."""
     scores = example_scores(calibrator)
     return {"scores": _numbers(scores), "probs": _numbers(calibrator.predict_proba(scores))}
 

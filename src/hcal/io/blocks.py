@@ -57,8 +57,8 @@ def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
         input=kind,
         weight=data.weight,
         groups=data.groups,
-        # The segments of a calibrator, where it has any, are what a block is predicted with.
-        by=data.segments or data.by or None,
+        # A calibrator finds its segments among the columns by their names.
+        by=(data.segments | data.by) or None,
         ids=data.ids,
         time=data.time,
         classes=data.classes,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from hcal.fit_record import fitted_kind, fitted_names, fitted_request
+from hcal.frames import refuse_other_index
 from hcal.inputs import InputKind
 from hcal.io.blocks import batches, rows_of
 from hcal.io.reading import by_blocks, read
 from hcal.io.request import Part, Request
 from hcal.io.sources import RowSource, is_source, source_of_blocks, source_of_rows
+from hcal.row_segments import Segments
 from hcal.rows import Rows
 
 
@@ -100,8 +102,12 @@ def source_of(
     if calibrator is None:
         return source_of_rows(info.rows(scores, y, input))
     rows: Rows = calibrator.rows_like(
-        scores, y, weight=info.weight, groups=info.groups, by=info.by, classes=info.classes
+        scores, y, weight=info.weight, groups=info.groups, classes=info.classes
     )
+    if info.by is not None:
+        refuse_other_index(scores, {"by": info.by})
+        # More columns than those of the calibrator's segments may be listed.
+        rows = replace(rows, by=Segments.of(info.by, len(rows)))
     return source_of_rows(rows)
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from hcal.certificates.survey import Side, Survey
 from hcal.class_names import positive_number
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
 from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
-from hcal.evaluation.survey import Side, Survey
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.inputs import InputKind, check_confidence
 from hcal.io.doors import RowInfo, source_of

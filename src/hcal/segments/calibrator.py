@@ -260,13 +260,14 @@ class SegmentedCalibrator(Calibrator):
             raise ValueError(
                 f"the calibrator has segments: pass the {self.fit_.segment_title} of each row (by=)"
             )
-        self._check_title(rows.by.title)
+        segments = rows.by.of_columns(fitted_segments(self))
+        self._check_title(segments.title)
         place = {name: number for number, name in enumerate(self.segments_)}
-        known = np.array([place.get(name, UNKNOWN) for name in rows.by.names], dtype=np.int64)
-        codes = known[rows.by.codes]
+        known = np.array([place.get(name, UNKNOWN) for name in segments.names], dtype=np.int64)
+        codes = known[segments.codes]
         unknown = codes == UNKNOWN
         if unknown.any():
-            names = [rows.by.names[code] for code in np.unique(rows.by.codes[unknown])]
+            names = [segments.names[code] for code in np.unique(segments.codes[unknown])]
             warnings.warn(
                 self._unknown_sentence(int(unknown.sum()), len(codes), names),
                 UnknownSegmentWarning,

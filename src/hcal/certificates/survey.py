@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from hcal import leakage
-from hcal.certificates import CertificateStream
+from hcal.certificates.events import EventCounts
 from hcal.fit_record import fitted_segments
 from hcal.io.sampling import RowSample
 from hcal.io.sources import RowSource
+from hcal.metrics.sample import Data
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.numerics import FloatArray
 from hcal.rows import OneColumn, Rows
@@ -52,7 +53,7 @@ class Survey:
         How many rows there are.
     before, after : Side
         The scores as they are, and calibrated; ``after`` is None without a calibrator.
-    counts : CertificateStream, optional
+    counts : EventCounts, optional
         The counts of all rows that a certificate of the last side needs; None if the sample is all rows.
     changed : int
         How many of all rows the calibrator gives another class.
@@ -66,7 +67,7 @@ class Survey:
     n_rows: int
     before: Side
     after: Side | None = None
-    counts: CertificateStream | None = None
+    counts: EventCounts | None = None
     changed: int = 0
     overlap: leakage.Overlap | None = None
     by_segment: bool = False
@@ -94,6 +95,8 @@ class SurveyPlan:
         Whether the sample is all rows, so that nothing else is needed.
     n_rows : int, optional
         How many rows there are, if that is known.
+    most_rows, most_scores : int
+        The most rows, and the most numbers (rows × classes), of the sample.
     calibrator : Calibrator, optional
     """
 
@@ -103,6 +106,8 @@ class SurveyPlan:
     certified: bool
     whole: bool
     n_rows: int | None
+    most_rows: int
+    most_scores: int
     calibrator: Any
 
     def empty(self) -> _Totals:
@@ -115,16 +120,11 @@ class _Totals:
 
     def __init__(self, plan: SurveyPlan) -> None:
         self.plan = plan
-        most_rows = SAMPLE_ROWS
-        most_numbers = SAMPLE_NUMBERS
-        if plan.whole and plan.n_rows is not None:
-            most_rows = plan.n_rows
-            most_numbers = plan.n_rows * plan.n_classes
-        self.sample = RowSample(most_rows, most_numbers, plan.n_rows)
         judged = plan.positive if plan.n_classes == 2 else 1
+        self.sample = RowSample(plan.most_rows, plan.most_scores, plan.n_rows)
         self.before = StreamingMetrics(plan.n_classes, plan.streamed, positive=judged)
         self.after = self.before.empty()
-        self.counts = CertificateStream(plan.n_classes, positive=plan.positive)
+        self.counts = EventCounts(plan.n_classes, judged) if plan.certified else None
         self.one_column = OneColumn()
         self.fingerprint: leakage.Fingerprint | None = None
         self.changed = 0
@@ -149,8 +149,8 @@ class _Totals:
             )
             probs = calibrated
             labels = rows.labels
-        if plan.certified:
-            self.counts.update(probs, labels, block.by)
+        if self.counts is not None:
+            self.counts.update(Data(probs, labels), block.by)
         return self
 
     def merge(self, other: _Totals) -> Self:
@@ -158,7 +158,8 @@ class _Totals:
         self.sample.merge(other.sample)
         self.before.merge(other.before)
         self.after.merge(other.after)
-        self.counts.merge(other.counts)
+        if self.counts is not None and other.counts is not None:
+            self.counts.merge(other.counts)
         self.one_column.merge(other.one_column)
         self.fingerprint = leakage.merge_fingerprints(self.fingerprint, other.fingerprint)
         self.changed += other.changed
@@ -172,8 +173,24 @@ def survey_rows(
     streamed: tuple[str, ...] = (),
     positive: int = 1,
     certified: bool = False,
+    most_rows: int | None = None,
+    most_scores: int | None = None,
 ) -> Survey:
     """Pass once over the rows of a source, and return their sums and a sample.
+
+    Parameters
+    ----------
+    source : RowSource
+    calibrator : Calibrator, optional
+    streamed : tuple of str
+        Metrics that are added up over all rows.
+    positive : int
+        The number of the positive class of two.
+    certified : bool
+        Whether all rows are counted for a certificate; rows of groups are not, because counts do not tell which
+        rows depend on each other.
+    most_rows, most_scores : int, optional
+        The size of the sample: 20,000 rows, and 2²³ numbers, by default. Rows in memory are all in it.
 
     Examples
     --------
@@ -183,22 +200,28 @@ def survey_rows(
     >>> survey.n_rows, len(survey.rows), survey.is_sample
     (2, 2, False)
     """
-    most = min(SAMPLE_ROWS, max(SAMPLE_NUMBERS // source.n_classes, 1))
-    fits = source.n_rows is not None and source.n_rows <= most
+    most_rows = most_rows or SAMPLE_ROWS
+    most_scores = most_scores or SAMPLE_NUMBERS
+    if source.whole is not None:
+        most_rows = max(len(source.whole), 1)
+        most_scores = most_rows * source.n_classes
+    size = min(most_rows, max(most_scores // source.n_classes, 1))
     plan = SurveyPlan(
         n_classes=source.n_classes,
         streamed=streamed,
         positive=positive,
         certified=certified and not source.grouped,
-        whole=source.whole is not None or fits,
+        whole=source.n_rows is not None and source.n_rows <= size,
         n_rows=source.n_rows,
+        most_rows=most_rows,
+        most_scores=most_scores,
         calibrator=calibrator,
     )
     totals = source.add_up(_Totals.update, plan.empty)
-    return _survey_of(totals, calibrator, certified=plan.certified)
+    return _survey_of(totals, calibrator)
 
 
-def _survey_of(totals: _Totals, calibrator: Any, *, certified: bool) -> Survey:
+def _survey_of(totals: _Totals, calibrator: Any) -> Survey:
     """Return the survey that follows from the totals of all rows."""
     rows = totals.sample.rows()
     record = getattr(calibrator, "fit_", None)
@@ -206,7 +229,7 @@ def _survey_of(totals: _Totals, calibrator: Any, *, certified: bool) -> Survey:
     n_rows = totals.sample.seen
     whole = len(rows) == n_rows
     sums = None if whole else totals.before
-    counts = totals.counts if certified and not whole else None
+    counts = None if whole else totals.counts
     if calibrator is None:
         return Survey(rows, n_rows, Side(rows.probs(), sums), counts=counts)
 
