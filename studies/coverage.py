@@ -1,166 +1,75 @@
-"""How often do certificates and the monitor break their promise, where the truth is known?
+"""How often is what hcal says false, where the truth is known: certificates, tests, intervals?
 
-    python studies/coverage.py --sets 500        # writes results/coverage.csv; about five minutes on one core
+    python studies/coverage.py                       # tests and intervals: about ten minutes on one core
+    python studies/coverage.py --part certificates   # about an hour
 
-Every row of the file is one statement in one world: how many sets were drawn, in how many the statement was false,
-and how many are allowed at a level of 95 %. The worlds of ``studies/worlds.py`` are used, two of them new: hidden
-groups whose errors cancel, and saturated probabilities under label noise.
+Every row of results/coverage.csv is one statement in one world: how many sets were drawn for which hcal made it, in how
+many it was false, and which share is allowed. A part replaces its own rows.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
-from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(
-        ROOT
-    )  # studies are no part of the wheel, and must not hide the package coverage
+    # Studies are no part of the wheel, and must not hide the package coverage.
+    sys.path[0] = str(ROOT)
 
-import numpy as np  # noqa: E402
+from studies.coverage_certificates import study  # noqa: E402
+from studies.coverage_clinical import CELLS, WORLDS, cell  # noqa: E402
+from studies.coverage_tests import null_rates  # noqa: E402
+from studies.records import RESULTS, read_rows, stamped, write_rows  # noqa: E402
 
-import hcal  # noqa: E402
-from hcal.certificates import certify_event  # noqa: E402
-from hcal.certificates.bounds import certify_gain  # noqa: E402
-from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table  # noqa: E402
-
-RESULTS = ROOT / "results" / "coverage.csv"
-FAILURE = 0.05
-N, K = 1000, 3
-CALIBRATED = ("T=1", "hidden groups")  # given the predictions and all rows before
+FILE = RESULTS / "coverage.csv"
+Row = dict[str, Any]
 
 
-def certificates(world: str, number: int) -> dict[str, bool]:
-    """Return which statements about one draw of a world are false."""
-    rng = np.random.default_rng([list(WORLDS).index(world), number])
-    f, q = WORLDS[world](N, K, rng)
-    y, top, rows = draw_labels(q, rng), f.argmax(axis=1), np.arange(N)
-    pairs = [(f[rows, top], top == y, q[rows, top])] + [
-        (f[:, k], y == k, q[:, k]) for k in range(K)
-    ]
-    false = Counter[str]()
-    for i, (p, c, truth) in enumerate(pairs):
-        found = certify_event("event", p, c, failure=FAILURE / len(pairs))
-        known = truth_table(p, truth)
-        windows, curve = holds(found, known)
-        false["windows"] += not windows
-        false["curve"] += not curve
-        if i == 0:
-            false["smooth bound"] += found.bound < smooth_error(known, 12) - 1e-9
-    return {name: bool(count) for name, count in false.items()}
+def certificates(sets: int) -> Iterator[Row]:
+    """Yield the rows of certificates and the monitor."""
+    yield from study(sets)
 
 
-def monotone(world: str, number: int) -> dict[str, bool]:
-    """Return whether the monotone band of P(class 1) of two classes is false, where the truth rises with it."""
-    rng = np.random.default_rng([400 + list(WORLDS).index(world), number])
-    f, q = WORLDS[world](N, 2, rng)
-    known = truth_table(f[:, 1], q[:, 1])
-    rate = known.happened / known.count
-    truth = q[np.lexsort((q[:, 1], f[:, 1])), 1]
-    if (np.diff(rate) < -1e-12).any() or not np.allclose(
-        np.repeat(rate, known.count.astype(int)), truth
-    ):
-        return {}
-    band = certify_event("class 1", f[:, 1], draw_labels(q, rng) == 1, failure=FAILURE).monotone
-    covered = (band.low <= rate + 1e-9) & (rate <= band.high + 1e-9)
-    error = float(np.abs(rate - known.low) @ known.count / known.n)
-    return {"monotone band": not covered.all() or band.error < error - 1e-9}
+def intervals(sets: int) -> Iterator[Row]:
+    """Yield the rows of the clinical panel's intervals; the largest samples and the smooth curve get fewer sets."""
+    for n, rate in CELLS:
+        for world in WORLDS:
+            yield from cell(world, n, rate, sets if n < 10_000 else sets // 4)
+    for n in (300, 1000):
+        for world in WORLDS:
+            for row in cell(world, n, 0.2, sets // 10, curves=True):
+                if row["statement"].endswith("ici"):
+                    yield row
 
 
-def monitor(world: str, number: int) -> dict[str, bool]:
-    """Return whether a calibrated stream raises the alarm."""
-    rng = np.random.default_rng([100 + list(WORLDS).index(world), number])
-    f, q = WORLDS[world](2000, K, rng)
-    found = hcal.Monitor(confidence=1 - FAILURE).update(f, draw_labels(q, rng))
-    return {"monitor": found.alarm is not None or bool(found.alarms)}
-
-
-def gain(world: str, number: int, truth: dict[str, float]) -> dict[str, bool]:
-    """Return whether the interval of the gain of a tempered predictor misses the population's."""
-
-    def scores(n: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-        f, q = WORLDS[world](n, K, rng)
-        cooler = f**0.7
-        return f, cooler / cooler.sum(axis=1, keepdims=True), q
-
-    if world not in truth:  # expected over labels, from many rows
-        f, g, q = scores(200_000, np.random.default_rng(1))
-        truth[world] = float(
-            (((f**2).sum(1) - 2 * (f * q).sum(1)) - ((g**2).sum(1) - 2 * (g * q).sum(1))).mean()
-        )
-    rng = np.random.default_rng([200 + list(WORLDS).index(world), number])
-    f, g, q = scores(N, rng)
-    onehot = np.eye(K)[draw_labels(q, rng)]
-    found = certify_gain(((f - onehot) ** 2).sum(1), ((g - onehot) ** 2).sum(1), FAILURE, number)
-    return {"gain": not found.at_least <= truth[world] <= found.at_most}
-
-
-def out_of_fold(world: str, number: int) -> dict[str, bool]:
-    """Return whether the out-of-fold certificate of a binning method is false, and what its own rows would say."""
-    rng = np.random.default_rng([300 + list(WORLDS).index(world), number])
-    f, q = WORLDS[world](400, 2, rng)
-    y, z = draw_labels(q, rng), np.log(np.maximum(f, 1e-12))
-    method = hcal.make_calibrator("hb", bins=100)
-    found = hcal.certify(method, z, y, confidence=1 - FAILURE, out_of_fold=True)
-    held = found.pooled.table
-    order = np.random.default_rng(0).permutation(len(y))
-    p = np.empty(len(y))
-    for j in range(len(found.folds)):
-        left = np.zeros(len(y), dtype=bool)
-        left[order[j :: len(found.folds)]] = True
-        p[left] = method.fit(z[~left], y[~left]).predict_proba(z[left])[:, 1]
-    assert held.n == len(p)
-    low, high = found.overall
-    gap = float((p - q[:, 1]).mean())
-    error = smooth_error(truth_table(p, q[:, 1]), 12)
-    own = method.fit(z, y).predict_proba(z)[:, 1]
-    on_own_rows = certify_event("class 1", own, y == 1, failure=FAILURE)
-    return {
-        "out-of-fold": not low - 1e-9 <= gap <= high + 1e-9 or found.bound < error - 1e-9,
-        "on its own rows (refused)": not all(holds(on_own_rows, truth_table(own, q[:, 1]))),
-    }
-
-
-def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, Any]]:
-    """Return a row for every statement and world."""
-    truth: dict[str, float] = {}
-    rows = []
-    for world in worlds:
-        drawn, false = Counter[str](), Counter[str]()
-        for number in range(sets):
-            found = (
-                certificates(world, number) | monotone(world, number) | gain(world, number, truth)
-            )
-            if world in CALIBRATED:
-                found |= monitor(world, number)
-            if world in ("T=1", "T=2", "saturated"):
-                found |= out_of_fold(world, number)
-            drawn.update(found.keys())
-            false.update(name for name, is_false in found.items() if is_false)
-        rows += [
-            {"world": world, "statement": s, "sets": drawn[s], "false": false[s], "share": false[s] / drawn[s],
-             "allowed": FAILURE} for s in drawn
-        ]  # fmt: skip
-        print(world, {s: f"{false[s]}/{drawn[s]}" for s in drawn}, flush=True)
-    return rows
+#: Part → (what yields its rows, sets).
+PARTS: dict[str, tuple[Callable[[int], Iterator[Row]], int]] = {
+    "certificates": (certificates, 500),
+    "tests": (null_rates, 400),
+    "intervals": (intervals, 2000),
+}
 
 
 def main() -> None:
-    """Run the study and write its table."""
+    """Run the parts and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sets", type=int, default=500)
-    rows = study(parser.parse_args().sets)
-    with RESULTS.open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--sets", type=int)
+    arguments = parser.parse_args()
+    for part in arguments.part or ("tests", "intervals"):
+        rows_of, sets = PARTS[part]
+        rows = []
+        for row in rows_of(arguments.sets or sets):
+            print(part, *row.values(), flush=True)
+            rows.append(stamped({"part": part, **row}))
+        others = [row for row in read_rows(FILE) if row["part"] != part]
+        write_rows(FILE, [*others, *rows])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -25,6 +26,7 @@ from hcal.metrics.estimates import (
 )
 from hcal.numerics import Float64
 
+Row = dict[str, Any]
 #: The spread of the predicted log-odds.
 SPREAD = 1.5
 #: World → (slope of the truth on the log-odds, size of a wave on top, whether log-odds are rounded).
@@ -35,8 +37,8 @@ WORLDS = {
     "ties": (1.0, 0.0, True),
     "wave": (1.0, 0.6, False),
 }
-SIZES = (30, 100, 300, 1000, 3000, 20_000)
-RATES = (0.001, 0.005, 0.05, 0.2, 0.5)
+#: Rows and the rate of the outcome; a smaller product gives no intervals.
+CELLS = ((30, 0.5), (60, 0.3), (100, 0.2), (300, 0.05), (3000, 0.005), (20_000, 0.001), (1000, 0.2))
 #: The quantiles of a normal distribution by which the truth is integrated.
 _GRID = np.linspace(-8, 8, 40_001)
 _MASS = np.exp(-(_GRID**2) / 2) / np.exp(-(_GRID**2) / 2).sum()
@@ -150,7 +152,7 @@ def _estimates(risk: Float64, event: Float64) -> dict[str, Estimate]:
     }
 
 
-def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> Iterator[dict]:
+def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> Iterator[Row]:
     """Yield a row for every interval: in how many sets it was given, and in how many it missed the truth.
 
     ``curves`` adds the mean distance to the smooth curve, which takes longer.
@@ -178,4 +180,6 @@ def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> 
             "statement": f"interval of {estimate}",
             "sets": count,
             "false": missed[estimate],
+            "share": missed[estimate] / count,
+            "allowed": 0.05,
         }

@@ -13,6 +13,8 @@ from hcal.metrics.clinical import Clinical, Curve, DecisionCurve, Estimate
 from hcal.metrics.resampling import Interval
 
 ALL = metrics.list_metrics()
+#: They compare with the base rates, or classes with each other: rows of one class have no answer.
+SKILL = ("d2_nll", "d2_brier", "auc")
 
 
 def both(name: str, *args, **options) -> float:
@@ -44,11 +46,13 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         )
         for rows in (metric.rows, metric.shares):
             assert rows is None or s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
-        assert metric.ends is None or metric.ends(s, metric.function(s), 0.0)[1] == pytest.approx(
-            metric.function(s), rel=1e-9
-        )
-        assert (metric.kind == "score") == (metric.level == "score") == (metric.rows is not None)
-        assert metric.lower_is_better == (name != "accuracy")
+        if metric.ends is not None:
+            value = metric.function(s)
+            low, high = metric.ends(s, value, 2.0)
+            assert low <= value <= high
+        assert (metric.kind == "score") == (metric.level == "score")
+        assert (metric.rows is not None) == (name in ("nll", "brier", "accuracy"))
+        assert metric.lower_is_better == (name not in ("accuracy", *SKILL))
     assert [metrics.METRICS[name].label for name in ("ece_ew", "mce")] == ["ECE^ew", "MCE"]
     public = [getattr(metrics, name) for name in metrics.__all__]
     results = [
@@ -100,7 +104,8 @@ def certain(hit: bool, n: int = 40, k: int = 3) -> tuple[np.ndarray, np.ndarray]
 def test_confidence_of_exactly_one_and_zero() -> None:
     for name in ALL:
         # ace clips at 1.19e-7, as published; kde_ece spreads a point over one grid step of 1.3e-4.
-        expected = pytest.approx(float(name == "accuracy"), abs=2e-3 if name == "kde_ece" else 2e-7)
+        best = float(not metrics.METRICS[name].lower_is_better)
+        expected = pytest.approx(best, abs=2e-3 if name == "kde_ece" else 2e-7)
         assert getattr(metrics, name)(*certain(True)) == expected, name
     assert metrics.ace(*certain(True)) == pytest.approx(2**-23, rel=1e-6)
     wrong = dict.fromkeys(("ece_ew", "ks", "mce", "mmce", "kde_ece", "dece"), 1.0)
@@ -115,8 +120,10 @@ def test_very_few_rows_and_two_classes_have_an_answer() -> None:
     for name in ALL:
         function = getattr(metrics, name)
         for n in (1, 2, 3):
+            few = draw(n, 3, 6)
             no_pair = n == 1 and name in ("skce", "dkde_ce", "hce", "hce_pooled")
-            assert np.isfinite(function(*draw(n, 3, 6))) == (not no_pair), name
+            one_class = name in SKILL and len(set(few[1].tolist())) == 1
+            assert np.isfinite(function(*few)) == (not (no_pair or one_class)), name
         assert function(p[:, 1], y) == pytest.approx(function(p, y), rel=1e-9), name
 
 

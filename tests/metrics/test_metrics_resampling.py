@@ -26,7 +26,8 @@ def calibrated(
 
 
 # tcwece_k keeps the clusters of the whole sample; the canonical errors are not bootstrapped.
-OTHERWISE = ("skce", "dkde_ce", "hce", "hce_pooled", "tcwece_k")
+SKILL = ("d2_nll", "d2_brier", "auc")
+OTHERWISE = ("skce", "dkde_ce", "hce", "hce_pooled", "tcwece_k", *SKILL)
 BOOTSTRAPPED = [n for n in metrics.list_metrics() if n not in OTHERWISE]
 
 
@@ -69,7 +70,9 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
         metric = metrics.METRICS[name]
         assert i.kind == ("percentile" if metric.interval == "bootstrap" else metric.interval)
         assert (i.chance is not None) == (metric.kind == "plug-in" and metric.ends is None)
-    assert {n for n, i in found.items() if i.kind == "jackknife"} == {"skce", "hce", "hce_pooled"}
+    pairs = {"skce", "hce", "hce_pooled"}
+    jackknife = {name for name, i in found.items() if i.kind == "jackknife"}
+    assert jackknife == pairs | {"d2_nll", "d2_brier", "auc"}
     few = {name: values[name] for name in ("nll", "ks", "hce")}
     again, other = (resampling.intervals(s, few, 0.95, resamples=60) for _ in range(2))
     assert again == other

@@ -29,6 +29,8 @@ from hcal.metrics.scores import (
     sharpness,
 )
 
+from hcal.metrics.skill import auc, d2_brier, d2_nll
+
 # isort: on
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics, register_metric
 from hcal.metrics.sample import Sample
@@ -37,8 +39,9 @@ from hcal.metrics.testing import CalibrationTest, calibration_test
 
 __all__ = [
     "LEVELS", "METRICS", "CalibrationTest", "Decomposition", "HError", "Metric", "Sample",
-    "StreamingMetrics", "accuracy", "ace", "brier", "calibration_test", "cwece_a", "cwece_r2", "cwece_s",
-    "dece", "decompose", "dkde_ce", "ece_em", "ece_ew", "ece_r2", "ece_s1", "ece_s2", "get_metric",
+    "StreamingMetrics", "accuracy", "ace", "auc", "brier", "calibration_test", "cwece_a", "cwece_r2",
+    "cwece_s", "d2_brier", "d2_nll", "dece", "decompose", "dkde_ce", "ece_em", "ece_ew", "ece_r2", "ece_s1", "ece_s2",
+    "get_metric",
     "h_error", "hce", "hce_pooled", "kde_ece", "ks", "kuiper", "list_metrics", "mce", "mean_confidence",
     "mmce", "nll", "register_metric", "sharpness", "skce", "smece", "spiegelhalter",
     "tcwece", "tcwece_k",

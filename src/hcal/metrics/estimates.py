@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
 from hcal.metrics.sample import Vector
 from hcal.numerics import Float64, IntArray
@@ -63,6 +63,17 @@ class Outcome:
     event: Vector
     confidence: float = 0.95
     groups: IntArray | None = None
+
+    @classmethod
+    def at(
+        cls, z: float, n: int, risk: Vector | None = None, event: Vector | None = None
+    ) -> Outcome:
+        """Return independent rows whose intervals reach z standard errors; without risks, for a mean alone."""
+        nothing = np.zeros(n)
+        confidence = float(2 * ndtr(z) - 1)
+        return cls(
+            nothing if risk is None else risk, nothing if event is None else event, confidence
+        )
 
     @property
     def n(self) -> int:
@@ -293,20 +304,15 @@ def area(rows: Outcome) -> Estimate:
     Statistics in Medicine 2006, method 5), by the variance of Hanley and McNeil. That variance is multiplied by the
     ratio of the observed one (DeLong, Biometrics 1988; for groups Obuchowski, 1997) to it at the estimate.
     """
-    happened: NDArray[np.bool_] = rows.event == 1
+    happened = np.asarray(rows.event == 1)
     n_yes = int(happened.sum())
     n_no = rows.n - n_yes
-    # For each row with the outcome, the share of rows without it that lie below; and the reverse.
-    ranks = midranks(rows.risk)
-    above = (ranks[happened] - midranks(rows.risk[happened])) / n_no
-    below = 1 - (ranks[~happened] - midranks(rows.risk[~happened])) / n_yes
+    above, _ = _shares_below(rows.risk, happened)
     value = float(above.mean())
     if rows.no_interval():
         return Estimate.alone(value)
 
-    influence = np.empty(rows.n)
-    influence[happened] = (above - value) / n_yes
-    influence[~happened] = (below - value) / n_no
+    influence = area_influence(rows.risk, happened)
     by_model = _area_variance(value, n_yes, n_no)
     ratio = 1.0
     if by_model > 0:
@@ -317,6 +323,23 @@ def area(rows: Outcome) -> Estimate:
     low = _area_end(value, 0.0, rows.z, ratio, (n_yes, n_no))
     high = _area_end(value, 1.0, rows.z, ratio, (n_yes, n_no))
     return Estimate(value, low, high)
+
+
+def area_influence(risk: Vector, happened: NDArray[np.bool_]) -> Vector:
+    """Return how far each row (N,) moves the area under the ROC curve (DeLong, Biometrics 1988)."""
+    above, below = _shares_below(risk, happened)
+    influence = np.empty(len(risk))
+    influence[happened] = (above - above.mean()) / len(above)
+    influence[~happened] = (below - below.mean()) / len(below)
+    return influence
+
+
+def _shares_below(risk: Vector, happened: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+    """Return for each row with the outcome the share of rows without it that lie below; and the reverse."""
+    ranks = midranks(risk)
+    above = (ranks[happened] - midranks(risk[happened])) / float((~happened).sum())
+    below = 1 - (ranks[~happened] - midranks(risk[~happened])) / float(happened.sum())
+    return above, below
 
 
 def concordance(risk: Vector, event: Any) -> float:

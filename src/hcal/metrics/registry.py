@@ -64,7 +64,7 @@ class Metric:
         error is, to first order, the metric's.
     ends : callable, optional
         ``(sample, value, z) -> (low, high)``: an interval from the metric's own standard error, for metrics that
-        are too costly to bootstrap.
+        are too costly to bootstrap; None where there is none.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Metric:
     large: bool = False
     rows: Callable[[Sample], Vector] | None = None
     shares: Callable[[Sample], Vector] | None = None
-    ends: Callable[[Sample, float, float], tuple[float, float]] | None = None
+    ends: Callable[[Sample, float, float], tuple[float, float] | None] | None = None
 
     @property
     def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
@@ -290,7 +290,7 @@ def list_metrics(level: Level | None = None) -> list[str]:
     Examples
     --------
     >>> list_metrics("score")
-    ['nll', 'brier', 'accuracy']
+    ['nll', 'brier', 'accuracy', 'd2_nll', 'd2_brier', 'auc']
     """
     if level is not None:
         _check_level(level)

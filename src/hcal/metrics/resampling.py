@@ -3,7 +3,8 @@
 There are three kinds of interval:
 
 * means and debiased errors: percentiles of the bootstrap distribution;
-* U-statistics (skce, hce): the estimate ± z standard errors from the jackknife;
+* U-statistics (skce, hce): the estimate ± z standard errors from the jackknife; D² and AUC: from the infinitesimal
+  jackknife, that is, from what each row adds to first order;
 * plug-in errors: *bias-aware*. A plug-in error is positive by chance, most of all if the truth is 0, and a bootstrap
   adds to that bias instead of showing it. The bias lies between 0 and its value for calibrated predictions, which
   labels drawn from the predictions show. The interval therefore runs from the estimate minus that value minus z
@@ -215,7 +216,8 @@ def intervals(
         for metric in (METRICS[n] for n in values):
             if metric.ends is not None:
                 ends = metric.ends(s.subset if metric.large else s, values[metric.name], z)
-                out[metric.name] = Interval(*ends, metric.interval)
+                if ends is not None:
+                    out[metric.name] = Interval(*ends, metric.interval)
     return {name: out[name] for name in values if name in out}
 
 

@@ -1,0 +1,167 @@
+"""How much better a predictor is than the base rates (D²), and how well it ranks (the area under the ROC curve).
+
+D² is 1 less the ratio of a proper score to that of a predictor that always states the class frequencies of these rows:
+1 is perfect, 0 is no use, and below 0 the base rates are better. With NLL it is McFadden's R², and scikit-learn's
+``d2_log_loss_score``; with the Brier score it is ``d2_brier_score``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from hcal.metrics.estimates import (
+    FEWEST_OUTCOMES,
+    Outcome,
+    area,
+    area_influence,
+    concordance,
+    skewed_interval,
+)
+from hcal.metrics.registry import metric
+from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.scores import brier_rows, nll_rows
+from hcal.numerics import Float64
+
+
+class _Base(NamedTuple):
+    """The score of the base rates, and what each row contributes to it to first order, (N,)."""
+
+    score: float
+    rows: Vector
+
+
+def _frequencies(s: Sample) -> Float64:
+    """Return the share of each class, by weight, shape (K,)."""
+    return np.bincount(s.y, s.w, s.k) / s.total
+
+
+def _base_nll(s: Sample) -> _Base:
+    frequencies = _frequencies(s)
+    seen = frequencies[frequencies > 0]
+    entropy = float(-(seen * np.log(seen)).sum())
+    return _Base(entropy, -np.log(np.maximum(frequencies[s.y], np.finfo(np.float64).tiny)))
+
+
+def _base_brier(s: Sample) -> _Base:
+    frequencies = _frequencies(s)
+    concentration = float(frequencies @ frequencies)
+    return _Base(1 - concentration, 1 - 2 * frequencies[s.y] + concentration)
+
+
+def _skill(s: Sample, losses: Vector, base: _Base) -> float:
+    """Return 1 − score/base; NaN where all rows have one class."""
+    return 1 - s.mean(losses) / base.score if base.score > 1e-12 else float("nan")
+
+
+def _skill_ends(s: Sample, losses: Vector, base: _Base, z: float) -> tuple[float, float] | None:
+    """Return the interval of D² of unweighted rows; None where fewer than 10 rows have the rarest class but one."""
+    if np.sort(np.bincount(s.y, minlength=s.k))[-2] < FEWEST_OUTCOMES:
+        return None
+    score = float(losses.mean())
+    # To first order D² moves by what a row adds to the score and to that of the base rates.
+    influence = (score * (base.rows - base.score) / base.score - (losses - score)) / base.score
+    value = 1 - score / base.score
+    estimate = skewed_interval(Outcome.at(z, s.n), value, influence / s.n)
+    return estimate.low, estimate.high
+
+
+def _ends_nll(s: Sample, value: float, z: float) -> tuple[float, float] | None:
+    return _skill_ends(s, nll_rows(s), _base_nll(s), z)
+
+
+def _ends_brier(s: Sample, value: float, z: float) -> tuple[float, float] | None:
+    return _skill_ends(s, brier_rows(s), _base_brier(s), z)
+
+
+@metric("score", "D² of NLL", "share of the base rates' NLL that the predictor removes; 1 is perfect, 0 no use",
+        label="D² NLL", kind="score", lower_is_better=False, ends=_ends_nll)  # fmt: skip
+def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return 1 − NLL / NLL of the class frequencies of these rows; NaN where all rows have one class.
+
+    Examples
+    --------
+    >>> round(d2_nll([[0.9, 0.1], [0.1, 0.9]], [0, 1]), 3)
+    0.848
+    """
+    s = as_sample(probs, y, sample_weight)
+    return _skill(s, nll_rows(s), _base_nll(s))
+
+
+@metric("score", "D² of Brier", "share of the base rates' Brier score that the predictor removes; 1 is perfect",
+        label="D² Brier", kind="score", lower_is_better=False, ends=_ends_brier)  # fmt: skip
+def d2_brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return 1 − Brier score / Brier score of the class frequencies of these rows; NaN where all have one class.
+
+    Examples
+    --------
+    >>> round(d2_brier([[0.9, 0.1], [0.1, 0.9]], [0, 1]), 3)
+    0.96
+    """
+    s = as_sample(probs, y, sample_weight)
+    return _skill(s, brier_rows(s), _base_brier(s))
+
+
+def _area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | None:
+    """Return the interval of the area; None where outcomes are few, or with more classes at an area of 0 or 1."""
+    if s.k > 2:
+        return _mean_area_ends(s, value, z)
+    event = (s.y == 1).astype(np.float64)
+    if not 0 < event.sum() < s.n:
+        return None
+    estimate = area(Outcome.at(z, s.n, s.data.column(1), event))
+    return None if np.isnan(estimate.low) else (estimate.low, estimate.high)
+
+
+def _mean_area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | None:
+    """Return the interval of a mean of areas, on the scale of its log-odds, from what each row adds to all of them."""
+    if not 0 < value < 1 or s.n < FEWEST_OUTCOMES:
+        return None
+    influence = np.zeros(s.n)
+    tested = 0
+    for k in range(s.k):
+        happened = s.y == k
+        if happened.any() and not happened.all():
+            influence += area_influence(s.data.column(k), happened)
+            tested += 1
+    error = float(np.sqrt(influence @ influence)) / tested
+    margin = z * error / (value * (1 - value))
+    log_odds = np.log(value / (1 - value))
+    return float(expit(log_odds - margin)), float(expit(log_odds + margin))
+
+
+@metric("score", "AUC", "area under the ROC curve, one class against the rest: how well the predictor ranks",
+        kind="score", lower_is_better=False, ends=_area_ends)  # fmt: skip
+def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the area under the ROC curve of P(class 1); of K classes the mean of each against the rest.
+
+    It does not depend on calibration: any increasing change of the probabilities of two classes leaves it as it is.
+    Classes that no row has, or that all rows have, are left out; NaN if that leaves none.
+
+    Examples
+    --------
+    >>> auc([0.2, 0.6, 0.4, 0.9], [0, 0, 1, 1])
+    0.75
+    """
+    s = as_sample(probs, y, sample_weight)
+    classes = [1] if s.k == 2 else range(s.k)
+    areas = []
+    for k in classes:
+        mark = s.y == k
+        mass = float(s.w[mark].sum())
+        if 0 < mass < s.total:
+            areas.append(_weighted_area(s.data.column(k), mark.astype(np.float64), s.weight))
+    return float(np.mean(areas)) if areas else float("nan")
+
+
+def _weighted_area(p: Vector, event: Vector, weight: Vector | None) -> float:
+    """Return the share of pairs, by weight, in which the event has the higher probability; ties count half."""
+    if weight is None:
+        return concordance(p, event)
+    place = np.unique(p, return_inverse=True)[1]
+    yes = np.bincount(place, weight * event)
+    no = np.bincount(place, weight * (1 - event))
+    below = np.cumsum(no) - no / 2
+    return float(yes @ below / (yes.sum() * no.sum()))
