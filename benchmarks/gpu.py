@@ -1,7 +1,7 @@
 """What users of a GPU wait for, each call waited for: predict, fit, the h loss, evaluate, the paper's training.
 
 python benchmarks/gpu.py                    # prints one JSON object a line; needs CUDA
-python benchmarks/gpu.py steps training     # only some of: of_size, steps, training
+python benchmarks/gpu.py steps training     # only some of: of_size, one_launch, steps, training
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hcal.h_calibration.captured import CapturedLoop
 from hcal.h_calibration.loss import HCalibrationLoss
 from hcal.h_calibration.trainable_maps import build_trainable
 from hcal.h_calibration.training import MONITOR, AdamSettings, Loop, epoch_dece, epoch_ece_ew
+from hcal.integrations.torch import CalibrationHead
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
 
@@ -67,6 +68,45 @@ def of_size(n: int, k: int) -> None:
     say(size=size, what="module", **torch_ratios(n, k, "cuda"))
 
 
+def one_launch(n: int, k: int) -> None:
+    """Measure the default's kernel: all rows, one row, and the formula that it stands beside."""
+    z, y = task(n, k)
+    cal = hcal.PooledCalibrator().fit(z, y)
+    x = torch.from_numpy(z).cuda().float()
+    one = x[:1].contiguous()
+    head = CalibrationHead(cal).eval().cuda()
+    with torch.inference_mode():
+        softmax = device_seconds(lambda: torch.softmax(x, dim=1))
+        say(
+            size=f"{n}x{k}",
+            what="one launch",
+            softmaxes=device_seconds(lambda: head(x)) / softmax,
+            softmax_us=softmax * 1e6,
+            formula_softmaxes=device_seconds(lambda: head.float32(x)) / softmax,
+            module_one_row_us=seconds(lambda: head(one), 200) * 1e6,
+            predict_proba_one_row_us=seconds(lambda: cal.predict_proba(one), 200) * 1e6,
+            difference_to_formula=f"{float((head(x) - head.float64(x.double())).abs().max()):.1e}",
+            argmax_changed=int((head(x).argmax(1) != x.argmax(1)).sum()),
+        )
+
+
+def device_seconds(work: Callable[[], object], repeats: int = 50) -> float:
+    """Return the seconds of a call in a queue of many, so that the time of the host is hidden."""
+    work()
+    torch.cuda.synchronize()
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    start.record()
+    for _ in range(repeats):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / repeats / 1e3
+
+
 def steps(n: int, k: int, epochs: int = 100) -> None:
     """Measure an epoch of the paper's training, eager and replayed; the capture counts."""
     z, y = task(n, k)
@@ -100,8 +140,8 @@ def main() -> None:
     """Measure everything; what fails is said and does not stop the rest."""
     warnings.simplefilter("ignore")
     say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
-    wanted = sys.argv[1:] or [work.__name__ for work in (of_size, steps, training)]
-    for work in (of_size, steps, training):
+    wanted = sys.argv[1:] or [work.__name__ for work in (of_size, one_launch, steps, training)]
+    for work in (of_size, one_launch, steps, training):
         for size in SIZES if work.__name__ in wanted else ():
             try:
                 work(*size)

@@ -29,6 +29,7 @@ ORDER = (
     "progress",
     "inputs",
     "class_names",
+    "ageing",
     "row_segments",
     "rows",
     "leakage",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtri, stdtrit
 
 from hcal import leakage
+from hcal.ageing import Aged
 from hcal.class_names import check_classes
 from hcal.frames import ColumnName
 from hcal.inputs import InputKind
@@ -227,6 +228,16 @@ class FitRecord:
         if self.source_rows > self.rows:
             return f"fitted on a sample of {self.rows:,} of {self.source_rows:,} rows"
         return f"fitted on all {self.rows:,} rows"
+
+    def with_age(self, age: Aged | None) -> FitRecord:
+        """Return this record with how the rows were weighed by their age, if they were."""
+        if age is None:
+            return self
+        return replace(
+            self,
+            notes=(*self.notes, age.sentence),
+            details={**self.details, "age": dict(vars(age))},
+        )
 
     def with_prior(self, frequencies: Float64) -> FitRecord:
         """Return the record of the same fit, for predictions with other class frequencies."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.ageing import Times
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
 from hcal.frames import ColumnName, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
@@ -73,6 +74,8 @@ class Rows:
     by : Segments, optional
         The segment of each row.
     ids : array of shape (N,), optional
+    time : Times, optional
+        When each row was made.
     names : tuple of K str or int, optional
         Names of the classes.
     columns : tuple of K str or int, optional
@@ -103,6 +106,7 @@ class Rows:
     ids: NDArray[Any] | None = None
     names: ClassNames | None = None
     columns: tuple[ColumnName, ...] | None = None
+    time: Times | None = None
     origin: Origin | None = None
     start: int = 0
     one_column: bool = False
@@ -119,6 +123,7 @@ class Rows:
         groups: Any = None,
         by: Any = None,
         ids: Any = None,
+        time: Any = None,
         classes: Any = None,
         like: Layout | None = None,
         start: int = 0,
@@ -133,7 +138,7 @@ class Rows:
         y : array-like of shape (N,), optional
             Integers 0..K−1, or names of classes.
         input : {"logits", "probs", "log_probs"}
-        weight, groups, ids : array-like of shape (N,), optional
+        weight, groups, ids, time : array-like of shape (N,), optional
         by : array-like of shape (N,), frame, or dict of columns, optional
         classes : sequence of K str or int, optional
             Names of the classes. A frame whose columns have these names is put in their order.
@@ -148,7 +153,7 @@ class Rows:
             rows = cls.of_scores(
                 scores, input=input, classes=classes, like=like, start=start, whole=whole, y=y
             )
-            others = {"y": y, "sample_weight": weight, "groups": groups, "by": by}
+            others = {"y": y, "sample_weight": weight, "groups": groups, "by": by, "time": time}
             refuse_other_index(scores, others)
             n_rows = len(rows)
             labels = None
@@ -165,6 +170,7 @@ class Rows:
                 group_names=group_names,
                 by=None if by is None else Segments.of(by, n_rows),
                 ids=None if ids is None else inputs.check_names(ids, n_rows, "ids"),
+                time=None if time is None else Times.of(time, n_rows),
             )
 
     @classmethod
@@ -251,6 +257,7 @@ class Rows:
         _refuse_differences(blocks)
         groups = _joined_groups(blocks)
         segments = [block.by for block in blocks if block.by is not None]
+        times = [block.time for block in blocks if block.time is not None]
         return replace(
             first,
             scores=np.concatenate([block.scores for block in blocks]),
@@ -260,6 +267,7 @@ class Rows:
             group_names=None,
             by=Segments.joined(segments) if segments else None,
             ids=_end_to_end(block.ids for block in blocks),
+            time=Times.joined(times) if times else None,
             origin=None,
         )
 
@@ -350,6 +358,7 @@ class Rows:
             groups=_some(self.groups, index),
             by=None if self.by is None else self.by[index],
             ids=_some(self.ids, index),
+            time=None if self.time is None else self.time[index],
             origin=origin,
             start=self.start + first,
         )

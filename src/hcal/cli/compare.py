@@ -18,7 +18,7 @@ from hcal.cli.options import Files, Shown, command, names_of
 )
 def compare(
     *,
-    files: Files,
+    files: Annotated[Files, "time"],
     test: Annotated[
         Path | None, Option(help="test on this file; else the test part, else folds")
     ] = None,

@@ -61,7 +61,7 @@ def costs_of(text: str | None) -> Any:
 )
 def decide(
     *,
-    files: Files,
+    files: Annotated[Files, "time"],
     model: Model = None,
     cost: Annotated[
         str | None, Option(help="costs of errors, fn=20,fp=1, or a JSON file of K x K costs")

@@ -18,7 +18,7 @@ from hcal.cli.options import Files, Model, Positive, Shown, command, names_of
 )
 def estimate(
     *,
-    files: Annotated[Files, "groups"],
+    files: Annotated[Files, "groups", "time"],
     model: Model = None,
     metrics: Annotated[str | None, Option(help="names separated by commas")] = None,
     rule: Annotated[Path | None, Option(help="a rule that hcal decide --save wrote")] = None,

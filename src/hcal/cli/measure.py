@@ -116,7 +116,7 @@ class Measured:
 @command("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json")
 def evaluate(
     *,
-    files: Files,
+    files: Annotated[Files, "time"],
     model: Model = None,
     metrics: Annotated[str | None, Option(help="names separated by commas; default: all")] = None,
     confidence: Annotated[
@@ -150,7 +150,7 @@ def evaluate(
 
 
 def _measure(
-    files: Files,
+    files: Annotated[Files, "time"],
     blocks: Blocks,
     calibrator: Any,
     positive: str | None,
@@ -182,7 +182,7 @@ def _measure(
 )
 def report(
     *,
-    files: Annotated[Files, "weight"],
+    files: Annotated[Files, "weight", "time"],
     output: Output,
     model: Model = None,
     confidence: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
@@ -270,7 +270,7 @@ def parse_cost(text: str | None) -> dict[str, float] | None:
 @command("hcal certify test.npz --model model.hcal", "hcal certify cal.npz --out-of-fold iso")
 def certify(
     *,
-    files: Annotated[Files, "weight"],
+    files: Annotated[Files, "weight", "time"],
     model: Model = None,
     confidence: Annotated[
         float, Option(help="probability with which all statements hold together")

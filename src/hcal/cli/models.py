@@ -50,6 +50,9 @@ def fit(
     multilabel: Annotated[
         bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")
     ] = False,
+    half_life: Annotated[
+        str | None, Option(help="with --time: a row counts half when so much older, such as 90d")
+    ] = None,
     sample_rows: Annotated[
         int | None, Option(help="learn from a random sample of this many rows")
     ] = None,
@@ -59,6 +62,8 @@ def fit(
     """Learn a calibrator from scores and labels of held-out rows."""
     from hcal.methods.files import save
 
+    if half_life is not None and multilabel:
+        raise ValueError("--half-life fits one label a row: leave out --multilabel")
     check_output(output, *files.file, files.labels)
     params = parse_params([*param, *([] if preserve is None else [f"preserve={preserve}"])])
     warned: list[str] = []
@@ -74,7 +79,7 @@ def fit(
             f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
         ) as told:
             sample = source.as_source(**told).sample(sample_rows or SAMPLE_ROWS)
-            calibrator.fit(sample)
+            calibrator.fit(sample, half_life=_half_life(half_life))
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
@@ -92,6 +97,8 @@ def fit(
                     "sample_weight": data.weight,
                     "groups": data.groups,
                     "classes": data.classes,
+                    "time": data.time,
+                    "half_life": _half_life(half_life),
                 }
                 if files.by is not None:
                     more["by"] = data.by
@@ -110,6 +117,13 @@ def fit(
     shown.show(
         found | facts(calibrator), lambda: _show_fit(calibrator, what, output, files.file[0])
     )
+
+
+def _half_life(text: str | None) -> Any:
+    """Return a half-life: a number where the text is one, for times that are numbers."""
+    from hcal.class_names import is_number
+
+    return float(text) if text is not None and is_number(text) else text
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
@@ -266,7 +280,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
 def apply(
     *,
     model: ModelFile,
-    files: Annotated[Files, "groups", "by", "weight"],
+    files: Annotated[Files, "groups", "by", "weight", "time"],
     output: Output,
     keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False,
     prior: Annotated[

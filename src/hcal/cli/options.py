@@ -53,6 +53,9 @@ class Files:
         str | None, Option(help="columns of subgroups to report on, separated by commas")
     ] = None
     weight: Annotated[str | None, Option(help="a column of weights; 2 counts the row twice")] = None
+    time: Annotated[
+        str | None, Option(help="a column of dates or numbers: when a row was made")
+    ] = None
     classes: Annotated[
         str | None, Option(help="names separated by commas, in the order of the columns")
     ] = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 def watch(
     *,
-    files: Annotated[Files, "groups", "by", "weight", "labels"],
+    files: Annotated[Files, "groups", "by", "weight", "time", "labels"],
     model: Model = None,
     confidence: Annotated[
         float | None, Option(help="probability of no false alarm over all time; 0.95 by default")

@@ -72,10 +72,13 @@ class CapturedLoop(Loop):
             self.probs = module(x, self.order)
             self.epoch_scores = self._scores()
 
+        # The graphs share memory: what the descent leaves in it is overwritten by the forward pass that follows, so
+        # the loss has a place of its own.
+        self.loss = torch.zeros(1, dtype=torch.float64, device=x.device)
         self.descent_graph = torch.cuda.CUDAGraph()
         pool = self.forward_graph.pool()
         with torch.cuda.graph(self.descent_graph, pool=pool, stream=self.stream):
-            self.loss = self._descend(self.probs, y).double().reshape(1)
+            self.loss.copy_(self._descend(self.probs, y))
         self.forward_graph.replay()
 
     def step(self) -> dict[str, float]:

@@ -92,10 +92,30 @@ def fits_float32(map: Map) -> bool:
 
 def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
     """Return the probabilities (N, K) of a tensor, computed where it lies; a row with NaN comes out NaN."""
-    head = CalibrationHead(calibrator).to(scores.device)
+    head = _head_on(calibrator, scores.device)
     with torch.no_grad():
         blocks = torch.split(scores.detach(), max(1, _BLOCK_SCORES // calibrator.n_classes_))
         return torch.cat([head(block) for block in blocks]) if len(blocks) > 1 else head(blocks[0])
+
+
+def _head_on(calibrator: Calibrator, device: torch.device) -> CalibrationHead:
+    """Return the module of a calibrator on a device; the last one stays with the calibrator, so it is built once."""
+    kept: CalibrationHead | None = calibrator.device_head
+    if kept is None or kept.prediction is not calibrator.prediction_ or kept.device != device:
+        kept = CalibrationHead(calibrator).to(device)
+        calibrator.device_head = kept
+    return kept
+
+
+def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
+    """Return the prediction as one launch on a GPU, where the map has a kernel and is all of the prediction."""
+    prediction = calibrator.prediction_
+    plain = prediction.kind == "logits" and prediction.prior is None and prediction.floor is None
+    if not plain or not fits_float32(prediction.map):
+        return None
+    keeps_argmax = prediction.preserves is not None
+    kernel: nn.Module | None = prediction.map.device_kernel(keeps_argmax=keeps_argmax)
+    return kernel
 
 
 class CalibrationHead(nn.Module):
@@ -121,6 +141,8 @@ class CalibrationHead(nn.Module):
 
     float64: MapModule
     float32: MapModule | None
+    #: In a tuple, because a traced graph must not take it for a part of the formula.
+    kernel: tuple[nn.Module, ...] = ()
 
     def __init__(self, calibrator: Calibrator | None = None, output: Output = "probs") -> None:
         super().__init__()
@@ -141,6 +163,18 @@ class CalibrationHead(nn.Module):
         self.float32 = (
             MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
         )
+        kernel = _kernel_of(calibrator)
+        self.kernel = () if kernel is None else (kernel.to(where),)
+
+    @property
+    def prediction(self) -> Map | None:
+        """What this module computes; None where it has no calibrator yet."""
+        return None if self.calibrator is None else self.calibrator.prediction_
+
+    @property
+    def device(self) -> torch.device:
+        """Where the constants lie."""
+        return next(self.buffers(), torch.empty(0)).device
 
     def forward(self, scores: Tensor) -> Tensor:
         """Return calibrated probabilities (or their logarithms) of scores (N, K, ...), classes on axis 1."""
@@ -148,6 +182,8 @@ class CalibrationHead(nn.Module):
             raise ValueError(
                 "this head has no calibrator yet: give it one, or load a state dict that holds one"
             )
+        if self._takes_kernel(scores):
+            return self.kernel[0](scores)  # type: ignore[no-any-return]
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         module, wide = self.float64, torch.float64
         if self.float32 is not None and dtype != torch.float64:
@@ -161,6 +197,15 @@ class CalibrationHead(nn.Module):
             plain = dtype == wide and self.output == "probs"
             out: Tensor = probs if plain else module.narrowed(probs, rows.to(dtype))  # type: ignore[operator]
         return out.movedim(-1, 1)
+
+    def _takes_kernel(self, scores: Tensor) -> bool:
+        """Return whether one launch does all: float32 logits (N, K) on a GPU, nothing traced, no gradient asked for."""
+        if not self.kernel or not scores.is_cuda or scores.dtype != torch.float32:
+            return False
+        if scores.ndim != 2 or scores.shape[1] != self.n_classes or self.output != "probs":
+            return False
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        return not traced and not (scores.requires_grad and torch.is_grad_enabled())
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""
@@ -202,7 +247,7 @@ class CalibrationHead(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.
-        for module in self.modules():
+        for module in chain(self.modules(), *(kernel.modules() for kernel in self.kernel)):
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = buffer.to(fn(buffer).device)

@@ -60,6 +60,7 @@ def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
         # A calibrator finds its segments among the columns by their names.
         by=(data.segments | data.by) or None,
         ids=data.ids,
+        time=data.time,
         classes=data.classes,
         start=start,
         whole=whole,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from hcal.fit_record import fitted_kind, fitted_names
+from hcal.fit_record import fitted_kind, fitted_names, fitted_request
 from hcal.frames import refuse_other_index
 from hcal.inputs import InputKind
 from hcal.io.blocks import batches, rows_of
@@ -26,6 +26,7 @@ class RowInfo:
     groups: Any = None
     by: Any = None
     classes: Any = None
+    time: Any = None
 
     @property
     def empty(self) -> bool:
@@ -41,6 +42,7 @@ class RowInfo:
             weight=self.weight,
             groups=self.groups,
             by=self.by,
+            time=self.time,
             classes=self.classes,
             like=like,
         )
@@ -56,6 +58,7 @@ class RowInfo:
             groups=_column(self.groups, "groups"),
             by=None if self.by is None else ",".join(_columns(self.by)),
             weight=_column(self.weight, "sample_weight"),
+            time=_column(self.time, "time"),
             classes=None if self.classes is None else tuple(map(str, self.classes)),
         )
 
@@ -137,9 +140,7 @@ def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
         return source_of_blocks(data)
     request = info.request()
     if calibrator is not None:
-        record = getattr(calibrator, "fit_", None)
-        remembered = {} if record is None else record.request
-        request = request.for_model({"input": fitted_kind(calibrator), **remembered})
+        request = request.for_model(fitted_request(calibrator))
     order = fitted_names(calibrator)
     if by_blocks(data):
         return batches(data, request, part=part, order=order).as_source()

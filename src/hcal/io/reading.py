@@ -31,7 +31,7 @@ from hcal.io.scale import Scale
 from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
-_BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
+_BY_ROW: Final = ("values", "y", "ids", "groups", "weight", "time")
 #: The name of the labels of a second file among the columns of a block.
 _LABELS: Final = "\0labels"
 #: A file is cut into about this many pieces at most, however many processes read them: results must not depend on it.
@@ -55,7 +55,7 @@ class DataFile:
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
     classes : tuple of str, or None
         Names of the classes in the order of the columns, if the file or the caller gives them.
-    ids, groups, weight : array of shape (N,), or None
+    ids, groups, weight, time : array of shape (N,), or None
         The columns that :class:`Request` names.
     by, segments : dict of arrays
         The columns of subgroups, and of the segments of a calibrator, that :class:`Request` names.
@@ -82,6 +82,7 @@ class DataFile:
     ids: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
+    time: NDArray[Any] | None = None
     by: dict[str, NDArray[Any]] = field(default_factory=dict)
     segments: dict[str, NDArray[Any]] = field(default_factory=dict)
     more: tuple[Path, ...] = ()
@@ -390,8 +391,9 @@ def _data(
     by = {name: _segment_cells(block[name]) for name in plan.by}
     segments = {name: _segment_cells(block[name]) for name in plan.segments}
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
-    if reading.keep:  # the groups and the weight are kept under their own names
-        beside |= {plan.roles[role]: parts[role] for role in ("groups", "weight") if role in parts}
+    if reading.keep:  # groups, weight and time are kept under their own names
+        kept = [role for role in ("groups", "weight", "time") if role in parts]
+        beside |= {plan.roles[role]: parts[role] for role in kept}
         beside |= by | segments
     found = DataFile(
         piece.path,
@@ -402,6 +404,7 @@ def _data(
         ids=parts.get("id"),
         groups=parts.get("groups"),
         weight=parts.get("weight"),
+        time=parts.get("time"),
         by=by,
         segments=segments,
         beside=beside,

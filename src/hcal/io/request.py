@@ -25,7 +25,7 @@ CLASSES: Final = "classes"
 #: The name that the single array of a file without names gets.
 BARE: Final = "_bare"
 #: The roles of columns or arrays other than the scores.
-ROLES: Final = ("label", "id", "groups", "by", "segments", "weight")
+ROLES: Final = ("label", "id", "groups", "by", "segments", "weight", "time")
 #: The roles that several columns can have.
 _LISTS: Final = ("by", "segments")
 _CHOICES: Final = {
@@ -50,7 +50,7 @@ class Request:
     scores : str, optional
         A pattern (``"logit_*"``), names separated by commas, or the name of one array. By default
         ``logits``, ``probs`` or ``log_probs``: an array, or columns ``logits_0``, ``logits_1``, ….
-    label, id, weight : str, optional
+    label, id, weight, time : str, optional
         Names of columns or arrays; labels are in ``y`` by default.
     groups : str, optional
         The column of groups; rows of one group depend on each other.
@@ -79,7 +79,7 @@ class Request:
     ranges : {"error", "middle"}
         Whether a stated "70-80 %" counts as unreadable or as 0.75.
     optional : frozenset of str
-        Which of ``label``, ``id``, ``groups``, ``by`` and ``weight`` may be missing in a file.
+        Which of ``label``, ``id``, ``groups``, ``by``, ``weight`` and ``time`` may be missing in a file.
 
     Examples
     --------
@@ -95,6 +95,7 @@ class Request:
     by: str | None = None
     segments: str | None = None
     weight: str | None = None
+    time: str | None = None
     input: Any = None
     unit: Any = None
     option_score: Any = None

@@ -109,6 +109,10 @@ class Map(ABC):
         """Return probabilities (N, K) of finite logits (N, K)."""
         return namespace(x).exp(self(x))
 
+    def device_kernel(self, *, keeps_argmax: bool) -> Any:
+        """Return a torch module that computes all of a prediction from logits in one launch on a GPU, or None."""
+        return None
+
     def compiled(self, x: Array) -> Array | None:
         """Return probabilities (N, K) of a numpy array by a compiled version of the formula, or None without one."""
         return None

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hcal import leakage
 from hcal._version import __version__
+from hcal.ageing import Aged, aged
 from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import is_on_accelerator
@@ -116,6 +117,11 @@ class Calibrator(TakesScores, ABC):
 
     prediction_: Prediction
     fit_: FitRecord
+    #: The module that predicts on a GPU, kept so that a service builds it once; it is no part of the state.
+    device_head: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "device_head"}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -138,6 +144,8 @@ class Calibrator(TakesScores, ABC):
         *,
         groups: Any = None,
         classes: Any = None,
+        time: Any = None,
+        half_life: Any = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows.
 
@@ -158,10 +166,18 @@ class Calibrator(TakesScores, ABC):
         classes : sequence of K str or int, optional
             Names of the classes in the order of the columns; ``predict`` then returns them. A frame whose columns
             have these names is put in their order. Not needed for a frame whose columns are named like the labels.
+        time : array-like of shape (N,), optional
+            When each row was made: dates, texts such as ``"2024-05-31"``, or numbers. With files, a column.
+        half_life : str, timedelta or float, optional
+            A row counts half as much as one that is so much younger: ``"90d"``, with the units s, min, h, d, w and y;
+            for times that are numbers, a number.
         """
         self._forget()
         check_params(type(self), self.get_params())
-        rows = self._rows_to_fit(scores, y, sample_weight, groups, classes)
+        rows = self._rows_to_fit(scores, y, sample_weight, groups, classes, time)
+        rows, age = rows_by_age(self._weighed(rows), half_life)
+        if age is not None and not self.weighted:
+            raise ValueError(f"{self.name!r} takes no weights, so its rows cannot age")
         fingerprint = leakage.fingerprint(rows.logits())
         rows = as_copies(by_content(rows)) if self.grouped else by_content(rows)
         floor = self._floor_of(rows)
@@ -174,7 +190,7 @@ class Calibrator(TakesScores, ABC):
             prior=None,
         )
         try:
-            self.fit_ = self._record(rows, fitted, fingerprint)
+            self.fit_ = self._record(rows, fitted, fingerprint).with_age(age)
         except BaseException:
             self._forget()
             raise
@@ -378,21 +394,29 @@ class Calibrator(TakesScores, ABC):
     # -- machinery --------------------------------------------------------------------------------
 
     def _rows_to_fit(
-        self, scores: Any, y: Any, sample_weight: Any, groups: Any, classes: Any
+        self, scores: Any, y: Any, weight: Any, groups: Any, classes: Any, time: Any
     ) -> Rows:
-        """Return the checked rows of a fit, without those of weight 0."""
+        """Return the checked rows of a fit."""
         if is_no_array(scores, y):
-            scores = self._sampled(scores, y, sample_weight, groups, classes)
-        if isinstance(scores, Rows):
-            rows = scores
-            if rows.kind != self.input:
-                raise ValueError(
-                    f"the rows hold {rows.kind}, but the calibrator takes input={self.input!r}"
-                )
-        else:
-            rows = Rows.of(
-                scores, y, input=self.input, weight=sample_weight, groups=groups, classes=classes
+            scores = self._sampled(scores, y, weight, groups, classes, time=time)
+        if not isinstance(scores, Rows):
+            return Rows.of(
+                scores,
+                y,
+                input=self.input,
+                weight=weight,
+                groups=groups,
+                classes=classes,
+                time=time,
             )
+        if scores.kind != self.input:
+            raise ValueError(
+                f"the rows hold {scores.kind}, but the calibrator takes input={self.input!r}"
+            )
+        return scores
+
+    def _weighed(self, rows: Rows) -> Rows:
+        """Check the weights of a fit, and return its rows without those of weight 0."""
         if rows.weight is not None:
             self._check_weight(rows.weight)
             if not rows.weight.all():
@@ -400,13 +424,20 @@ class Calibrator(TakesScores, ABC):
         return rows
 
     def _sampled(
-        self, source: Any, y: Any, weight: Any, groups: Any, classes: Any, by: Any = None
+        self,
+        source: Any,
+        y: Any,
+        weight: Any,
+        groups: Any,
+        classes: Any,
+        by: Any = None,
+        time: Any = None,
     ) -> Rows:
         """Return the rows to fit on from files, from blocks of rows or from Dask collections."""
         # A fit of arrays needs none of what reads files.
         from hcal.io.doors import RowInfo, rows_to_fit
 
-        return rows_to_fit(source, y, RowInfo(weight, groups, by, classes), self.input)
+        return rows_to_fit(source, y, RowInfo(weight, groups, by, classes, time), self.input)
 
     def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:
@@ -502,6 +533,16 @@ def named(fitted: Fitted, names: ClassNames | None) -> Fitted:
 
 
 @np.errstate(over="ignore")  # an infinite key sorts as well as any other
+def rows_by_age(rows: Rows, half_life: Any) -> tuple[Rows, Aged | None]:
+    """Return the rows with less weight where they are older, and what to remember of it."""
+    if half_life is None:
+        return rows, None
+    if rows.time is None:
+        raise ValueError("half_life needs the time of each row: pass time= (--time)")
+    by_age, facts = aged(rows.time, half_life)
+    return replace(rows, weight=by_age * rows.weights), facts
+
+
 def by_content(rows: Rows) -> Rows:
     """Return the rows in an order that does not depend on the order in which they were given.
 

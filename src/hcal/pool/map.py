@@ -9,6 +9,8 @@ The symbols are those of docs/default.md.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hcal.maps.base import SMALL, STEEP, Map, array, log_sigmoid, map_type, option
@@ -159,6 +161,14 @@ class PoolMap(Map):
         except ImportError:
             return None
         return predict(self, x)
+
+    def device_kernel(self, *, keeps_argmax: bool) -> Any:
+        """Return the formula as one launch on a GPU, where Triton is installed."""
+        try:
+            from hcal.pool._triton import PoolKernel
+        except ImportError:
+            return None
+        return PoolKernel(self, keeps_argmax=keeps_argmax)
 
 
 @map_type

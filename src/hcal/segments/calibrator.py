@@ -94,6 +94,8 @@ class SegmentedCalibrator(Calibrator):
         *,
         groups: Any = None,
         classes: Any = None,
+        time: Any = None,
+        half_life: Any = None,
         by: Any = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows of several segments.
@@ -105,11 +107,14 @@ class SegmentedCalibrator(Calibrator):
         y : array-like of shape (N,)
         sample_weight, groups : array-like of shape (N,), optional
         classes : sequence of K str or int, optional
+        time : array-like of shape (N,), optional
+        half_life : str, timedelta or float, optional
+            A row counts half as much as one that is so much younger, such as ``"90d"``.
         by : array-like of shape (N,), frame, or dict of columns
             The segment of each row; a row without one is refused.
         """
         if is_no_array(scores, y):
-            rows = self._sampled(scores, y, sample_weight, groups, classes, by)
+            rows = self._sampled(scores, y, sample_weight, groups, classes, by, time)
         elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
@@ -120,11 +125,12 @@ class SegmentedCalibrator(Calibrator):
                 weight=sample_weight,
                 groups=groups,
                 by=by,
+                time=time,
                 classes=classes,
             )
         if rows.by is None:
             raise ValueError("by is missing: pass the segment of each row")
-        return super().fit(rows)
+        return super().fit(rows, half_life=half_life)
 
     def predict_proba(self, scores: Any, *, by: Any = None) -> Any:
         """Return calibrated probabilities in the array library, device and float width of the input.

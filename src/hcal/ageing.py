@@ -1,0 +1,192 @@
+"""Rows that age: a row counts half as much as one that is a half-life younger.
+
+The age of a row becomes a weight, 0.5^(age / half-life), and the newest row counts as one row. Weights count rows, so
+penalties and shrinkage see how many rows are left.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs
+from hcal.numerics import Float64
+
+_SECONDS: Final = {
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+    "w": 7 * 86_400.0,
+    "y": 365.25 * 86_400.0,
+}
+_SPAN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)\s*")
+
+
+@dataclass(frozen=True)
+class Times:
+    """When each row was made.
+
+    Attributes
+    ----------
+    values : array of shape (N,)
+        Seconds since 1970 for dates, else the numbers that were passed in.
+    are_dates : bool
+    """
+
+    values: Float64
+    are_dates: bool
+
+    @classmethod
+    def of(cls, time: Any, n_rows: int) -> Times:
+        """Return dates, texts of dates, or numbers as times; a row without one is refused.
+
+        >>> Times.of(["2024-01-01", "2024-01-02 12:00"], 2)
+        Times(values=array([1.7040672e+09, 1.7041968e+09]), are_dates=True)
+        """
+        if isinstance(time, Times):
+            return time
+        cells = inputs.check_names(time, n_rows, "time")
+        if cells.dtype.kind in "iuf":
+            return cls(cells.astype(np.float64), are_dates=False)
+        if cells.dtype.kind == "M":
+            return cls(cells.astype("datetime64[us]").astype(np.int64) / 1e6, are_dates=True)
+        numbers = _numbers(cells)
+        if numbers is not None:
+            return cls(numbers, are_dates=False)
+        return cls(np.array([_seconds(cell) for cell in cells.tolist()]), are_dates=True)
+
+    def __getitem__(self, index: Any) -> Times:
+        return replace(self, values=self.values[index])
+
+    @classmethod
+    def joined(cls, parts: list[Times]) -> Times:
+        """Return the times of several blocks, one after the other."""
+        if len({part.are_dates for part in parts}) > 1:
+            raise ValueError("the times of some rows are dates, and those of others are numbers")
+        return cls(np.concatenate([part.values for part in parts]), parts[0].are_dates)
+
+    def words(self, value: float) -> str:
+        """Return a time as a date, or as a number.
+
+        >>> Times.of(["2024-01-01"], 1).words(1704067200.0)
+        '2024-01-01'
+        """
+        if not self.are_dates:
+            return f"{value:g}"
+        moment = datetime.fromtimestamp(value, UTC)
+        return moment.strftime("%Y-%m-%d" if value % 86_400 == 0 else "%Y-%m-%d %H:%M")
+
+
+@dataclass(frozen=True)
+class HalfLife:
+    """After which age a row counts half."""
+
+    span: float
+    words: str
+    are_dates: bool
+
+    @classmethod
+    def of(cls, value: Any) -> HalfLife:
+        """Return a half-life: a text such as ``"90d"`` or a timedelta for dates, a number for numbers.
+
+        >>> HalfLife.of("90d").span / 86400, HalfLife.of(12)
+        (90.0, HalfLife(span=12.0, words='12', are_dates=False))
+        """
+        if isinstance(value, np.timedelta64):
+            value = value.astype("timedelta64[us]").item()
+        if isinstance(value, timedelta):
+            return cls._checked(value.total_seconds(), str(value), are_dates=True)
+        if isinstance(value, str):
+            span = _SPAN.fullmatch(value)
+            if span is None:
+                raise ValueError(
+                    f"half_life must be a number and a unit (s, min, h, d, w, y), such as '90d'; got {value!r}"
+                )
+            seconds = float(span[1]) * _SECONDS[span[2]]
+            return cls._checked(seconds, value.strip(), are_dates=True)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ValueError(f"half_life must be a text such as '90d', or a number; got {value!r}")
+        return cls._checked(float(value), f"{value:g}", are_dates=False)
+
+    @classmethod
+    def _checked(cls, span: float, words: str, *, are_dates: bool) -> HalfLife:
+        if not 0 < span < np.inf:
+            raise ValueError(f"half_life must be greater than 0, got {words}")
+        return cls(span, words, are_dates)
+
+    def weights(self, times: Times) -> Float64:
+        """Return 0.5^(age / half-life) of each row (N,).
+
+        >>> HalfLife.of(10).weights(Times.of([0, 10, 20], 3))
+        array([0.25, 0.5 , 1.  ])
+        """
+        if times.are_dates != self.are_dates:
+            kinds = ("numbers", "dates") if self.are_dates else ("dates", "numbers")
+            advice = "a number in the same unit" if self.are_dates else "a text such as '90d'"
+            raise ValueError(
+                f"the half-life {self.words} is for {kinds[1]}, and the times of the rows are {kinds[0]}, such as "
+                f"{times.words(float(times.values[0]))}: pass {advice}"
+            )
+        age = times.values.max() - times.values
+        return np.asarray(0.5 ** (age / self.span))
+
+
+@dataclass(frozen=True)
+class Aged:
+    """How rows were weighed by their age: what a fit remembers of it."""
+
+    half_life: str
+    oldest: str
+    newest: str
+    rows: int
+    count_as: float
+
+    @property
+    def sentence(self) -> str:
+        """What was done, in words."""
+        unit = "younger" if self.oldest != self.newest else "old"
+        return (
+            f"a row counts half as much as one that is {self.half_life} {unit}: the {self.rows:,} rows from "
+            f"{self.oldest} to {self.newest} count as {self.count_as:,.0f}"
+        )
+
+
+def aged(times: Times, half_life: Any) -> tuple[Float64, Aged]:
+    """Return the weights of rows by their age, and what to remember of it."""
+    span = HalfLife.of(half_life)
+    weight = span.weights(times)
+    facts = Aged(
+        half_life=span.words,
+        oldest=times.words(float(times.values.min())),
+        newest=times.words(float(times.values.max())),
+        rows=len(weight),
+        count_as=float(weight.sum()),
+    )
+    return weight, facts
+
+
+def _numbers(cells: NDArray[Any]) -> Float64 | None:
+    """Return texts as numbers if all of them are numbers."""
+    try:
+        return cells.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _seconds(cell: Any) -> float:
+    """Return a date as seconds since 1970; one without a time zone counts as UTC."""
+    try:
+        moment = datetime.fromisoformat(str(cell).strip())
+    except ValueError:
+        raise ValueError(
+            f"time: {str(cell)[:40]!r} is no date: write 2024-05-31, 2024-05-31 12:00, or numbers"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()

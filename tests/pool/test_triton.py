@@ -1,0 +1,123 @@
+"""The default's prediction in one launch on a GPU equals the formula.
+
+Without a GPU, Triton's interpreter runs the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import hcal
+from hcal.integrations.torch import CalibratedModule, CalibrationHead, predict_on_device
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+if not HAS_GPU:
+    # Read when Triton is first imported, which nothing else does without a GPU.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+# A class with −inf is 1e30 below the top; products with that overflow as they do on a GPU, where nothing warns.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
+
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
+
+
+def fitted(n_classes: int, preserve: str | None = "accuracy") -> hcal.PooledCalibrator:
+    rng = np.random.default_rng(n_classes)
+    logits = rng.normal(0, 2, (1500, n_classes))
+    y = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return hcal.PooledCalibrator(preserve=preserve).fit(logits, y)
+
+
+def scores(n_rows: int, n_classes: int) -> torch.Tensor:
+    """Return logits of many scales, with ties, rows of equal scores, infinities and missing values."""
+    rng = np.random.default_rng(1)
+    scale = np.exp(rng.normal(0, 1.5, (n_rows, 1)))
+    logits = (rng.normal(0, 1, (n_rows, n_classes)) * scale).astype(np.float32)
+    logits[0] = 0.0
+    logits[1, :2] = logits[1].max() + 1
+    logits[2, 0] = -np.inf
+    logits[3, 0] = np.inf
+    logits[4, 1] = np.nan
+    logits[5] = -np.inf
+    logits[6] = np.linspace(0, 0.01, n_classes)
+    return torch.from_numpy(logits)
+
+
+def kernel_of(cal: hcal.PooledCalibrator) -> torch.nn.Module:
+    from hcal.pool._triton import PoolKernel
+
+    keeps_argmax = cal.prediction_.preserves is not None
+    return PoolKernel(cal.prediction_.map, keeps_argmax=keeps_argmax).to(DEVICE)
+
+
+def by_formula(cal: hcal.PooledCalibrator, x: torch.Tensor) -> torch.Tensor:
+    """Return what the formula gives in float64."""
+    head = CalibrationHead(cal)
+    return head(x.double()).float()
+
+
+@pytest.mark.parametrize("preserve", ["accuracy", None, "order"])
+@pytest.mark.parametrize("n_classes", [3, 10, 32, 40])
+def test_the_kernel_computes_the_formula(n_classes: int, preserve: str | None) -> None:
+    cal = fitted(n_classes, preserve)
+    x = scores(77, n_classes)
+    expected = by_formula(cal, x)
+    probs = kernel_of(cal)(x.to(DEVICE)).cpu()
+    torch.testing.assert_close(probs, expected, rtol=2e-4, atol=1e-5, equal_nan=True)
+    assert torch.isnan(probs[3:6]).all()
+    assert not torch.isnan(probs[6:]).any()
+    if preserve is not None:
+        valid = ~torch.isnan(probs).any(dim=1)
+        torch.testing.assert_close(probs[valid].argmax(1), x[valid].argmax(1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 33])
+def test_any_number_of_rows(n_rows: int) -> None:
+    cal = fitted(5)
+    x = scores(40, 5)[:n_rows]
+    probs = kernel_of(cal)(x.to(DEVICE)).cpu()
+    torch.testing.assert_close(probs, by_formula(cal, x), rtol=2e-4, atol=1e-5, equal_nan=True)
+
+
+def test_a_kept_module_is_no_part_of_the_state() -> None:
+    """A calibrator that has predicted on a device is pickled without its module, and a new fit has a new one."""
+    cal = fitted(4)
+    x = scores(20, 4)[7:]
+    first = predict_on_device(cal, x)
+    head = cal.device_head
+    predict_on_device(cal, x)
+    assert cal.device_head is head
+    assert pickle.loads(pickle.dumps(cal)).device_head is None
+    shifted = cal.with_prior([0.4, 0.3, 0.2, 0.1])
+    assert not torch.equal(predict_on_device(shifted, x), first)
+
+
+@needs_gpu
+def test_users_reach_the_kernel() -> None:
+    cal = fitted(10)
+    x = scores(500, 10)[7:].cuda()
+    expected = by_formula(cal, x.cpu())
+    module = CalibratedModule(torch.nn.Identity(), cal).cuda()
+    with torch.inference_mode():
+        inferred = module(x)
+    torch.testing.assert_close(inferred.cpu(), expected, rtol=2e-4, atol=1e-5)
+    torch.testing.assert_close(cal.predict_proba(x), inferred, rtol=1e-5, atol=1e-6)
+
+    differentiable = x.clone().requires_grad_()
+    module(differentiable).square().sum().backward()
+    assert differentiable.grad is not None
+
+    graph = torch.cuda.CUDAGraph()
+    static = x.clone()
+    module(static)
+    with torch.cuda.graph(graph):
+        captured = module(static)
+    static.copy_(x.flip(0))
+    graph.replay()
+    torch.testing.assert_close(captured, inferred.flip(0), rtol=1e-5, atol=1e-6)
