@@ -209,8 +209,8 @@ def validate(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(150, 10))
     >>> y = (X[:, 0] + rng.logistic(size=150) > 0).astype(int)
-    >>> found = validate(LogisticRegression(C=np.inf), X, y, resamples=50)
-    >>> round(found.slope.apparent, 2), found.slope.corrected < 0.9
+    >>> validation = validate(LogisticRegression(C=np.inf), X, y, resamples=50)
+    >>> round(validation.slope.apparent, 2), validation.slope.corrected < 0.9
     (1.0, True)
     """
     from joblib import Parallel, delayed
