@@ -296,7 +296,7 @@ class _Neighbours:
         return self.gaps[self.place]
 
     def nearest(self, rows: NDArray[np.float32]) -> tuple[Matrix, Matrix]:
-        """Return the distance of each given row to the nearest one here, and the distance of that one to its nearest."""
+        """Return the distance of each row to the nearest one here, and the distance of that one to its nearest."""
         distance, index = self.tree.query(rows, p=np.inf)
         return np.asarray(distance), self.gaps[index]
 

@@ -130,7 +130,9 @@ def check_metric(name: str, case: Case, form: str) -> None:
     value = metric.function(case.probs, case.y, sample_weight=case.weight)
     assert type(value) is float, f"returned {type(value).__name__}"
     rows = len(case.y) if case.weight is None else float(case.weight.sum())
-    undefined = (name in NEED_PAIRS and rows < 2) or (name in NEED_CLASSES and not _has_classes(case))
+    undefined = (name in NEED_PAIRS and rows < 2) or (
+        name in NEED_CLASSES and not _has_classes(case)
+    )
     if not undefined:
         assert math.isfinite(value), f"{value}"
     np.testing.assert_array_equal(before[0], case.probs, "the input was written to")
