@@ -48,10 +48,11 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
         q = -np.expm1((xlogy(c, c) + xlog1py(1 - c, -c) - reach) / (1 - c))
     q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
     for _ in range(_STEPS):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.nan_to_num(
-                (kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0
-            ).clip(0.0)
+        above = q - c
+        excess = kl(c, q) - reach
+        # At the root, and where no row bounds q, there is nothing to correct.
+        falling = (above > 0) & (excess > 0)
+        step = np.divide(excess * q * (1 - q), above, out=np.zeros(q.shape), where=falling)
         q = np.maximum(q - step, c)
         if not (step > 1e-12).any():
             break
@@ -68,7 +69,8 @@ def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
     (array([0.8328]), array([0.9478]))
     """
     c = np.asarray(c, dtype=np.float64)
-    return 1 - kl_upper(1 - c, reach), kl_upper(c, reach)
+    below, high = kl_upper(np.stack([1 - c, c]), reach)
+    return 1 - below, high
 
 
 def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:

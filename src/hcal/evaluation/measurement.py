@@ -73,7 +73,8 @@ class Settings:
     @property
     def streamed(self) -> tuple[str, ...]:
         """The metrics that are added up over blocks: also those by which a collapse is recognised."""
-        return tuple(name for name in NAMES if name in {*self.names, "nll", "accuracy"})
+        needed = {*self.names, "nll", "accuracy"}
+        return tuple(name for name in NAMES if name in needed)
 
 
 @dataclass(frozen=True)

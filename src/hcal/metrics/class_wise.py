@@ -181,11 +181,12 @@ def tcwece_k(
 def _cluster_edges(s: Sample, clusters: int, random_state: int) -> Float64:
     """Return the boundaries between the clusters of every class, shape (K, clusters − 1); inf for missing clusters.
 
-    Boundaries without weights are cached in the data, and all replicates of a bootstrap share them.
+    They are kept with the sample, and all replicates of a bootstrap share them.
     """
-    key, weight = (clusters, random_state), None if s.keep_clusters else s.weight
-    if weight is None and key in s.data.cluster_edges:
-        return s.data.cluster_edges[key]
+    key = (clusters, random_state)
+    weight = s.clusters.weight
+    if key in s.clusters.edges:
+        return s.clusters.edges[key]
     total = s.n if weight is None else int(weight.sum())
     edges = np.empty((s.k, clusters - 1))
     for k, column in enumerate(s.data.columns()):
@@ -194,8 +195,7 @@ def _cluster_edges(s: Sample, clusters: int, random_state: int) -> Float64:
         starts = np.stack([rng.choice(total, size=size, replace=False) for _ in range(_RESTARTS)])
         centres = _kmeans(column, weight, starts, clusters)
         edges[k] = (centres[1:] + centres[:-1]) / 2
-    if weight is None:
-        s.data.cluster_edges[key] = edges
+    s.clusters.edges[key] = edges
     return edges
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from hcal.metrics.merging import merged, resampled_copies, with_drawn_labels
 from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64, IntArray
@@ -116,8 +117,7 @@ def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sampl
         block = weights[i : i + step]
         sums = s.data.column_sums(block) if wide else None
         for b, w in enumerate(block):
-            other = s.reweighted(w)
-            other.keep_clusters = True
+            other = s.replicate(w)
             if sums is not None:
                 other.__dict__["column_sums"] = sums[b]
             yield other
@@ -144,13 +144,19 @@ def bootstrap(
 ) -> list[dict[str, Vector]]:
     """Return the replicates of every metric for each sample; all samples use the same draws of rows or groups.
 
-    Weights are drawn in blocks, so memory does not grow with N times the number of replicates.
+    Weights are drawn in blocks, so memory does not grow with N times the number of replicates. Of many rows of two
+    classes, similar ones are merged first (:mod:`hcal.metrics.merging`).
     ``first_order`` as for :func:`replicates`.
     """
     names = list(names)
+    small = merged(samples) if groups is None else None
+    samples = small or samples
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
     for size in resample_blocks(resamples, samples[0].n):
-        weights = bootstrap_weights(samples[0], size, rng, groups)
+        if small is None:
+            weights = bootstrap_weights(samples[0], size, rng, groups)
+        else:
+            weights = resampled_copies(samples[0], size, rng)
         for part, s in zip(parts, samples, strict=True):
             part.append(replicates(s, names, weights, first_order=first_order))
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
@@ -160,13 +166,24 @@ def chance(
     s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator
 ) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
-    names, keep = list(names), s.reweighted(s.weight)
-    keep.keep_clusters = True
-    if any(METRICS[n].level == "class-wise" for n in names):
-        _ = keep.column_sums  # one pass over N x K for all draws
-    drawn = (y for size in resample_blocks(n_draws, s.n) for y in s.data.drawn(size, rng))
-    table = np.array([[METRICS[n].function(r) for n in names] for r in map(keep.relabelled, drawn)])
+    names = list(names)
+    table = np.array(
+        [[METRICS[n].function(r) for n in names] for r in _drawn(s, names, n_draws, rng)]
+    )
     return dict(zip(names, table.T, strict=True))
+
+
+def _drawn(s: Sample, names: list[str], n_draws: int, rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield the sample with labels drawn from the predictions."""
+    small = merged([s])
+    if small is not None:
+        yield from with_drawn_labels(small[0], n_draws, rng)
+        return
+    if any(METRICS[n].level == "class-wise" for n in names):
+        _ = s.column_sums  # one pass over N x K for all draws
+    for size in resample_blocks(n_draws, s.n):
+        for labels in s.data.drawn(size, rng):
+            yield s.relabelled(labels)
 
 
 def percentile(values: Vector, confidence: float) -> tuple[float, float]:

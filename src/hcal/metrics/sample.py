@@ -51,8 +51,7 @@ class Data:
         self.y = inputs.check_labels(y, self.n, self.k)
         self.event, self.positive = check_event(event, positive, self.k)
         self._entries: dict[float, Entries] = {}
-        # Caches of costly results that do not depend on weights: cluster boundaries, kernel sums, h-errors.
-        self.cluster_edges: dict[tuple[int, int], Float64] = {}
+        # Caches of costly results that do not depend on weights: kernel sums, h-errors.
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
         self.h_errors: dict[tuple[str, int], Any] = {}
 
@@ -265,6 +264,17 @@ class Ranked:
         return np.asarray(cumulated[self.run_ends - 1])
 
 
+class Clusters:
+    """Boundaries of the k-means clusters of every class, by the arguments of the metric that found them.
+
+    They depend on the weights of the rows; bootstrap replicates use those of the sample that they are drawn from.
+    """
+
+    def __init__(self, weight: Vector | None) -> None:
+        self.weight = weight
+        self.edges: dict[tuple[int, int], Float64] = {}
+
+
 class Sample:
     """N predictions with their labels and, optionally, weights: the input of every metric.
 
@@ -306,15 +316,21 @@ class Sample:
     ) -> None:
         self.data = Data(probs, y, event, positive)
         self.n, self.k = self.data.n, self.data.k
-        # Bootstrap replicates use the k-means clusters of the sample that they are drawn from.
-        self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.n)
+        self.clusters = Clusters(self.weight)
 
     def reweighted(self, weight: Vector | None) -> Sample:
         """Return the same predictions with other (checked) weights; all cached results are shared."""
         other = object.__new__(Sample)
         other.data, other.n, other.k = self.data, self.n, self.k
-        other.weight, other.keep_clusters = weight, self.keep_clusters
+        other.weight = weight
+        other.clusters = self.clusters if weight is self.weight else Clusters(weight)
+        return other
+
+    def replicate(self, weight: Vector) -> Sample:
+        """Return a bootstrap replicate: the same predictions with other weights, in the clusters of this sample."""
+        other = self.reweighted(weight)
+        other.clusters = self.clusters
         return other
 
     def judging(self, event: Event, positive: int = 1) -> Sample:

@@ -18,7 +18,8 @@ from scipy.sparse import csr_matrix
 from scipy.special import chdtrc, ndtr
 
 from hcal.metrics.canonical import skce
-from hcal.metrics.registry import get_metric
+from hcal.metrics.merging import merged
+from hcal.metrics.registry import Metric, get_metric
 from hcal.metrics.resampling import chance, resample_blocks
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth, check_integer
 from hcal.metrics.smooth import spiegelhalter_z
@@ -146,8 +147,12 @@ def calibration_test(
         return CalibrationTest(
             p_value, "skce", float(skce(sample, bandwidth=width)), method, resamples
         )
-    value, null = _statistic_null(sample, statistic, int(resamples), rng)
-    return CalibrationTest(rank_p_value(value, null), statistic, value, method, int(resamples))
+    metric = get_metric(statistic)
+    if metric.level == "score":
+        raise ValueError(f"statistic must be a calibration error, got the score {metric.name!r}")
+    p_value = _statistic_p_value(sample, metric, int(resamples), rng)
+    value = float(metric.function(sample))
+    return CalibrationTest(p_value, statistic, value, method, int(resamples))
 
 
 def rank_p_value(value: float, null: Vector) -> float:
@@ -162,22 +167,21 @@ def rank_p_value(value: float, null: Vector) -> float:
     return (1 + int(as_large.sum())) / (1 + len(null))
 
 
-def _statistic_null(
-    sample: Sample, name: str, resamples: int, rng: np.random.Generator
-) -> tuple[float, Vector]:
-    """Return a metric on the real labels, and on labels drawn from the predictions."""
-    metric = get_metric(name)
-    if metric.level == "score":
-        raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
-    value = float(metric.function(sample))
-    if not metric.of_hits:
-        return value, chance(sample, [name], resamples, rng)[name]
+def _statistic_p_value(
+    sample: Sample, metric: Metric, resamples: int, rng: np.random.Generator
+) -> float:
+    """Return the rank of a metric on the real labels among its values on labels drawn from the predictions."""
+    small = merged([sample])
+    if small is not None or not metric.of_hits:
+        compared = sample if small is None else small[0]
+        null = chance(sample, [metric.name], resamples, rng)[metric.name]
+        return rank_p_value(float(metric.function(compared)), null)
     confidence = sample.data.conf_sorted
     null = np.empty(resamples)
     for draw in range(resamples):
         hits = rng.random(sample.n) < confidence
         null[draw] = metric.function(sample.with_hits(hits))
-    return value, null
+    return rank_p_value(float(metric.function(sample)), null)
 
 
 # -- the kernel test ---------------------------------------------------------------------------------
