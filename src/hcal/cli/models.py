@@ -79,7 +79,7 @@ def fit(
             f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
         ) as told:
             sample = source.as_source(**told).sample(sample_rows or SAMPLE_ROWS)
-            calibrator.fit(sample, half_life=_half_life(half_life))
+            calibrator.fit(sample, half_life=half_life)
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
@@ -98,7 +98,7 @@ def fit(
                     "groups": data.groups,
                     "classes": data.classes,
                     "time": data.time,
-                    "half_life": _half_life(half_life),
+                    "half_life": half_life,
                 }
                 if files.by is not None:
                     more["by"] = data.by
@@ -117,13 +117,6 @@ def fit(
     shown.show(
         found | facts(calibrator), lambda: _show_fit(calibrator, what, output, files.file[0])
     )
-
-
-def _half_life(text: str | None) -> Any:
-    """Return a half-life: a number where the text is one, for times that are numbers."""
-    from hcal.class_names import is_number
-
-    return float(text) if text is not None and is_number(text) else text
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
