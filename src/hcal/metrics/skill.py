@@ -164,4 +164,5 @@ def _weighted_area(p: Vector, event: Vector, weight: Vector | None) -> float:
     yes = np.bincount(place, weight * event)
     no = np.bincount(place, weight * (1 - event))
     below = np.cumsum(no) - no / 2
-    return float(yes @ below / (yes.sum() * no.sum()))
+    # Each sum is divided by itself, because the product of two tiny ones would be 0.
+    return float((yes / yes.sum()) @ (below / no.sum()))
