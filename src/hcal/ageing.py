@@ -110,7 +110,7 @@ class HalfLife:
             return cls._of_text(value.strip())
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"half_life must be a text such as '90d', or a number; got {value!r}")
-        return cls._checked(float(value), _number(value), are_dates=False)
+        return cls._checked(float(value), _number(float(value)), are_dates=False)
 
     @classmethod
     def _of_text(cls, text: str) -> HalfLife:

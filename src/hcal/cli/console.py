@@ -157,13 +157,15 @@ def shape_of(data: DataFile) -> str:
     return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
-def before_after(scores: Mapping[str, Any], title: str) -> Table:
+def before_after(
+    scores: Mapping[str, Any], title: str, heads: tuple[str, str] = ("before", "after")
+) -> Table:
     """Return a table of scores before and after; lower is green, except for accuracy and mean confidence."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("", style="cyan", no_wrap=True)
-    for head in ("before", "after", ""):
+    for head in (*heads, ""):
         table.add_column(head, justify="right", no_wrap=True)
     labels = {"mean_confidence": "mean confidence", "ece_ew": "ECE (ece_ew)"}
     for metric, before in scores["before"].items():

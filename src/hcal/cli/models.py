@@ -23,7 +23,7 @@ from hcal.cli.options import (
 from hcal.text import one_line
 
 if TYPE_CHECKING:
-    from hcal.io import DataFile
+    from hcal.io import DataFile, Request
 
 #: With fewer rows than this, or fewer rows of the rarer of two classes, ``hcal fit`` warns.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
@@ -103,7 +103,7 @@ def fit(
                 if files.by is not None:
                     more["by"] = data.by
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
-    _remember(calibrator, files, data)
+    remember(calibrator, files.request(), data)
     save(calibrator, output)
     for text in warned:
         console.say("warning", "yellow", text)
@@ -213,17 +213,18 @@ def _warnings(data: DataFile) -> list[str]:
     return []
 
 
-def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
+def remember(calibrator: Any, request: Request, data: DataFile) -> None:
     """Store in the model how its rows were read and from which file."""
     from hcal.fit_record import fitted_segments
 
     if not hasattr(calibrator, "remember_source"):
         return
-    asked = {**files.request().to_json(), "input": data.kind}
-    asked.pop("classes", None)
+    columns = {**request.to_json(), "input": data.kind}
+    columns.pop("classes", None)
+    subgroups = columns.pop("by", None)
     if fitted_segments(calibrator):
-        asked["segments"] = asked.pop("by")
-    calibrator.remember_source(asked, data.name, data.part, data.checksum())
+        columns.setdefault("segments", subgroups)
+    calibrator.remember_source(columns, data.name, data.part, data.checksum())
 
 
 def facts(calibrator: Any) -> dict[str, Any]:

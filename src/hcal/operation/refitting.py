@@ -66,21 +66,34 @@ class OldAndNew:
     @property
     def sentence(self) -> str:
         """The finding in words."""
-        verdict = "the two do not differ by more than chance"
-        if self.low > 0:
-            verdict = "the new calibrator is better"
-        elif self.high < 0:
-            verdict = "the new calibrator is worse: keep the old one, or look at the new rows"
-        sentence = (
-            f"On {self.which} ({self.rows:,}) {verdict}. The NLL is {self.old['nll']:.4f} with the old one and "
-            f"{self.new['nll']:.4f} with the new one; the gain is {self.gain:+.4f} ({self.low:+.4f} to "
-            f"{self.high:+.4f})."
-        )
-        if not self.seen:
-            return sentence
         return (
-            f"{sentence} The old one was fitted on {_percent(self.seen)} of these rows, so it looks better here than "
-            "on rows that it has not seen."
+            f"On {self.which} ({self.rows:,}) {self._verdict}. The NLL is {self.old['nll']:.4f} with the old one and "
+            f"{self.new['nll']:.4f} with the new one; the gain is {self.gain:+.4f} ({self.low:+.4f} to "
+            f"{self.high:+.4f}).{self._caution}"
+        )
+
+    @property
+    def worse(self) -> bool:
+        """Whether the new calibrator is worse by more than chance, on rows that neither was fitted on."""
+        return self.high < 0 and self.seen < leakage.REFUSED_FROM
+
+    @property
+    def _verdict(self) -> str:
+        if self.low > 0:
+            return "the new calibrator is better"
+        if self.worse:
+            return "the new calibrator is worse: keep the old one, or look at the new rows"
+        if self.high < 0:
+            return "the old calibrator looks better"
+        return "the two do not differ by more than chance"
+
+    @property
+    def _caution(self) -> str:
+        if not self.seen:
+            return ""
+        return (
+            f" The old one was fitted on about {_percent(self.seen)} of these rows, so it looks better here than on "
+            "rows that it has not seen."
         )
 
 
@@ -146,7 +159,7 @@ def refit(
     if comparison is not None:
         sentence = comparison.sentence
         details["refit"] = asdict(comparison)
-        if comparison.high < 0:
+        if comparison.worse:
             warnings.warn(f"refit: {sentence}", CalibrationWarning, stacklevel=2)
     notes = (*new.fit_.notes, *_overlap(calibrator.fit_, new.fit_, seen), sentence)
     new.fit_ = replace(new.fit_, notes=notes, details=details)
