@@ -107,7 +107,6 @@ class Metric:
             return True
         return s.is_whole and (self.weights == "counts" or s.total <= MOST_COPIES)
 
-
     def why_undefined(self, s: Sample) -> str:
         """Return why the metric is NaN on a sample; empty where it has a value."""
         return "" if self.undefined is None else self.undefined(s)
