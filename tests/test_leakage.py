@@ -77,6 +77,20 @@ def test_votes_of_a_forest_are_judged_against_chance() -> None:
     assert overlap(kept, x[:1000][::-1]).share == 1.0  # the whole set is the whole set
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_the_denser_half_of_the_fit_are_not_taken_for_rows_of_the_fit(seed: int) -> None:
+    """A fit on questions of two and of four options says nothing about new questions of two."""
+    rng = np.random.default_rng(seed)
+    four, two, fresh = (4.5 * rng.normal(size=(600, 4)) for _ in range(3))
+    for questions in (two, fresh):
+        questions -= questions[:, :2].max(axis=1, keepdims=True)
+        questions[:, 2:] = 0
+    kept = fingerprint(np.concatenate([four, two]))
+    assert overlap(kept, fresh).share == 0
+    assert overlap(kept, two).share > 0.9
+    assert overlap(kept, two[:80]).refused
+
+
 def test_copied_fit_rows_do_not_hide_the_overlap() -> None:
     x = logits(np.random.default_rng(3), 500, 3)
     assert overlap(fingerprint(np.repeat(x, 2, axis=0)), x).refused

@@ -302,7 +302,7 @@ def effective_rows(rows: Rows) -> float:
     Examples
     --------
     >>> rows = Rows.of(np.eye(2)[[0, 1, 0, 1]], [0, 1, 0, 1], input="probs", weight=[3, 3, 1, 1])
-    >>> effective_rows(rows)
+    >>> round(effective_rows(rows), 3)
     3.2
     """
     weight = np.ones(len(rows)) if rows.weight is None else rows.weight

@@ -278,17 +278,27 @@ def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
     return kept[:: -(-len(kept) // KEPT_ROWS)], below  # one stripe alone may hold too many
 
 
-def _gaps(of: NDArray[np.float32], to: NDArray[np.float32] | None = None) -> Matrix:
-    """Return the distance of each row (N, 2) to the nearest of the rows ``to`` (M, 2), or to the nearest other row."""
-    from scipy.spatial import cKDTree
+class _Neighbours:
+    """Rows (N, 2) in which the nearest to another row is looked up."""
 
-    if to is not None:
-        return np.asarray(cKDTree(np.unique(to, axis=0)).query(of, p=np.inf)[0])
-    values, place, counts = np.unique(of, axis=0, return_inverse=True, return_counts=True)
-    gaps = np.asarray(cKDTree(values).query(values, k=2, p=np.inf)[0])[
-        :, 1
-    ]  # infinite if there is only one value
-    return np.where(counts > 1, 0.0, gaps)[place]
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        from scipy.spatial import cKDTree
+
+        values, place, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+        self.tree = cKDTree(values)
+        self.place = place
+        # The distance is infinite if there is only one value.
+        gaps = np.asarray(self.tree.query(values, k=2, p=np.inf)[0])[:, 1]
+        self.gaps = np.where(counts > 1, 0.0, gaps)
+
+    def gaps_to_others(self) -> Matrix:
+        """Return for each row the distance to the nearest other row."""
+        return self.gaps[self.place]
+
+    def nearest(self, rows: NDArray[np.float32]) -> tuple[Matrix, Matrix]:
+        """Return the distance of each row to the nearest one here, and the distance of that one to its nearest."""
+        distance, index = self.tree.query(rows, p=np.inf)
+        return np.asarray(distance), self.gaps[index]
 
 
 def _excesses(
@@ -296,19 +306,25 @@ def _excesses(
 ) -> Iterator[tuple[float, float]]:
     """Yield for each distance in ``_REACHES`` a lower bound and an estimate of the share of judged rows in the fit.
 
-    The rate of chance coincidences is that of fitted rows with other fitted rows. If the fitted set holds copies, that
-    rate is too high; then coincidences among the judged rows bound it, times ``ratio`` for a fitted set that is so
-    much larger. The caller takes the estimate with the largest lower bound.
+    The rate of chance coincidences is that of fitted rows with other fitted rows. Judged rows may come from a part of
+    the scores that is denser (questions of two options, where the fit had also some of four), so it is also that of the
+    fitted rows near them, and of different judged rows with each other. If the fitted set holds copies, that rate is
+    too high; then coincidences among the judged rows bound it, times ``ratio`` for a fitted set that is so much larger.
+    The caller takes the estimate with the largest lower bound.
     """
     n, m = len(mine), len(theirs)
-    between = (
-        n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
-    )  # the share of pairs with one row from each set
-    gaps, own, others = _gaps(theirs, mine), _gaps(mine), _gaps(theirs)
+    # The share of pairs with one row from each set.
+    between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
+    fitted = _Neighbours(mine)
+    gaps, near = fitted.nearest(theirs)
+    own = fitted.gaps_to_others()
+    others = _Neighbours(theirs).gaps_to_others()
+    different = _Neighbours(np.unique(theirs, axis=0)).gaps_to_others()
     for reach in _REACHES:
         matched = int((gaps <= reach).sum())
-        chance, upper = _rate(own <= reach)
-        among, among_upper = _rate(others <= reach)
+        dense = min(1.0, ratio * float((different <= reach).mean()))
+        chance, upper = _rate(max((own <= reach).mean(), (near <= reach).mean(), dense), n)
+        among, among_upper = _rate((others <= reach).mean(), m)
         if ratio * among_upper < upper:
             chance, upper = min(chance, ratio * among), ratio * among_upper
         likely = special.bdtrc(matched - 1, m, upper) if matched else 1.0
@@ -318,17 +334,16 @@ def _excesses(
             likely = min(likely, special.bdtrc(matched - 1, pairs, between))
         if likely > _CHANCE or upper >= 1:
             yield 0.0, 0.0
-        else:
-            yield (
-                max((matched / m - upper) / (1 - upper), 1e-9),
-                (matched / m - chance) / (1 - chance),
-            )
+            continue
+        lower = max((matched / m - upper) / (1 - upper), 1e-9)
+        yield lower, (matched / m - chance) / (1 - chance)
 
 
-def _rate(marks: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return a share and an upper confidence bound for it; repeats come in pairs, so only half the rows count."""
-    n, count = len(marks), int(marks.sum())
-    return count / n, float(special.betaincinv(count / 2 + 1, (n - count) / 2 + 1e-9, 1 - _CHANCE))
+def _rate(share: float, n: int) -> tuple[float, float]:
+    """Return a share of n rows and an upper confidence bound for it; repeats come in pairs, so half of them count."""
+    pairs = share * n / 2
+    misses = (1 - share) * n / 2
+    return float(share), float(special.betaincinv(pairs + 1, misses + 1e-9, 1 - _CHANCE))
 
 
 def _is_same_set(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:

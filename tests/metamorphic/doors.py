@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from data import Data, Pair
+from sklearn.linear_model import LogisticRegression
 
 import hcal
 import hcal.io
@@ -256,6 +257,17 @@ def estimate(pair: Pair) -> Answer:
         classes=test.classes,
     )
     return flat(test, estimates.to_dict())
+
+
+@door("validate", classes=(2,))
+def validate(pair: Pair) -> Answer:
+    """Probabilities are the inputs of a model that is fitted exactly, so sums in another order do not show."""
+    test = replace(pair.test, one_column=False)
+    model = LogisticRegression(solver="newton-cholesky", tol=1e-10)
+    inputs = test.table(test.numbers("probs"))
+    positive = test.place if test.library == "torch" else test.positive
+    validation = hcal.validate(model, inputs, test.labels(), resamples=20, positive=positive)
+    return flat(test, validation.to_dict())
 
 
 @door("SegmentedCalibrator", "segments", takes="weight saved")

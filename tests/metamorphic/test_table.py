@@ -77,6 +77,7 @@ EXCEPT: dict[tuple[str, str], Within | Refused | Bug] = {
     ("rows permuted", "drift"): Within(
         math.inf, "the seed draws which rows the classifier learns from"
     ),
+    ("rows permuted", "validate"): Within(math.inf, "the seed draws rows by their numbers"),
     ("rows permuted", "certify_out_of_fold"): Within(math.inf, "the seed deals rows to folds"),
     ("rows permuted", "report"): Within(0.05, "the seed draws signs for the p-values"),
     ("rows permuted", "command_report"): Within(0.05, "the seed draws signs for the p-values"),

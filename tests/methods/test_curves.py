@@ -63,7 +63,7 @@ def test_iso_keeps_apart_what_float32_would_pool() -> None:
     probs = np.stack([small, 1 - small], axis=1)
     y = np.where(small > 2e-8, np.arange(100) % 2, 1)
     p = fit("iso", probs, y, input="probs", floor=0).predict_proba(probs)
-    assert p[0, 0] == 0
+    assert p[0, 0] < 1e-30  # the least that any method states
     assert p[-1, 0] == pytest.approx(0.5)
 
 

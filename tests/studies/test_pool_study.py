@@ -27,7 +27,7 @@ def test_measures_by_hand() -> None:
 
 
 def test_parts_can_be_left_out_and_come_back() -> None:
-    before = study.members.pool_weights, study.members.CAUTION
+    before = study.pooling.weigh, study.members.CAUTION
     cal, y, test, y_test = study.demo(0)
     whole = study.score(study.predict("pool", cal, y, test, "logits"), y_test)["nll"]
     for name, how in study.parts().items():
@@ -36,7 +36,7 @@ def test_parts_can_be_left_out_and_come_back() -> None:
                 "nll"
             ]
         assert nll < 1.2 * whole, name
-    assert (study.members.pool_weights, study.members.CAUTION) == before
+    assert (study.pooling.weigh, study.members.CAUTION) == before
 
 
 def test_committed_boards_are_above_the_gates() -> None:

@@ -209,8 +209,8 @@ def validate(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(150, 10))
     >>> y = (X[:, 0] + rng.logistic(size=150) > 0).astype(int)
-    >>> found = validate(LogisticRegression(C=np.inf), X, y, resamples=50)
-    >>> found.slope.apparent.round(2), found.slope.corrected < 0.9
+    >>> validation = validate(LogisticRegression(C=np.inf), X, y, resamples=50)
+    >>> round(validation.slope.apparent, 2), validation.slope.corrected < 0.9
     (1.0, True)
     """
     from joblib import Parallel, delayed
@@ -274,7 +274,7 @@ def figures_of(risk: Float64, event: Float64) -> Float64:
     """Return slope, intercept, Brier score and AUC; NaN where there is none.
 
     >>> figures_of(np.array([0.2, 0.8, 0.3, 0.6]), np.array([0.0, 1.0, 1.0, 0.0]))[2:].round(3)
-    array([0.482, 0.75 ])
+    array([0.465, 0.75 ])
     """
     intercept, slope = calibration_line(log_odds_of(risk), event)
     # Over both classes, as hcal.metrics.brier counts.

@@ -112,12 +112,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     Examples
     --------
-    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.naive_bayes import GaussianNB
-    >>> X, y = load_iris(return_X_y=True)
+    >>> X, y = load_breast_cancer(return_X_y=True)
     >>> model = CalibratedClassifier(GaussianNB(), method="ts").fit(X, y)
     >>> model.predict_proba(X[:1]).shape, len(model.calibrated_classifiers_)
-    ((1, 3), 5)
+    ((1, 2), 5)
     """
 
     calibrated_classifiers_: list[FittedPair]

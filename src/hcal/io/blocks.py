@@ -76,7 +76,7 @@ def read_piece(piece: Piece) -> Iterator[Rows]:
     >>> path = Path(tempfile.mkdtemp()) / "a.npz"
     >>> np.savez(path, probs=[[0.25, 0.75], [0.5, 0.5]], y=[1, 0])
     >>> pieces = batches(path, rows=1).pieces()
-    >>> [rows.start for rows in read_piece(pieces[0])]
+    >>> [rows.start for piece in pieces for rows in read_piece(piece)]
     [0, 1]
     """
     for start, data in read_blocks(piece):

@@ -532,7 +532,6 @@ def named(fitted: Fitted, names: ClassNames | None) -> Fitted:
     return replace(fitted, message=with_names(fitted.message, names), notes=notes)
 
 
-@np.errstate(over="ignore")  # an infinite key sorts as well as any other
 def rows_by_age(rows: Rows, half_life: Any) -> tuple[Rows, Aged | None]:
     """Return the rows with less weight where they are older, and what to remember of it."""
     if half_life is None:
@@ -543,6 +542,7 @@ def rows_by_age(rows: Rows, half_life: Any) -> tuple[Rows, Aged | None]:
     return replace(rows, weight=by_age * rows.weights), facts
 
 
+@np.errstate(over="ignore")  # an infinite key sorts as well as any other
 def by_content(rows: Rows) -> Rows:
     """Return the rows in an order that does not depend on the order in which they were given.
 
