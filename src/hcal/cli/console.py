@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hcal.text import printable, without_nan
+from hcal.text import json_without_controls, printable, without_nan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -130,9 +130,8 @@ def print_json(data: Mapping[str, Any]) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    sys.stdout.write(
-        json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
-    )
+    text = json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    sys.stdout.write(json_without_controls(text) + "\n")
     sys.stdout.flush()
 
 

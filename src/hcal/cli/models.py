@@ -20,7 +20,7 @@ from hcal.cli.options import (
     command,
     load_model,
 )
-from hcal.text import one_line
+from hcal.text import one_line, quoted
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
@@ -136,14 +136,14 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise ValueError(f"--param expects name=value, got {pair!r}")
+            raise ValueError(f"--param expects name=value, got {quoted(pair)}")
         try:
             params[name] = _WORDS[value] if value in _WORDS else json.loads(value)
         except json.JSONDecodeError:
             params[name] = value
-        except RecursionError:
+        except (RecursionError, ValueError):
             raise ValueError(
-                f"--param {one_line(name, 40)}: its value is nested too deeply"
+                f"--param {one_line(name, 40)}: its value is nested too deeply, or too long a number"
             ) from None
     if "input" in params:
         raise ValueError("say what the file holds with --input, not --param input=…")
