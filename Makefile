@@ -71,8 +71,8 @@ fuzz: $(VENV)/.test  ## attack readers, model files, metrics and entry points wi
 readme: $(VENV)/.run  ## write the demo's numbers and the tables of results/ into README.md
 	$(BIN)/python tools/readme.py
 
-results:  ## list the commands that write results/*.csv, with their times
-	@grep '^| `' studies/README.md
+results: $(VENV)/.run  ## name the results files that are older than the code they speak of, with their commands
+	@$(BIN)/python tools/results.py
 
 mutants: $(VENV)/.test  ## the share of 300 sampled mutants that the tests kill (an hour)
 	$(ONE) $(BIN)/python tools/mutants.py

@@ -1,6 +1,6 @@
 """Are the rows of a fit refused, in every form they may come back in, and fresh rows not?
 
-    python studies/leakage.py                  # writes results/leakage.csv; about three minutes on one core
+    python -m studies.leakage                  # writes results/leakage.csv; about three minutes on one core
 
 Part ``methods``: every registered method is fitted on 400 rows (K = 2 and 10) and asked for a certificate, also after
 save and load. Part ``rows``: fingerprints see inputs alone, so many sets are drawn without a fit, K = 1000 too. A row
@@ -10,27 +10,21 @@ of the file says in how many sets the certificate was refused: own rows should b
 from __future__ import annotations
 
 import argparse
-import csv
-import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parents[1]
-if __name__ == "__main__":
-    sys.path[0] = str(
-        ROOT
-    )  # studies are no part of the wheel, and must not hide the package coverage
+import numpy as np
 
-import numpy as np  # noqa: E402
+import hcal
+from hcal.leakage import RowsOfTheFitError, fingerprint, overlap
+from studies.records import RESULTS, stamped, write_rows
 
-import hcal  # noqa: E402
-from hcal.leakage import RowsOfTheFitError, fingerprint, overlap  # noqa: E402
-
-RESULTS = ROOT / "results" / "leakage.csv"
+FILE: Final = RESULTS / "leakage.csv"
+ROWS_OF_A_FIT: Final = 400
 Array = Any
 
 
@@ -49,89 +43,105 @@ def forest(n: int, k: int, rng: np.random.Generator) -> Array:
     return np.log(np.maximum(votes, 5e-324))
 
 
-def _printed(x: Array) -> Array:
+def two_populations(n: int, k: int, rng: np.random.Generator) -> Array:
+    """Draw rows of which one half are as certain as can be and lie close together, and the others do not."""
+    x = logits(n, k, rng)
+    x[: n // 2, 0] += 40
+    return x
+
+
+def printed(x: Array) -> Array:
+    """Return numbers as a csv file with six digits has them."""
     return np.char.mod("%.6g", x).astype(float)
 
 
+def half_and_fresh(x: Array, rng: np.random.Generator) -> Array:
+    """Return every other row, and as many fresh ones."""
+    return np.concatenate([x[::2], logits(len(x) // 2, x.shape[1], rng)])
+
+
 #: Own rows as they may come back: name -> (rows, rng) -> rows.
-OWN: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+OWN: Final[dict[str, Callable[[Array, np.random.Generator], Array]]] = {
     "own": lambda x, _: x,
     "permuted": lambda x, rng: x[rng.permutation(len(x))],
     "half": lambda x, rng: x[rng.permutation(len(x))[: len(x) // 2]],
     "80 rows": lambda x, rng: x[rng.permutation(len(x))[:80]],
     "float32": lambda x, _: x.astype(np.float32),
-    "csv, six digits": lambda x, _: _printed(x),
-    "half, and as many fresh": lambda x, rng: np.concatenate(
-        [x[::2], logits(len(x) // 2, x.shape[1], rng)]
+    "csv, six digits": lambda x, _: printed(x),
+    "half, and as many fresh": half_and_fresh,
+}
+#: The rows of a fit, and fresh rows like them: name -> (n, k, rng) -> rows.
+FRESH: Final[dict[str, tuple[Callable[..., Array], Callable[..., Array]]]] = {
+    "fresh": (logits, logits),
+    "fresh, rounded to 3 digits": (
+        lambda n, k, rng: np.round(logits(n, k, rng), 3),
+        lambda n, k, rng: np.round(logits(n, k, rng), 3),
+    ),
+    "fresh, votes of a forest": (forest, forest),
+    "fresh, of the denser half of the fit": (
+        two_populations,
+        lambda n, k, rng: two_populations(n, k, rng)[: n // 2],
     ),
 }
-#: Fresh rows: name -> (n, k, rng) -> rows.
-FRESH: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
-    "fresh": logits,
-    "fresh, rounded to 3 digits": lambda n, k, rng: np.round(logits(n, k, rng), 3),
-    "fresh, votes of a forest": forest,
-}
+#: Classes, rows, and the share of the sets that are drawn.
+SIZES: Final = ((2, 400, 1.0), (2, 5000, 1.0), (10, 2000, 1.0), (1000, 500, 0.2))
 
 
-def rows(sets: int) -> list[dict[str, Any]]:
-    """Compare fingerprints without a fit."""
-    found = []
-    for k, n, many in (
-        (2, 400, sets),
-        (2, 5000, sets),
-        (10, 2000, sets),
-        (1000, 500, max(sets // 5, 1)),
-    ):
+def rows(sets: int) -> Iterator[dict[str, Any]]:
+    """Yield how often fingerprints alone refuse, without a fit."""
+    for k, n, share in SIZES:
+        count = max(int(sets * share), 1)
         refused = Counter[str]()
-        for number in range(many):
-            rng = np.random.default_rng([k, n, number])
-            x = logits(n, k, rng)
-            kept = fingerprint(x)
-            refused.update(
-                name for name, form in OWN.items() if overlap(kept, form(x, rng)).refused
-            )
-            for name, draw in FRESH.items():
-                refused[name] += overlap(fingerprint(draw(n, k, rng)), draw(n, k, rng)).refused
-        found += [_row("rows", "any", k, n, case, many, refused[case]) for case in (*OWN, *FRESH)]
-    return found
+        for number in range(count):
+            refused.update(_refused_cases(n, k, np.random.default_rng([k, n, number])))
+        for case in (*OWN, *FRESH):
+            yield _row("rows", "any", k, n, case, count, refused[case])
 
 
-def methods(names: list[str]) -> list[dict[str, Any]]:
-    """Fit every method and ask for certificates."""
-    found = []
-    folder = Path(tempfile.mkdtemp())
+def _refused_cases(n: int, k: int, rng: np.random.Generator) -> Iterator[str]:
+    """Yield the cases that are refused in one set of rows."""
+    x = logits(n, k, rng)
+    kept = fingerprint(x)
+    for name, form in OWN.items():
+        if overlap(kept, form(x, rng)).refused:
+            yield name
+    for name, (draw_fitted, draw_judged) in FRESH.items():
+        if overlap(fingerprint(draw_fitted(n, k, rng)), draw_judged(n, k, rng)).refused:
+            yield name
+
+
+def methods(names: list[str]) -> Iterator[dict[str, Any]]:
+    """Fit every method, ask for certificates, and yield what was refused."""
     for name in names:
         for k in (2, 10):
-            rng = np.random.default_rng(k)
-            x = logits(400, k, rng)
-            y = (hcal.softmax(x / 1.5).cumsum(1) > rng.random((400, 1))).argmax(1)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    calibrator = hcal.make_calibrator(name).fit(x, y)
-                except (ValueError, ImportError) as error:
-                    print(f"{name}, K = {k}: {error}")
-                    continue
-            hcal.save(calibrator, folder / "m.hcal")
-            loaded = hcal.load(folder / "m.hcal")
-            cases = {case: form(x, rng) for case, form in OWN.items()} | {
-                "fresh": logits(400, k, rng)
-            }
-            for case, judged in cases.items():
-                labels = np.arange(len(judged)) % k
-                for when, cal in (("", calibrator), (", after save and load", loaded)):
-                    found.append(
-                        _row(
-                            "methods",
-                            name,
-                            k,
-                            400,
-                            case + when,
-                            1,
-                            _is_refused(cal, judged, labels),
-                        )
-                    )
-    return found
+            yield from _method_rows(name, k)
+
+
+def _method_rows(name: str, k: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one method and number of classes; none where the method does not take it."""
+    rng = np.random.default_rng(k)
+    x = logits(ROWS_OF_A_FIT, k, rng)
+    y = (hcal.softmax(x / 1.5).cumsum(1) > rng.random((len(x), 1))).argmax(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = hcal.make_calibrator(name).fit(x, y)
+    except (ValueError, ImportError) as error:
+        print(f"{name}, K = {k}: {error}")
+        return
+    judged = {case: form(x, rng) for case, form in OWN.items()}
+    judged["fresh"] = logits(len(x), k, rng)
+    for when, calibrator in (("", fitted), (", after save and load", _loaded_again(fitted))):
+        for case, scores in judged.items():
+            refused = _is_refused(calibrator, scores, np.arange(len(scores)) % k)
+            yield _row("methods", name, k, len(x), case + when, 1, int(refused))
+
+
+def _loaded_again(calibrator: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.hcal"
+        hcal.save(calibrator, path)
+        return hcal.load(path)
 
 
 def _is_refused(calibrator: Any, scores: Array, y: Array) -> bool:
@@ -145,10 +155,16 @@ def _is_refused(calibrator: Any, scores: Array, y: Array) -> bool:
 def _row(
     part: str, method: str, k: int, n: int, case: str, sets: int, refused: int
 ) -> dict[str, Any]:
-    return {
-        "part": part, "method": method, "k": k, "n": n, "case": case, "sets": sets, "refused": int(refused),
-        "share": refused / sets,
-    }  # fmt: skip
+    facts = {"part": part, "method": method, "k": k, "n": n, "case": case}
+    return facts | {"sets": sets, "refused": refused, "share": refused / sets}
+
+
+def summary(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each case: in how many of all sets it was refused."""
+    for case in (*OWN, *FRESH):
+        chosen = [row for row in results if row["case"].partition(", after")[0] == case]
+        refused = sum(row["refused"] for row in chosen)
+        yield f"{case:40s} {refused} of {sum(row['sets'] for row in chosen)}"
 
 
 def main() -> None:
@@ -157,19 +173,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sets", type=int, default=200)
-    found = rows(parser.parse_args().sets) + methods(hcal.list_calibrators())
-    with RESULTS.open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
-    for case in (*OWN, *FRESH):
-        for part in ("rows", "methods"):
-            some = [r for r in found if r["part"] == part and r["case"].startswith(case) and r["case"] in
-                    (case, f"{case}, after save and load")]  # fmt: skip
-            if some:
-                print(
-                    f"{part:8s} {case:30s} {sum(r['refused'] for r in some)} of {sum(r['sets'] for r in some)}"
-                )
+    arguments = parser.parse_args()
+    results = [*rows(arguments.sets), *methods(hcal.list_calibrators())]
+    write_rows(FILE, [stamped(row) for row in results])
+    for line in summary(results):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.cli.app import app
 from helpers import ROOT, synthetic
+from tools import results
 from tools.readme import ROWS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -181,3 +182,11 @@ def test_names_targets_and_extras_of_the_readme_exist() -> None:
         )
     )
     assert named == set(extras) - {"test", "test-all", "docs"}
+
+
+def test_make_results_knows_every_results_file() -> None:
+    files = {path.name for path in results.RESULTS.iterdir()}
+    assert files == {*results.SPEAKS_OF, *results.KEPT}, "enter new files in tools/results.py"
+    for name, (_, code) in results.SPEAKS_OF.items():
+        for path in code:
+            assert (results.ROOT / path).exists(), f"{name}: {path} is gone"

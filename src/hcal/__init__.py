@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
-    from hcal.operation import ScoreStore, apply, require
+    from hcal.operation import ScoreStore, apply, refit, require
     from hcal.pool import PooledCalibrator
     from hcal.reporting import report
     from hcal.segments import SegmentedCalibrator
@@ -134,6 +134,7 @@ __all__ = [
     "maps",
     "methods",
     "metrics",
+    "refit",
     "register",
     "register_metric",
     "reliability",
@@ -203,7 +204,7 @@ _HOMES = {
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),
-    "hcal.operation": ("ScoreStore", "apply", "require"),
+    "hcal.operation": ("ScoreStore", "apply", "refit", "require"),
     "hcal.h_calibration.loss": ("HCalibrationLoss",),
     "hcal.reporting": ("report",),
     "hcal.segments": ("SegmentedCalibrator",),

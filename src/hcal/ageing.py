@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.class_names import is_number
 from hcal.numerics import Float64
 
 _SECONDS: Final = {
@@ -95,24 +96,32 @@ class HalfLife:
     def of(cls, value: Any) -> HalfLife:
         """Return a half-life: a text such as ``"90d"`` or a timedelta for dates, a number for numbers.
 
-        >>> HalfLife.of("90d").span / 86400, HalfLife.of(12)
-        (90.0, HalfLife(span=12.0, words='12', are_dates=False))
+        What ``words`` say is a half-life again, so that a refit can read what a fit remembers.
+
+        >>> HalfLife.of("90d").span / 86400, HalfLife.of(12), HalfLife.of("12") == HalfLife.of(12)
+        (90.0, HalfLife(span=12.0, words='12', are_dates=False), True)
         """
         if isinstance(value, np.timedelta64):
             value = value.astype("timedelta64[us]").item()
         if isinstance(value, timedelta):
-            return cls._checked(value.total_seconds(), str(value), are_dates=True)
+            days = value / timedelta(days=1)
+            return cls._checked(value.total_seconds(), f"{_number(days)}d", are_dates=True)
         if isinstance(value, str):
-            span = _SPAN.fullmatch(value)
-            if span is None:
-                raise ValueError(
-                    f"half_life must be a number and a unit (s, min, h, d, w, y), such as '90d'; got {value!r}"
-                )
-            seconds = float(span[1]) * _SECONDS[span[2]]
-            return cls._checked(seconds, value.strip(), are_dates=True)
+            return cls._of_text(value.strip())
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"half_life must be a text such as '90d', or a number; got {value!r}")
-        return cls._checked(float(value), f"{value:g}", are_dates=False)
+        return cls._checked(float(value), _number(float(value)), are_dates=False)
+
+    @classmethod
+    def _of_text(cls, text: str) -> HalfLife:
+        if is_number(text):
+            return cls._checked(float(text), text, are_dates=False)
+        span = _SPAN.fullmatch(text)
+        if span is None:
+            raise ValueError(
+                f"half_life must be a number and a unit (s, min, h, d, w, y), such as '90d'; got {text!r}"
+            )
+        return cls._checked(float(span[1]) * _SECONDS[span[2]], text, are_dates=True)
 
     @classmethod
     def _checked(cls, span: float, words: str, *, are_dates: bool) -> HalfLife:
@@ -169,6 +178,15 @@ def aged(times: Times, half_life: Any) -> tuple[Float64, Aged]:
         count_as=float(weight.sum()),
     )
     return weight, facts
+
+
+def _number(value: float) -> str:
+    """Return a number as the shortest text that says it exactly.
+
+    >>> _number(90.0), _number(0.1)
+    ('90', '0.1')
+    """
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _numbers(cells: NDArray[Any]) -> Float64 | None:

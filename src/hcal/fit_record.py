@@ -94,7 +94,7 @@ class ProbabilityBins:
             edges = np.array(content["edges"], dtype=np.float64)
             mass = np.array(content["mass"], dtype=np.float64)
             rows = float(content["rows"])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(words) from None
         shaped = edges.ndim == 1 and mass.shape == (len(edges) + 1, n_classes)
         if not shaped or len(edges) >= _BINS or not np.isfinite([*edges, rows]).all() or rows <= 0:
@@ -473,10 +473,10 @@ def _shares(values: Any, name: str, n_classes: int | None = None) -> Float64:
     sound = isinstance(values, list) and {type(value) for value in values} <= {int, float}
     if not sound or not 2 <= len(values) <= MOST_CLASSES or n_classes not in (None, len(values)):
         raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
-    shares = np.array(values, dtype=np.float64)
-    if not (shares.min() >= 0 and abs(shares.sum() - 1) < 1e-6):
+    # A share above 1 is refused before it becomes a float, which may be too small for it.
+    if max(values) > 1 or not (min(values) >= 0 and abs(sum(values) - 1) < 1e-6):
         raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
-    return shares
+    return np.array(values, dtype=np.float64)
 
 
 def _range(values: Any) -> tuple[float, float] | None:

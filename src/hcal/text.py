@@ -8,6 +8,9 @@ from typing import Any, Final
 
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+#: What a spreadsheet computes: a formula, or a sign before a call of a function or of another program.
+_FORMULA: Final = re.compile(r"\s*(=|[+\-@].*(\||\w\())", re.DOTALL)
+
 
 def printable(text: object) -> str:
     r"""Return a name with control characters, such as terminal escapes, shown as escapes.
@@ -33,13 +36,31 @@ def without_controls(text: str) -> str:
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def spreadsheet_text(text: str) -> str:
-    """Return a name as a spreadsheet shows it: one that a spreadsheet would compute gets an apostrophe before it.
+def json_without_controls(text: str) -> str:
+    r"""Return JSON with the control characters that JSON allows, and marks that reverse text, as its escapes.
 
-    >>> spreadsheet_text("=1+1"), spreadsheet_text("cifar10")
-    ("'=1+1", 'cifar10')
+    >>> print(json_without_controls('"\u202ered"'))
+    "\u202ered"
     """
-    return f"'{text}" if text[:1] in tuple("=+-@\t\r") else text
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return text for a cell of a csv file: what a spreadsheet would compute gets an apostrophe before it.
+
+    >>> spreadsheet_text("=1+1"), spreadsheet_text("@SUM(1)"), spreadsheet_text("-x7"), spreadsheet_text("cifar10")
+    ("'=1+1", "'@SUM(1)", '-x7', 'cifar10')
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def plain_text(cell: str) -> str:
+    """Return the text of a cell that :func:`spreadsheet_text` wrote.
+
+    >>> plain_text("'=1+1"), plain_text("'tis")
+    ('=1+1', "'tis")
+    """
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
 
 
 def without_nan(value: Any) -> Any:

@@ -24,7 +24,7 @@ def test_statements_are_false_no_more_often_than_promised() -> None:
 def test_rows_of_the_fit_are_refused_and_fresh_rows_are_not() -> None:
     from studies.leakage import FRESH, methods, rows
 
-    for row in rows(5) + methods(["hb", "iso", "pool", "ts"]):
+    for row in (*rows(5), *methods(["hb", "iso", "pool", "ts"])):
         assert row["share"] == (0 if row["case"].partition(", after")[0] in FRESH else 1), row
 
 

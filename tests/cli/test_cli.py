@@ -218,6 +218,16 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
         1,
         "'pool' has no parameter 'a'; valid",
     ),
+    "deep parameter": (
+        ("fit", "task.npz", "-o", "m", "--param", f"bins={'[' * 50_000}"),
+        1,
+        "error: --param bins: its value is nested too deeply",
+    ),
+    "long parameter": (
+        ("fit", "task.npz", "-o", "m", "--param", f"bins={'9' * 50_000}"),
+        1,
+        "error: --param bins: its value is nested too deeply, or too long a number",
+    ),
     "bad pair": (("fit", "task.npz", "-o", "m", "--param", "x"), 1, "--param expects name=value"),
     "input twice": (
         ("fit", "task.npz", "-o", "m", "--param", "input=probs"),

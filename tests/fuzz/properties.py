@@ -24,11 +24,6 @@ import torch
 import hcal
 from hcal.metrics import METRICS, Sample
 
-#: Undefined for a single row: it has no pair.
-NEED_PAIRS = ("skce", "dkde_ce", "hce", "hce_pooled")
-#: Metrics that compare classes, and are NaN where all labels are of one.
-NEED_CLASSES = ("auc", "d2_brier", "d2_nll")
-
 
 @dataclass(frozen=True)
 class Case:
@@ -129,12 +124,8 @@ def check_metric(name: str, case: Case, form: str) -> None:
     before = case.probs.copy(), case.y.copy()
     value = metric.function(case.probs, case.y, sample_weight=case.weight)
     assert type(value) is float, f"returned {type(value).__name__}"
-    rows = len(case.y) if case.weight is None else float(case.weight.sum())
-    undefined = (name in NEED_PAIRS and rows < 2) or (
-        name in NEED_CLASSES and not _has_classes(case)
-    )
-    if not undefined:
-        assert math.isfinite(value), f"{value}"
+    reason = metric.why_undefined(Sample(case.probs, case.y, case.weight))
+    assert math.isfinite(value) == (not reason), f"{value}, and undefined because: {reason!r}"
     np.testing.assert_array_equal(before[0], case.probs, "the input was written to")
     np.testing.assert_array_equal(before[1], case.y, "the input was written to")
     if metric.kind == "plug-in" and math.isfinite(value):
@@ -152,12 +143,6 @@ def check_metric(name: str, case: Case, form: str) -> None:
     assert _close(value, other, 1e-9), f"{value} plain, {other} as {form}"
     held = metric.function(Sample(case.probs, case.y, case.weight))
     assert _close(value, held, 0), f"{value} plain, {held} as Sample"
-
-
-def _has_classes(case: Case) -> bool:
-    """Return whether two classes have a share of the weight that is more than rounding."""
-    mass = np.sort(np.bincount(case.y, case.weight))[::-1]
-    return len(mass) > 1 and bool(mass[1] > 1e-10 * mass[0])
 
 
 def _close(a: float, b: float, slack: float) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import os
 import pickle
 import struct
@@ -17,10 +19,13 @@ import pytest
 
 from hcal.io import Request, batches, pickles, read
 from hcal.io.files import atomic_path, open_regular
-from hcal.text import spreadsheet_text, without_controls
+from hcal.io.reading import read_columns
+from hcal.io.writing import write_blocks
+from hcal.text import json_without_controls, without_controls
 
 PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
 Y = np.array([1, 0, 1])
+HOSTILE_NAMES = ["\x1b[31mred", "\x9b31m", "\u202etxt"]
 #: What a refusal may take: memory in bytes, processor time in seconds (a hang would be minutes).
 CHEAP, SOON = 40 * 2**20, 10.0
 
@@ -232,9 +237,37 @@ def test_a_long_text_that_a_parquet_holds_once(tmp_path: Path) -> None:
     refused(path, r"column 'id' holds a text of 1,000,000 characters", id="id")
 
 
-def test_names_for_terminals_and_spreadsheets() -> None:
-    assert spreadsheet_text("=cmd|' /C calc'!A0") == "'=cmd|' /C calc'!A0"
+def test_names_for_terminals() -> None:
     assert without_controls("a\x1b[31m\u202eb\n") == "a\\x1b[31m\\u202eb\n"
+    text = json_without_controls(json.dumps(HOSTILE_NAMES, ensure_ascii=False))
+    assert not set(text) & {"\x1b", "\x9b", "\u202e"}
+    assert json.loads(text) == HOSTILE_NAMES
+
+
+@pytest.mark.parametrize(
+    "formula", ["=1+1", "=cmd|' /C calc'!A0", "+cmd|'x'!A", "-2+cmd|'x'!A", "@SUM(A1)", "\t=1"]
+)
+def test_a_csv_holds_no_formula_and_is_read_back_as_it_was(tmp_path: Path, formula: str) -> None:
+    path = tmp_path / "a.csv"
+    plain = ["-5", "+x", "@home", "'tis", "5 (of 7)"]
+    texts = [formula, *plain]
+    with write_blocks(path, len(texts), classes=[formula, "b"]) as write:
+        probs = np.full((len(texts), 2), 0.5)
+        write(probs, y=np.array(texts), ids=np.array(texts), kept={formula: np.array(texts)})
+    with path.open(newline="") as file:
+        header, first, *others = csv.reader(file)
+    assert header == ["id", f"'{formula}", f"probs_{formula}", "probs_b", "y"]
+    assert first == [f"'{formula}", f"'{formula}", "0.5", "0.5", f"'{formula}"]
+    assert [row[0] for row in others] == plain
+    columns = read_columns(path, ["id", "y", formula])
+    stripped = [text.strip() for text in texts]
+    assert all(column.tolist() == stripped for column in columns.values())
+
+
+def test_a_semicolon_in_the_name_of_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("probs_0;a,probs_1;b\n0.25,0.75\n")
+    assert read(path, Request(scores="probs_*", input="probs")).values.tolist() == [[0.25, 0.75]]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,41 @@ def test_the_record_of_a_fit_is_checked_as_data(model: Path) -> None:
     ):
         with pytest.raises(ValueError, match="'fit"):
             FitRecord.from_json(fit | changes, record.fingerprint)
+
+
+def places_in(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where the values of a header stand, at most two of each list."""
+    inner: Any = ()
+    if isinstance(content, dict):
+        inner = content.items()
+    elif isinstance(content, list):
+        inner = enumerate(content[:2])
+    for key, value in inner:
+        yield (*place, key)
+        yield from places_in(value, (*place, key))
+
+
+@pytest.mark.parametrize("value", ["x", None, -1, 10**400, float("nan"), [["a"]]], ids=repr)
+def test_every_value_of_a_header_is_checked(model: Path, tmp_path: Path, value: Any) -> None:
+    """An integer of 400 digits among the facts of the fit was an internal error."""
+    header, _ = read_model(model)
+    scores = np.array([[0.0, 1.0, 2.0, 3.0]])
+    messages = []
+    for place in places_in(header):
+        damaged = copy.deepcopy(header)
+        inner = damaged
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        path = changed(model, tmp_path / "m.hcal", **damaged)
+        try:
+            probs = hcal.load(path).predict_proba(scores)
+        except ValueError as error:
+            messages.append(str(error))
+        else:
+            assert abs(probs.sum() - 1) < 1e-6
+    assert messages
+    assert not any("\n" in message or len(message) > 600 for message in messages)
 
 
 def test_every_flipped_bit_is_seen(model: Path, tmp_path: Path) -> None:

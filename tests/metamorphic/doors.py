@@ -290,6 +290,19 @@ def segmented(pair: Pair) -> Answer:
     return answer
 
 
+@door("refit", takes="weight saved")
+def refit(pair: Pair) -> Answer:
+    """The rows of the fit and those of the test change their parts: the model is fitted again on the latter."""
+    test = pair.test
+    cal = passed_on(pair, fitted(pair, quick("platt" if pair.k == 2 else "vs", input=test.kind)))
+    again = hcal.refit(
+        cal, test.scores(), test.labels(), test.weights(), time=test.column(test.number)
+    )
+    answer = by_class(test, again.predict_proba(test.scores()), again.classes_.tolist())
+    comparison = again.fit_.details["refit"]
+    return answer | {name: comparison[name] for name in ("rows", "gain", "low", "high")}
+
+
 @door("MultilabelCalibrator", classes=(3,), takes="saved")
 def multilabel(pair: Pair) -> Answer:
     fit, test = pair.fit, pair.test

@@ -162,14 +162,13 @@ def test_the_table_of_constants_is_that_of_the_page():
 
 def test_the_table_of_differences_is_that_of_the_page():
     rows = records.read_rows(differences.FILE)
-    assert {row["version"] for row in rows} == {"0.3.0"}
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     for line in differences.table(rows):
         assert line in page
 
 
 def test_the_trap_is_the_one_of_the_results():
-    rows = selector_trap.read()
+    rows = records.read_rows(selector_trap.FILE)
     page = selector_trap.PAGE.read_text(encoding="utf-8")
     for line in selector_trap.table(rows):
         assert line in page

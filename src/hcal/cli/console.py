@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hcal.text import printable, without_nan
+from hcal.text import json_without_controls, printable, without_nan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -130,9 +130,8 @@ def print_json(data: Mapping[str, Any]) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    sys.stdout.write(
-        json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
-    )
+    text = json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    sys.stdout.write(json_without_controls(text) + "\n")
     sys.stdout.flush()
 
 
@@ -157,13 +156,15 @@ def shape_of(data: DataFile) -> str:
     return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
-def before_after(scores: Mapping[str, Any], title: str) -> Table:
+def before_after(
+    scores: Mapping[str, Any], title: str, heads: tuple[str, str] = ("before", "after")
+) -> Table:
     """Return a table of scores before and after; lower is green, except for accuracy and mean confidence."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("", style="cyan", no_wrap=True)
-    for head in ("before", "after", ""):
+    for head in (*heads, ""):
         table.add_column(head, justify="right", no_wrap=True)
     labels = {"mean_confidence": "mean confidence", "ece_ew": "ECE (ece_ew)"}
     for metric, before in scores["before"].items():

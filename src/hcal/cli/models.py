@@ -20,10 +20,10 @@ from hcal.cli.options import (
     command,
     load_model,
 )
-from hcal.text import one_line
+from hcal.text import one_line, quoted
 
 if TYPE_CHECKING:
-    from hcal.io import DataFile
+    from hcal.io import DataFile, Request
 
 #: With fewer rows than this, or fewer rows of the rarer of two classes, ``hcal fit`` warns.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
@@ -79,7 +79,7 @@ def fit(
             f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent
         ) as told:
             sample = source.as_source(**told).sample(sample_rows or SAMPLE_ROWS)
-            calibrator.fit(sample, half_life=_half_life(half_life))
+            calibrator.fit(sample, half_life=half_life)
     else:
         data = files.read(part="cal")
         rows, what = len(data.values), console.shape_of(data)
@@ -98,12 +98,12 @@ def fit(
                     "groups": data.groups,
                     "classes": data.classes,
                     "time": data.time,
-                    "half_life": _half_life(half_life),
+                    "half_life": half_life,
                 }
                 if files.by is not None:
                     more["by"] = data.by
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
-    _remember(calibrator, files, data)
+    remember(calibrator, files.request(), data)
     save(calibrator, output)
     for text in warned:
         console.say("warning", "yellow", text)
@@ -119,13 +119,6 @@ def fit(
     )
 
 
-def _half_life(text: str | None) -> Any:
-    """Return a half-life: a number where the text is one, for times that are numbers."""
-    from hcal.class_names import is_number
-
-    return float(text) if text is not None and is_number(text) else text
-
-
 def parse_params(pairs: list[str]) -> dict[str, Any]:
     """Parse ``name=value`` pairs; a value is None, True, False or JSON, and otherwise text.
 
@@ -136,14 +129,14 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise ValueError(f"--param expects name=value, got {pair!r}")
+            raise ValueError(f"--param expects name=value, got {quoted(pair)}")
         try:
             params[name] = _WORDS[value] if value in _WORDS else json.loads(value)
         except json.JSONDecodeError:
             params[name] = value
-        except RecursionError:
+        except (RecursionError, ValueError):
             raise ValueError(
-                f"--param {one_line(name, 40)}: its value is nested too deeply"
+                f"--param {one_line(name, 40)}: its value is nested too deeply, or too long a number"
             ) from None
     if "input" in params:
         raise ValueError("say what the file holds with --input, not --param input=…")
@@ -220,17 +213,18 @@ def _warnings(data: DataFile) -> list[str]:
     return []
 
 
-def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
+def remember(calibrator: Any, request: Request, data: DataFile) -> None:
     """Store in the model how its rows were read and from which file."""
     from hcal.fit_record import fitted_segments
 
     if not hasattr(calibrator, "remember_source"):
         return
-    asked = {**files.request().to_json(), "input": data.kind}
-    asked.pop("classes", None)
+    columns = {**request.to_json(), "input": data.kind}
+    columns.pop("classes", None)
+    subgroups = columns.pop("by", None)
     if fitted_segments(calibrator):
-        asked["segments"] = asked.pop("by")
-    calibrator.remember_source(asked, data.name, data.part, data.checksum())
+        columns.setdefault("segments", subgroups)
+    calibrator.remember_source(columns, data.name, data.part, data.checksum())
 
 
 def facts(calibrator: Any) -> dict[str, Any]:

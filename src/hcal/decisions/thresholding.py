@@ -20,7 +20,7 @@ from hcal.decisions.threshold_curve import (
 )
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
-from hcal.metrics.clinical import Estimate
+from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.resampling import percentile
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64, IntArray
@@ -554,7 +554,7 @@ def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
     decided = np.bincount(decisions, weights=weight, minlength=rows.n_classes) / weight.sum()
     return CostTable(
         costs=costs,
-        cost=_mean_estimate(paid, weight, rows.groups, draws.confidence),
+        cost=weighted_mean(paid, weight, rows.groups, draws.confidence),
         predicted_cost=float(np.average(predicted, weights=weight)),
         most_probable_cost=float(np.average(most_probable, weights=weight)),
         decided=decided,
@@ -562,22 +562,6 @@ def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
         confidence=draws.confidence,
         names=rows.names,
     )
-
-
-def _mean_estimate(
-    values: Float64, weight: Float64, groups: IntArray | None, confidence: float
-) -> Estimate:
-    """Return a mean with its interval, from the variance of rows or of the sums of groups."""
-    mean = float(np.average(values, weights=weight))
-    residual = weight * (values - mean)
-    if groups is None:
-        # A weight counts rows: w copies of a row contribute w times its square.
-        variance = float((weight * (values - mean) ** 2).sum()) / weight.sum() ** 2
-    else:
-        unit = np.unique(groups, return_inverse=True)[1]
-        variance = float((np.bincount(unit, residual) ** 2).sum()) / weight.sum() ** 2
-    reach = float(ndtri((1 + confidence) / 2)) * np.sqrt(variance)
-    return Estimate(mean, mean - reach, mean + reach)
 
 
 def _line(point: DecisionPoint) -> str:

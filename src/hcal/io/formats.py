@@ -27,7 +27,7 @@ from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
-from hcal.text import one_line, quoted
+from hcal.text import one_line, plain_text, quoted
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"
@@ -325,7 +325,15 @@ class TextRows(TableRows):
             if not (lines := list(islice(self.file, min(step, stop - row)))):
                 return
             cells = (_csv_cells if self.csv else _json_cells)(lines, row, self.names)
-            yield {n: list(cells[n]) if n in texts else _numbers(n, cells[n], row) for n in columns}
+            yield {
+                name: self._texts(cells[name])
+                if name in texts
+                else _numbers(name, cells[name], row)
+                for name in columns
+            }
+
+    def _texts(self, cells: Sequence[Any]) -> list[Any]:
+        return list(map(plain_text, cells)) if self.csv else list(cells)
 
 
 def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]:
@@ -347,8 +355,9 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
 
 
 def _csv_names(line: bytes) -> list[str]:
-    names = [cell.strip() for cell in _split([line.removeprefix(b"\xef\xbb\xbf")])[0]]
-    if any(";" in name for name in names):
+    cells = _split([line.removeprefix(b"\xef\xbb\xbf")])[0]
+    names = [plain_text(cell.strip()) for cell in cells]
+    if len(names) == 1 and ";" in names[0]:
         raise ValueError(
             "its cells are separated by semicolons: save it with commas, and decimal points"
         )

@@ -20,7 +20,7 @@ from hcal.extras import load_extra
 from hcal.io.files import atomic_path
 from hcal.io.formats import MODEL
 from hcal.io.request import CLASSES
-from hcal.text import without_nan
+from hcal.text import spreadsheet_text, without_nan
 
 Arrays = dict[str, NDArray[Any]]
 Add = Callable[[Arrays], None]
@@ -35,17 +35,24 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
         table = csv.writer(file, lineterminator="\n")
 
         def add(arrays: Arrays) -> None:
-            rows = zip(*(c.tolist() for c in arrays.values()), strict=True)
             if path.suffix.lower() == ".jsonl":
-                for row in rows:
+                for row in zip(*(column.tolist() for column in arrays.values()), strict=True):
                     plain = without_nan(dict(zip(arrays, row, strict=True)))
                     file.write(json.dumps(plain, ensure_ascii=False, default=str) + "\n")
                 return
             if not file.tell():
-                table.writerow(arrays)
-            table.writerows(rows)
+                table.writerow([spreadsheet_text(name) for name in arrays])
+            table.writerows(zip(*map(_csv_column, arrays.values()), strict=True))
 
         yield add
+
+
+def _csv_column(column: NDArray[Any]) -> list[Any]:
+    """Return the cells of a column; texts are written so that a spreadsheet does not compute them."""
+    cells: list[Any] = column.tolist()
+    if column.dtype.kind not in "OU":
+        return cells
+    return [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hcal.class_names import typed
 from hcal.io.files import open_regular, parse_json
 from hcal.io.finding import partition_values
 from hcal.io.records import Record
-from hcal.text import one_line, quoted, spreadsheet_text
+from hcal.text import one_line, quoted
 
 #: How lm-evaluation-harness names a file of samples.
 _SAMPLES: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.:-]+)")
@@ -117,14 +117,12 @@ def _about_file(path: Path, common: str, *, several: bool) -> Cells:
     """Return the task and the model of a file, its folders' columns, and its name below the folder of all files."""
     match = _SAMPLES.fullmatch(path.stem)
     cells: dict[str, Any] = dict(partition_values(path))
-    # These names go into tables: a spreadsheet must not compute them.
-    cells["task"] = spreadsheet_text(path.stem if match is None else match["task"])
+    cells["task"] = path.stem if match is None else match["task"]
     model = None if match is None else _model_of(path.parent, match["date"])
     if model is not None:
-        cells["model"] = spreadsheet_text(model)
+        cells["model"] = model
     if several:
-        name = Path(os.path.abspath(path)).relative_to(common).as_posix()
-        cells["file"] = spreadsheet_text(name)
+        cells["file"] = Path(os.path.abspath(path)).relative_to(common).as_posix()
     return cells
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from hcal.metrics.registry import metric
+from hcal.metrics.registry import metric, needs_pair
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import Float64, row_blocks
@@ -49,7 +49,8 @@ def _skce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
 
 
 @metric("canonical", "SKCE", "squared kernel error of the whole vector; unbiased, can be negative",
-        kind="debiased", weights="counts", large=True, shares=skce_shares, ends=_skce_ends)  # fmt: skip
+        kind="debiased", weights="counts", large=True, shares=skce_shares, ends=_skce_ends,
+        undefined=needs_pair)  # fmt: skip
 def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0) -> float:
     """Return the squared kernel calibration error with kernel exp(−‖p − p'‖₂/bandwidth).
 
@@ -175,7 +176,8 @@ def _log_gammas(shape: Float64) -> Vector:
 
 
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
-        weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends)  # fmt: skip
+        weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends,
+        undefined=needs_pair)  # fmt: skip
 def dkde_ce(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0
 ) -> float:

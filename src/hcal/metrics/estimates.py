@@ -134,6 +134,26 @@ def normal_interval(value: float, variance: float, z: float) -> Estimate:
     return Estimate(float(value), float(value - margin), float(value + margin))
 
 
+def weighted_mean(
+    values: Vector, weight: Vector, groups: NDArray[Any] | None, confidence: float
+) -> Estimate:
+    """Return a mean over rows; its interval comes from the variance of rows, or of the sums of groups.
+
+    A weight counts rows: w copies of a row contribute w times its square.
+
+    >>> print(weighted_mean(np.array([0.0, 1.0]), np.array([2.0, 2.0]), None, 0.95))
+    0.500 (0.010 to 0.990)
+    """
+    mean = float(np.average(values, weights=weight))
+    residual = values - mean
+    if groups is None:
+        squares = float(weight @ residual**2)
+    else:
+        sums = np.bincount(np.unique(groups, return_inverse=True)[1], weight * residual)
+        squares = float(sums @ sums)
+    return normal_interval(mean, squares / weight.sum() ** 2, float(ndtri((1 + confidence) / 2)))
+
+
 def skewed_interval(rows: Outcome, value: float, influence: Vector) -> Estimate:
     """Return the interval of a mean whose influence values (N,) are skewed, as those of rare outcomes are.
 

@@ -65,6 +65,8 @@ class Metric:
     ends : callable, optional
         ``(sample, value, z) -> (low, high)``: an interval from the metric's own standard error, for metrics that
         are too costly to bootstrap; None where there is none.
+    undefined : callable, optional
+        ``(sample) -> str``: why the metric is NaN on a sample; empty where it has a value. None if it always has one.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Metric:
     rows: Callable[[Sample], Vector] | None = None
     shares: Callable[[Sample], Vector] | None = None
     ends: Callable[[Sample, float, float], tuple[float, float] | None] | None = None
+    undefined: Callable[[Sample], str] | None = None
 
     @property
     def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
@@ -103,6 +106,19 @@ class Metric:
         if s.weight is None or self.weights == "any":
             return True
         return s.is_whole and (self.weights == "counts" or s.total <= MOST_COPIES)
+
+    def why_undefined(self, s: Sample) -> str:
+        """Return why the metric is NaN on a sample; empty where it has a value."""
+        return "" if self.undefined is None else self.undefined(s)
+
+
+def needs_pair(s: Sample) -> str:
+    """Return why a metric of pairs of rows has no value; empty where it has one.
+
+    >>> needs_pair(Sample([[0.5, 0.5]], [0]))
+    'it compares pairs of rows, and there is one row'
+    """
+    return "it compares pairs of rows, and there is one row" if s.total < 2 else ""
 
 
 METRICS: dict[str, Metric] = {}

@@ -7,9 +7,10 @@ D² is 1 less the ratio of a proper score to that of a predictor that always sta
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from hcal.metrics.estimates import (
@@ -23,7 +24,19 @@ from hcal.metrics.estimates import (
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
-from hcal.numerics import Float64
+from hcal.numerics import Float64, IntArray
+
+#: Below this share of the weight, rows of other classes are rounding errors.
+_VANISHING: Final = 1e-12
+
+
+def one_class(s: Sample) -> str:
+    """Return why neither skill nor ranking has a value: rows of one class; empty where they have one.
+
+    >>> one_class(Sample([[0.9, 0.1], [0.8, 0.2]], [0, 0]))
+    'all rows have one class'
+    """
+    return "all rows have one class" if 1 - _frequencies(s).max() < _VANISHING else ""
 
 
 class _Base(NamedTuple):
@@ -35,7 +48,9 @@ class _Base(NamedTuple):
 
 def _frequencies(s: Sample) -> Float64:
     """Return the share of each class, by weight, shape (K,)."""
-    return np.bincount(s.y, s.w, s.k) / s.total
+    # Weights may be so small that their sums lose digits.
+    mass = np.bincount(s.y, s.w / s.w.max(), s.k)
+    return np.asarray(mass / mass.sum())
 
 
 def _base_nll(s: Sample) -> _Base:
@@ -53,7 +68,7 @@ def _base_brier(s: Sample) -> _Base:
 
 def _skill(s: Sample, losses: Vector, base: _Base) -> float:
     """Return 1 − score/base; NaN where all rows have one class."""
-    return 1 - s.mean(losses) / base.score if base.score > 1e-12 else float("nan")
+    return float("nan") if one_class(s) else 1 - s.mean(losses) / base.score
 
 
 def _skill_ends(s: Sample, losses: Vector, base: _Base, z: float) -> tuple[float, float] | None:
@@ -77,7 +92,7 @@ def _ends_brier(s: Sample, value: float, z: float) -> tuple[float, float] | None
 
 
 @metric("score", "D² of NLL", "share of the base rates' NLL that the predictor removes; 1 is perfect, 0 no use",
-        label="D² NLL", kind="score", lower_is_better=False, ends=_ends_nll)  # fmt: skip
+        label="D² NLL", kind="score", lower_is_better=False, ends=_ends_nll, undefined=one_class)  # fmt: skip
 def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return 1 − NLL / NLL of the class frequencies of these rows; NaN where all rows have one class.
 
@@ -91,7 +106,7 @@ def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 
 @metric("score", "D² of Brier", "share of the base rates' Brier score that the predictor removes; 1 is perfect",
-        label="D² Brier", kind="score", lower_is_better=False, ends=_ends_brier)  # fmt: skip
+        label="D² Brier", kind="score", lower_is_better=False, ends=_ends_brier, undefined=one_class)  # fmt: skip
 def d2_brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return 1 − Brier score / Brier score of the class frequencies of these rows; NaN where all have one class.
 
@@ -133,7 +148,7 @@ def _mean_area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | 
 
 
 @metric("score", "AUC", "area under the ROC curve, one class against the rest: how well the predictor ranks",
-        kind="score", lower_is_better=False, ends=_area_ends)  # fmt: skip
+        kind="score", lower_is_better=False, ends=_area_ends, undefined=one_class)  # fmt: skip
 def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the area under the ROC curve of P(class 1); of K classes the mean of each against the rest.
 
@@ -146,23 +161,25 @@ def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.75
     """
     s = as_sample(probs, y, sample_weight)
-    classes = [1] if s.k == 2 else range(s.k)
-    areas = []
-    for k in classes:
-        mark = s.y == k
-        mass = float(s.w[mark].sum())
-        if 0 < mass < s.total:
-            areas.append(_weighted_area(s.data.column(k), mark.astype(np.float64), s.weight))
-    return float(np.mean(areas)) if areas else float("nan")
+    if one_class(s):
+        return float("nan")
+    classes = [1] if s.k == 2 else np.flatnonzero(_frequencies(s) > 0).tolist()
+    areas = [_weighted_area(s.data.column(k), s.y == k, s.weight) for k in classes]
+    return float(np.mean(areas))
 
 
-def _weighted_area(p: Vector, event: Vector, weight: Vector | None) -> float:
+def _weighted_area(p: Vector, event: NDArray[np.bool_], weight: Vector | None) -> float:
     """Return the share of pairs, by weight, in which the event has the higher probability; ties count half."""
     if weight is None:
         return concordance(p, event)
     place = np.unique(p, return_inverse=True)[1]
-    yes = np.bincount(place, weight * event)
-    no = np.bincount(place, weight * (1 - event))
+    yes = _shares(place, weight * event)
+    no = _shares(place, weight * ~event)
     below = np.cumsum(no) - no / 2
-    # Each sum is divided by itself, because the product of two tiny ones would be 0.
-    return float((yes / yes.sum()) @ (below / no.sum()))
+    return float(yes @ below)
+
+
+def _shares(place: IntArray, weight: Vector) -> Vector:
+    """Return the share of the weight at each place; the largest weight is 1 first, so that no sum underflows."""
+    mass = np.bincount(place, weight / weight.max())
+    return np.asarray(mass / mass.sum())

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.registry import metric
+from hcal.metrics.registry import metric, needs_pair
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_integer
 from hcal.numerics import FloatArray, IntArray, prefix_sums
 
@@ -122,7 +122,7 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
         "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over classes, "
         "chance removed; can be negative",
         label="HCE", kind="debiased", weights="copies",
-        ends=lambda s, _, z: _ends(s, z, "class-wise"))  # fmt: skip
+        ends=lambda s, _, z: _ends(s, z, "class-wise"), undefined=needs_pair)  # fmt: skip
 def hce(
     probs: Any,
     y: Any = None,
@@ -157,7 +157,7 @@ def hce(
 @metric("class-wise", "h-calibration error, pooled",
         "the same with all classes sorted together, as in the paper: it sees the average class only",
         label="HCE pooled", kind="debiased", weights="copies",
-        ends=lambda s, _, z: _ends(s, z, "pooled"))  # fmt: skip
+        ends=lambda s, _, z: _ends(s, z, "pooled"), undefined=needs_pair)  # fmt: skip
 def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 

@@ -2,6 +2,7 @@
 
 from hcal.operation.applying import Applied, apply
 from hcal.operation.gates import Gate, require
+from hcal.operation.refitting import refit
 from hcal.operation.score_store import ScoreStore
 
-__all__ = ["Applied", "Gate", "ScoreStore", "apply", "require"]
+__all__ = ["Applied", "Gate", "ScoreStore", "apply", "refit", "require"]

@@ -25,7 +25,6 @@ from hcal.leakage import model_fingerprint
 from hcal.numerics import FloatArray
 from hcal.passes import Advance, Runner
 from hcal.results import Result
-from hcal.text import spreadsheet_text
 
 #: How many rows of a finished file are compared with what the calibrator gives now, before a run goes on.
 _COMPARED: Final = 256
@@ -182,9 +181,7 @@ def _one_target(
     sources: Sequence[Source], target: Path
 ) -> tuple[tuple[Path, ...], Path, Mapping[Path, str]]:
     """Return the files that are written to one file, and by what name its rows say which file they come from."""
-    names = {
-        file: spreadsheet_text(name.as_posix()) for file, name in relative_names(sources).items()
-    }
+    names = {file: name.as_posix() for file, name in relative_names(sources).items()}
     several = len(sources) > 1 or not sources[0].is_one_file
     absolute = {Path(os.path.abspath(file)): name for file, name in names.items()}
     return tuple(names), Path(os.path.abspath(target)), absolute if several else {}

@@ -166,6 +166,16 @@ class SegmentedCalibrator(Calibrator):
         """Return checked rows as the fit took them; of a frame or a dict, the columns of its segments."""
         return super().rows_like(scores, y, by=self._columns_of_fit(by), **others)
 
+    def segments_of(self, rows: Rows) -> Segments:
+        """Return the segments of rows by the columns of the fit, which other columns may stand beside."""
+        if rows.by is None:
+            raise ValueError(
+                f"the calibrator has segments: pass the {self.fit_.segment_title} of each row (by=)"
+            )
+        segments = rows.by.of_columns(fitted_segments(self))
+        self._check_title(segments.title)
+        return replace(segments, title=self.fit_.segment_title or UNNAMED)
+
     def probs_of(self, rows: Rows) -> FloatArray:
         """Return probabilities (N, K) of checked rows, whose segments are found by name."""
         return self._predicted(rows, self._codes(rows))
@@ -256,12 +266,7 @@ class SegmentedCalibrator(Calibrator):
 
     def _codes(self, rows: Rows) -> IntArray:
         """Return the number of each row's segment in the fit, −1 for a segment that it did not see."""
-        if rows.by is None:
-            raise ValueError(
-                f"the calibrator has segments: pass the {self.fit_.segment_title} of each row (by=)"
-            )
-        segments = rows.by.of_columns(fitted_segments(self))
-        self._check_title(segments.title)
+        segments = self.segments_of(rows)
         place = {name: number for number, name in enumerate(self.segments_)}
         known = np.array([place.get(name, UNKNOWN) for name in segments.names], dtype=np.int64)
         codes = known[segments.codes]
