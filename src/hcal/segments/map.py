@@ -70,7 +70,7 @@ class CorrectedRows(ProbabilityMap):
 
     def _moved(self) -> NDArray[np.bool_]:
         """Return which rows are corrected, (N,)."""
-        return (self.slopes[:, 0] != 1.0) | (self.offsets != 0).any(axis=1)
+        return np.asarray((self.slopes[:, 0] != 1.0) | (self.offsets != 0).any(axis=1))
 
     def _corrected(self, probs: FloatArray, moved: NDArray[np.bool_]) -> FloatArray:
         log_probs = log_of(probs)
