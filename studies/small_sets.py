@@ -121,10 +121,10 @@ def summary(rows: list[dict[str, str]]) -> list[str]:
             f"above 3e-3 on {above} of {len(moves)} tables"
         )
     ratios = [row for row in rows if row["kind"] == "errors"]
-    above = [row for row in ratios if float(row["ratio"]) > 1.005]
+    worse = [row for row in ratios if float(row["ratio"]) > 1.005]
     mean = np.exp(np.mean([np.log(float(row["ratio"])) for row in ratios]))
-    lines.append(f"NLL: geometric mean {mean:.3f}, above 1.005 on {len(above)} of {len(ratios)}")
-    for row in above:
+    lines.append(f"NLL: geometric mean {mean:.3f}, above 1.005 on {len(worse)} of {len(ratios)}")
+    for row in worse:
         name = f"{row['task']} ({row['rows']} rows, {row['errors']} errors)"
         lines.append(f"    {name}: {float(row['ratio']):.3f}, z = {float(row['z']):.1f}")
     return lines
