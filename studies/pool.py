@@ -610,8 +610,9 @@ def part_table() -> list[str]:
 
 def page(args: argparse.Namespace) -> None:
     """Write the tables between the markers of docs/default.md and studies/stability.md."""
-    fill(PAGE, {"parts": part_table(), "few": few_table(read(RESULTS / "pool_few_rows.csv"))})
-    fill(STABILITY, {"stability": stability_table(read(RESULTS / "pool_stability.csv"))})
+    fill(PAGE, {"few": few_table(read(RESULTS / "pool_few_rows.csv"))})
+    stable = stability_table(read(RESULTS / "pool_stability.csv"))
+    fill(STABILITY, {"stability": stable, "parts": part_table()})
 
 
 def fill(path: Path, bodies: dict[str, list[str]]) -> None:
