@@ -40,9 +40,9 @@ class Margins(Map):
         """Return the margins (N, K) of logits (N, K)."""
         return self.beta * (namespace(x).row_max(x) - x)
 
-    def capped(self, margin: Array) -> Array:
-        """Return margins that count up to the cap."""
-        return namespace(margin).minimum(margin, self.cap)
+    def tempered(self, margin: Array) -> Array:
+        """Return the scores of temperature scaling: minus the margins, which count up to the cap."""
+        return -namespace(margin).minimum(margin, self.cap)
 
     def shares(self, margin: Array) -> Array:
         """Return the share of the top that each class has, (N, K)."""
@@ -69,6 +69,12 @@ class Curve(Map):
     knots: Array = array("where the slope changes", "H")
     weights: Array = array("constant, slope, and the change of slope at each knot", "H+2")
 
+    @classmethod
+    def zero(cls) -> Curve:
+        """Return the curve that is 0 everywhere."""
+        ends = np.array(0.0)
+        return cls(low=ends, high=ends, knots=np.zeros(0), weights=np.zeros(2))
+
     def __call__(self, x: Array) -> Array:
         """Return the function at x (N, 1)."""
         xp = namespace(x)
@@ -87,7 +93,9 @@ class TopVersusRestMap(Map):
     )
     curve: Curve
 
-    def __call__(self, margin: Array, shares: Array, spread: Array) -> Array:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, margin: Array, shares: Array, spread: Array
+    ) -> Array:
         """Return ln P (N, K) from margins and shares of the top (N, K), and the spread (N, 1)."""
         rest = self.rest(margin, spread)
         log_mass = rest_mass(rest, shares)
@@ -143,10 +151,10 @@ class PoolMap(Map):
 
     def members(self, margin: Array, shares: Array, spread: Array) -> list[Array]:
         """Return the scores (N, K) of every member."""
-        temperature = -self.margins.capped(margin)
-        members = [temperature, self.top(margin, shares, spread)]
+        tempered = self.margins.tempered(margin)
+        members = [tempered, self.top(margin, shares, spread)]
         if self.matrix is not None:
-            members.append(temperature @ self.matrix[:, :-1].T + self.matrix[:, -1])
+            members.append(matrix_scores(self.matrix, tempered))
         return members
 
     def pooled(self, members: list[Array]) -> Array:
@@ -200,6 +208,11 @@ def log_mean_margin(margin: Array) -> Array:
     """Return ln(1 + mean margin) of every row, (N, 1)."""
     xp = namespace(margin)
     return xp.log1p(xp.row_sum(margin) / margin.shape[-1])
+
+
+def matrix_scores(matrix: Array, x: Array) -> Array:
+    """Return W·x + b of every row of x (N, K); ``matrix`` (K, K + 1) holds W and, last, b."""
+    return x @ matrix[:, :-1].T + matrix[:, -1]
 
 
 def top_odds(scores: Array, shares: Array) -> Array:
