@@ -41,6 +41,8 @@ PAGES = sorted(
         ),
     ]
 )
+#: What sphinx-gallery writes: a page for each program.
+GALLERY_PAGES = ROOT / "docs" / "gallery"
 DECISIONS = ROOT / "docs" / "decisions"
 FENCE = re.compile(
     r"(?P<exempt><!-- not run: [^\n]+ -->\s*\n)?"
@@ -54,7 +56,7 @@ SHOWN = {
     "text",
     "{toctree}",
     "{eval-rst}",
-    "{grid}",
+    "{figure}",
     "r",
     "julia",
     "javascript",
@@ -191,7 +193,11 @@ def test_links_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]:
         prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose):
-            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
+            path = page.parent / target
+            if path.parent == GALLERY_PAGES and path.stem != "index":
+                path = ROOT / "examples" / "gallery" / f"{path.stem}.py"
+            is_outside = re.match(r"[a-z]+:", target)
+            if not is_outside and path.name != "index.rst" and not path.exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
 

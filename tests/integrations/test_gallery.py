@@ -76,8 +76,10 @@ def how_many_rows(names: Names) -> None:
 
 
 def compare(names: Names) -> None:
-    rank = dict(zip(names["methods"], names["mean_rank"], strict=True))
-    assert rank["pool"] + names["critical"] < rank["hb"]
+    ranking = names["ranking"]
+    p_values = {frozenset(pair): p for *pair, p in ranking.p_values}
+    assert ranking.ranks["pool"] < ranking.ranks["hb"]
+    assert p_values[frozenset(("pool", "hb"))] < 0.05
 
 
 def certificate(names: Names) -> None:

@@ -102,10 +102,10 @@ def group_sentences(subgroups: tuple[EventCertificate, ...]) -> list[str]:
     """Return a sentence for each subgroup that is proven to be off, or one that says that none is."""
     wrong = [subgroup for subgroup in subgroups if subgroup.proven]
     if not wrong:
-        return [f"Groups: none of the {len(subgroups)} is proven to be off as a whole."]
+        return [f"Segments: none of the {len(subgroups)} is proven to be off as a whole."]
     lines = [_group_sentence(subgroup) for subgroup in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
-        lines.append(f"{len(wrong) - _SHOWN} more groups are proven to be off.")
+        lines.append(f"{len(wrong) - _SHOWN} more segments are proven to be off.")
     return lines
 
 
