@@ -289,6 +289,40 @@ def test_the_map_of_the_code_names_what_exists() -> None:
     assert folders <= {name[:-1] for name in re.findall(r"`([a-z_]+/)`", text)}
 
 
+def test_the_page_on_migration_has_every_old_word_beside_the_new_one() -> None:
+    from hcal.methods import base
+    from hcal.renamed import GONE
+
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    section = page.partition("## From hcal 0.3")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.MULTILINE)
+    words = renamed_arguments()
+    assert ("evaluate", "ci", "confidence") in words
+    for function, old, new in words:
+        known = [after for before, after in rows if function in before and f"{old}=" in before]
+        assert known, f"{function}({old}=) is not on the page"
+        assert any(new in after for after in known), f"{function}({old}=): {new}"
+    for name in [*GONE, *base._MOVED]:
+        assert any(f"{name}" in before for before, _ in rows), name
+
+
+def renamed_arguments() -> set[tuple[str, str, str]]:
+    """Return function or class, old and new word of every decorator ``renamed`` in the package."""
+    words = set()
+    for path in (ROOT / "src" / "hcal").rglob("*.py"):
+        for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            body = getattr(scope, "body", [])
+            for node in body if isinstance(body, list) else []:
+                for call in getattr(node, "decorator_list", []):
+                    if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "renamed":
+                        is_method = isinstance(scope, ast.ClassDef) and node.name == "__init__"
+                        name = scope.name if is_method else node.name
+                        for word in call.keywords:
+                            new = ast.literal_eval(word.value).partition("=")
+                            words.add((name, word.arg, (new[2] or new[0]).partition("(")[0]))
+    return words
+
+
 def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:
     page = "a\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n<!-- not run: why -->\n```bash\nfalse\n```\n"
     first, second = blocks(page)
