@@ -97,7 +97,7 @@ def blocks(text: str) -> list[Block]:
 
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
-    code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
+    code = compile("\n" * (block.line - 1) + block.body, str(page), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore", hcal.CalibrationWarning)  # a page may show a fit that warns
         exec(code, namespace)

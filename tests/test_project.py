@@ -179,7 +179,9 @@ def test_names_and_targets_of_the_readme_and_extras_exist() -> None:
     support = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
     named = set(
         re.findall(
-            r"^\| `(\w+)` \| .*$", support.split("extra | brings")[-1].split("\n\n")[0], re.MULTILINE
+            r"^\| `(\w+)` \| .*$",
+            support.split("extra | brings")[-1].split("\n\n")[0],
+            re.MULTILINE,
         )
     )
     assert named == set(extras) - {"test", "test-all", "docs"}

@@ -45,6 +45,6 @@ print(ranking)
 # ----
 # A bar joins methods of which no two can be told apart.
 
-figure, axes = plt.subplots(figsize=(6.8, 2.8))
+figure, axes = plt.subplots(figsize=(5.6, 2.9))
 ranking.plot(axes)
 plt.show()
