@@ -78,6 +78,7 @@ html_show_sourcelink = False
 html_show_search_summary = (
     False  # the summary of a result would be fetched, and a page from the disk must not
 )
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": [], "tutorial": []}
 html_theme_options = {
     "logo": {"image_light": "assets/mark.svg", "image_dark": "assets/mark.svg", "text": "hcal"},

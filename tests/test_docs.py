@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
+import inspect
 import io
 import os
 import re
@@ -202,6 +204,67 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
+def code_in_prose(page: Path) -> list[str]:
+    """Return what stands between backticks outside of programs; of the calls of 0.3, only what replaces them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    if page.name == "migration.md":
+        text = re.sub(r"^\| .+? \| ", "", text, flags=re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def public(name: str) -> object:
+    """Return what a dotted name such as ``hcal.metrics.nll`` stands for."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return getattr(public(module), attribute)
+
+
+def wrong_arguments(code: str) -> list[str]:
+    """Return the arguments of calls of hcal that the functions do not have."""
+    try:
+        tree = ast.parse(code.replace("…", "..."))
+    except SyntaxError:
+        return []
+    wrong = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        if not re.fullmatch(r"hcal(\.\w+)+", name):
+            continue
+        parameters = inspect.signature(public(name)).parameters  # type: ignore[arg-type]
+        open_ended = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+        words = [word.arg for word in call.keywords if word.arg not in (None, *parameters)]
+        wrong += [f"{name}({word}=)" for word in words if not open_ended]
+    return wrong
+
+
+def test_names_arguments_options_and_files_in_prose_exist() -> None:
+    import typer
+
+    from hcal.cli.app import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name: {"--help", *(option for parameter in command.params for option in parameter.opts)}
+        for name, command in commands.items()
+    }
+    folders = "benchmarks|docs|examples|results|src|studies|tests|tools"
+    broken = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for code in code_in_prose(page):
+            found = [f"{page.name}: {argument}" for argument in wrong_arguments(code)]
+            if re.fullmatch(rf"({folders})/[\w./-]+", code) and not (ROOT / code).exists():
+                found.append(f"{page.name}: {code}")
+            command = re.match(r"hcal (\w+)", code)
+            if command and command[1] in options:
+                given = set(re.findall(r"(?<!\S)--[a-z-]+", code))
+                found += [f"{page.name}: {code}: {o}" for o in given - options[command[1]]]
+            broken += found
+    assert broken == []
+    assert wrong_arguments('hcal.evaluate(p, y, ci=0.95, metrics=["nll"])') == ["hcal.evaluate(ci=)"]
+
+
 def test_every_public_name_has_a_page_and_no_other() -> None:
     listed = public_names_with_a_page()
     assert len(listed) == len(set(listed))
@@ -232,13 +295,16 @@ def public_names_with_a_page() -> list[str]:
 
 def test_pages_are_short_and_decisions_few() -> None:
     long = {}
+    all_words = 0
     for page in PAGES:
         words = len(
             re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split()
         )
+        all_words += words
         if words > 1500:
             long[page.name] = words
     assert long == {}
+    assert all_words < 32_000
     texts = [p.read_text(encoding="utf-8") for p in sorted(DECISIONS.glob("[0-9]*.md"))]
     assert len(texts) <= 30
     assert all(len(text.strip().splitlines()) <= 12 for text in texts)
