@@ -279,15 +279,17 @@ def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
     1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some value that is not
     a whole number: whole numbers may be votes. A vector is refused if it has at least two values, all in [0, 1].
     """
+    if len(x) < 2:
+        return
     if x.ndim == 1:
-        unit, looks = 1, len(x) > 1 and x.min() >= 0 and x.max() <= 1
+        unit, looks = 1, x.min() >= 0 and x.max() <= 1
         rows, insist = "one score a row", "pass two columns, zeros and the score"
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
         unit = 1 if first < 50 else 100
         # For nearly every input the first row decides, and the others need not be read.
-        looks = len(x) > 1 and abs(first / unit - 1) <= reach and x.min() >= 0
+        looks = abs(first / unit - 1) <= reach and x.min() >= 0
         looks = looks and np.abs(x.sum(axis=1, dtype=np.float64) / unit - 1).max() <= reach
         looks = looks and (x / unit != np.rint(x / unit)).any()
         rows, insist = "rows sum to 1", "add 1 to all of them, which does not change their softmax"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.solvers.families import Family
 from hcal.solvers.optimise import Solution, lbfgs, newton, solve_curved
@@ -151,7 +151,7 @@ def _loss_sums(
         return value, gradient
 
     size, parts = max(_BLOCK_ROWS, _BLOCK_EVENTS // x.shape[1]), row_blocks(x.shape, _PART_EVENTS)
-    sums = each(over, parts, events=x.size if len(parts) > 2 else 0)
+    sums = in_threads(over, parts, events=x.size if len(parts) > 2 else 0)
     return sum(value for value, _ in sums), np.sum([gradient for _, gradient in sums], axis=0)
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import expit
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.solvers.optimise import newton, solve_curved
 
@@ -168,7 +168,7 @@ class _Softmax:
     def over_blocks(self, work: Callable[[slice], Sums]) -> list[Sums]:
         """Return what is computed of each block of rows."""
         n, k, j = self.basis.shape
-        return each(work, row_blocks((n, j * k), _BLOCK), events=self.basis.size)
+        return in_threads(work, row_blocks((n, j * k), _BLOCK), events=self.basis.size)
 
     def scores(self, theta: Float64, rows: slice) -> Float64:
         """Return the scores of a block of rows."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 
 # The range of log(β · scale of the logits). Beyond e^±16 a softmax is uniform or saturated in float64.
@@ -49,7 +49,7 @@ def logit_scale(logits: FloatArray) -> float:
     2.0
     """
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
-    parts = each(
+    parts = in_threads(
         lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size
     )
     scale = float(sum(parts)) / len(logits)
@@ -76,7 +76,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float 
         variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
         out[:, rows] = np.log(mass) - beta * own, mean - own, np.maximum(variance, 0)
 
-    each(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
+    in_threads(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
     return out
 
 
