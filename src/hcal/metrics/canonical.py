@@ -20,7 +20,7 @@ from hcal.numerics import Float64, IntArray, row_blocks
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
 # Subtracted from squared distances, which carry this rounding error: equal rows then have distance 0, not 1e-8.
 _ROUNDING = 1e-15
-_CHANCE_ROWS = 2000  # rows from which the level by chance of dkde_ce is computed
+_CHANCE_ROWS = 1000  # rows from which the level by chance of dkde_ce is computed
 _FLOOR = 1e-25  # dkde_ce clips probabilities to at least this before the logarithm, as published
 
 
@@ -177,7 +177,7 @@ def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
 def _dkde_by_chance(s: Sample, value: float) -> float:
     """Return the mean of dkde_ce over labels that are drawn from the probabilities.
 
-    π_i then has the mean Σ_j κ_ij·p_j, and a variance of Σ_j κ_ij²·(1 − ‖p_j‖²) over all classes. Of more than 2,000
+    π_i then has the mean Σ_j κ_ij·p_j, and a variance of Σ_j κ_ij²·(1 − ‖p_j‖²) over all classes. Of more than 1,000
     rows i, a systematic sample tells the ratio of this to the value that is measured.
     """
     chosen = s.systematic_rows(_CHANCE_ROWS)
