@@ -253,14 +253,29 @@ def _inflation(event: JudgedEvent, which: IntArray, observed: Vector) -> Vector:
     """Return by how much dependence inflates the variance of each bin's frequency; at least 1, (bins,)."""
     bins = len(observed)
     residual = event.weight * (event.happened - np.nan_to_num(observed)[which])
-    cell, place = np.unique(np.stack([which, event.groups]), axis=1, return_inverse=True)
-    of_groups = np.bincount(place.ravel(), residual)
-    squares = _sums(cell[0], of_groups**2, bins)
-    groups = np.bincount(cell[0], minlength=bins)
+    group = np.unique(event.groups, return_inverse=True)[1]
+    n_groups = int(group.max()) + 1
+    cell, place = np.unique(which * n_groups + group, return_inverse=True)
+    bin_of_cell = cell // n_groups
+    squares = _sums(bin_of_cell, np.bincount(place, residual) ** 2, bins)
+    groups = np.bincount(bin_of_cell, minlength=bins)
     alone = _sums(which, residual**2, bins)
     few = groups / np.maximum(groups - 1, 1)
     ratio = np.divide(few * squares, alone, out=np.ones(bins), where=alone > 0)
     return np.maximum(ratio, 1.0)
+
+
+def _noise_factor(event: JudgedEvent) -> float:
+    """Return by how much dependence of rows widens the noise of a curve without bins; 1 for independent rows."""
+    if event.groups is None:
+        return 1.0
+    edges = np.quantile(event.p, np.linspace(0, 1, CurveOptions.bins + 1)[1:-1])
+    which = np.searchsorted(edges, event.p)
+    weight = np.maximum(_sums(which, event.weight, CurveOptions.bins), 1e-300)
+    observed = _sums(which, event.weight * event.happened, CurveOptions.bins) / weight
+    residual = JudgedEvent("", event.p, event.happened - observed[which], event.weight, event.groups)
+    together = np.zeros(len(event.p), dtype=np.int64)
+    return float(np.sqrt(_inflation(residual, together, np.zeros(1))[0]))
 
 
 def wilson_interval(share: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
@@ -327,8 +342,9 @@ def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabili
     at = np.clip(np.searchsorted(values, predicted, side="right") - 1, 0, len(values) - 1)
     fits = []
     errors = []
+    factor = _noise_factor(event)
     for rate in _drawn_rates(values, mass, options.resamples, rng):
-        drawn = isotonic_regression(rate, weights=mass)
+        drawn = isotonic_regression(values + factor * (rate - values), weights=mass)
         fits.append(drawn.x[at])
         gaps = np.add.reduceat(mass * (values - drawn.x), drawn.blocks[:-1])
         errors.append(float(np.abs(gaps).sum() / mass.sum()))
@@ -348,7 +364,7 @@ def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabili
         error=float(steps @ np.abs(predicted - observed) / total),
         binning="corp",
         parts=Parts(_brier(values, mass, hits) - best, constant - best, constant),
-        by_chance=float(np.mean(errors)),
+        by_chance=float(np.mean(errors)) if event.groups is None else None,
         model=event.model,
         segment=event.segment,
     )
@@ -379,13 +395,18 @@ def smooth_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabi
     mass = _points(spectrum(p, weight), width)
     near = mass > 1e-3 * weight.sum() / POINTS  # elsewhere there are too few rows for a ratio
     drawn = []
+    factor = _noise_factor(event)
     for _ in range(options.resamples):
-        events = weight * (rng.random(len(p)) < p)
+        noise = (rng.random(len(p)) < p) - p
+        events = weight * (p + factor * noise)
         drawn.append(_ratio(_points(spectrum(p, events), width), mass, near))
     low, high = np.quantile(drawn, options.quantiles, axis=0)
 
     edges = np.linspace(0, 1, POINTS + 1)
-    sample = Sample(p, event.happened.astype(np.int64), weight)
+    by_chance = None
+    if event.groups is None:
+        sample = Sample(p, event.happened.astype(np.int64), weight)
+        by_chance = levels_by_chance(sample, {"smece": error})["smece"]
     return ReliabilityCurve(
         title=event.title,
         edges=edges,
@@ -396,7 +417,7 @@ def smooth_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabi
         high=high,
         error=error,
         binning="smooth",
-        by_chance=levels_by_chance(sample, {"smece": error})["smece"],
+        by_chance=by_chance,
         model=event.model,
         segment=event.segment,
     )

@@ -171,7 +171,8 @@ class Reliability(Result):
         return ax
 
     def _place_of(self, label: str) -> int:
-        return self.curves.index(self._labelled(label))
+        self._labelled(label)
+        return [curve.label for curve in self.curves].index(label)
 
     def _first_curves(self) -> list[int]:
         return list(range(min(len(self), _TOGETHER)))
@@ -263,7 +264,7 @@ def reliability(
     by : array-like of shape (N,), frame, or dict of columns, optional
         The segment of each row (a country, a tenant): one curve a segment, in the order of their names.
     groups : array-like of shape (N,), optional
-        Rows of one group depend on each other (a patient, a user): bands and intervals of bins are widened for it.
+        Rows of one group depend on each other (a patient, a user): bands and intervals are widened for it.
     bins : int
         The number of equal-width or equal-mass bins.
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
@@ -297,10 +298,6 @@ def reliability(
         )
     check_integer("resamples", resamples, 20)
     options = CurveOptions(binning, check_bins(bins), check_confidence(confidence), resamples)
-    if groups is not None and binning in ("corp", "smooth"):
-        raise ValueError(
-            "groups= widens the bands of bins: choose binning='equal-width' or 'equal-mass'"
-        )
     info = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
     models = dict(probs) if isinstance(probs, Mapping) else {"": probs}
     if not models:
@@ -350,7 +347,8 @@ class _Input:
     @classmethod
     def of(cls, model: str, probs: Any, y: Any, info: Mapping[str, Any]) -> _Input:
         if isinstance(probs, Sample):
-            return cls(model, as_sample(probs, y, info["weight"]))
+            sample = as_sample(probs, y, info["weight"])
+            return cls(model, sample, groups=info["groups"])
         rows = Rows.of_predictions(probs, y, input="probs", **info)
         sample = as_sample(rows.scores, rows.y, info["weight"])
         return cls(model, sample, rows.names, rows.groups, rows.by)

@@ -121,9 +121,12 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
         error = "the smooth calibration error (smECE)"
     elif curve.binning == "equal-width" and len(curve.weight) == _ECE_BINS:
         error = "the calibration error (ECE)"
+    by_chance = ""
+    if curve.by_chance is not None:
+        by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
         f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error}{of} is "
-        f"{number(curve.error, True)}. The numbers are in the table below."
+        f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
     )
 
 
