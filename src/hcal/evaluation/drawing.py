@@ -64,7 +64,7 @@ class Panel:
         ax.minorticks_off()
         ax.set(xlim=ends, ylim=ends)
         ax.set_box_aspect(1)
-        ax.plot(ends, ends, color=_GREY, linewidth=1, linestyle=":", label="calibrated")
+        ax.plot(ends, ends, color=_GREY, linewidth=1, linestyle=":", label="perfectly calibrated")
 
     def draw_alone(self, curve: ReliabilityCurve, colour: Any) -> None:
         """Draw a single curve with its consistency band; points outside the band are rings."""
