@@ -59,6 +59,7 @@ class Measured:
             "classes": result.k,
             "class_names": self.data.classes,
             "metrics": result.values,
+            "by_chance": result.by_chance,
             "accuracy": result.accuracy,
             "mean_confidence": result.mean_confidence,
             "how": result.how,
@@ -72,6 +73,8 @@ class Measured:
         if self.calibrator is not None:
             content["method"] = self.calibrator.name
             content["before"] = {name: diff.before for name, diff in result.differences.items()}
+            if result.before is not None:
+                content["before_by_chance"] = result.before.by_chance
             content["argmax_changed"] = result.changed
         if result.assessment is not None:
             content["assessment"] = result.assessment.to_dict()
