@@ -99,17 +99,17 @@ def test_rows_of_the_fit_are_found_among_blocks(folder: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
     for asked in (("evaluate", "--metrics", "nll,brier"), ("report", "-o", tmp_path / "r.html")):
-        told = [run(*asked, folder / "parts", "--json", *w).stdout for w in ((), ("--workers", 2))]
+        told = [run(*asked, folder / "parts", "--json", *w).stdout for w in ((), ("--jobs", 2))]
         assert told[0] == told[1]
     with patch("hcal.passes.Processes.__call__", side_effect=RuntimeError("asked")):
         assert (
             "asked"
             in run(
-                "report", folder / "parts", "-o", tmp_path / "r.html", "--workers", 2, code=1
+                "report", folder / "parts", "-o", tmp_path / "r.html", "--jobs", 2, code=1
             ).stderr
         )
     model = folder / "m.hcal"
-    run("apply", model, folder / "parts", "-o", tmp_path / "two", "--workers", 2)
+    run("apply", model, folder / "parts", "-o", tmp_path / "two", "--jobs", 2)
     assert len(list((tmp_path / "two").iterdir())) == 4
     with pytest.raises(WorkerDiedError, match="was killed"):
         list(Processes(2)(signal.raise_signal, [signal.SIGKILL]))
