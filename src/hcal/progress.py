@@ -124,6 +124,7 @@ class Line:
         self._done = 0
 
     def __call__(self, steps: int) -> None:
+        """Advance the bar by some steps."""
         self._done += steps
         count = "" if self._total is None else f"{self._done:,}/{self._total:,}"
         self._display.update(self._task, advance=steps, count=count)

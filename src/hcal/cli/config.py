@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from typer import BadParameter, Context, Option
+from typer import Argument, BadParameter, Context, Option
 
+from hcal.cli.streams import title_of
 from hcal.io.files import open_regular
 from hcal.text import one_line, quoted
 
@@ -57,10 +58,23 @@ def read_config(context: Context, path: Path | None) -> Path | None:
 class ConfigOption:
     """One option of a command, as its dataclass declares it."""
 
-    def __init__(self, name: str, kind: Any) -> None:
-        self.name = name
+    def __init__(self, field: Field[Any], kind: Any, declared: Any) -> None:
+        self.name = field.name
+        self.default = field.default
         self.is_list = "list[" in str(kind)
         self.is_flag = kind is bool
+        infos = getattr(declared, "__metadata__", ())
+        self.is_argument = any(isinstance(info, type(Argument())) for info in infos)
+
+    def words(self, key: str, value: Any) -> list[str]:
+        """Return the option with its value as the command line has it."""
+        if self.is_flag:
+            return [f"--{key}" if value else f"--no-{key}"]
+        parts = value if isinstance(value, list) else [value]
+        words = []
+        for part in parts:
+            words += [f"--{key}", _word(part)]
+        return words
 
     def value_of(self, key: str, value: Any) -> Any:
         """Return a value of the file as the command line would hand it on."""
@@ -77,6 +91,11 @@ class ConfigOption:
         return texts if self.is_list else ",".join(texts)
 
 
+def _word(value: Any) -> str:
+    """Return a value as one word of a command; standard input is - again."""
+    return title_of(value) if isinstance(value, Path) else str(value)
+
+
 def options_of(command: Any) -> dict[str, ConfigOption]:
     """Return the options of a command by the names that a file may use."""
     hints = get_type_hints(command)
@@ -84,9 +103,24 @@ def options_of(command: Any) -> dict[str, ConfigOption]:
     options = {}
     for field in fields(command):
         if field.name != _ITSELF:
-            option = ConfigOption(field.name, hints[field.name])
-            options[_long_name(field.name, extras[field.name])] = option
+            declared = extras[field.name]
+            option = ConfigOption(field, hints[field.name], declared)
+            options[_long_name(field.name, declared)] = option
     return options
+
+
+def arguments_of(name: str, command: Any) -> list[str]:
+    """Return the arguments that repeat a command without its file of options."""
+    words = ["hcal", name]
+    options = []
+    for key, option in options_of(type(command)).items():
+        value = getattr(command, option.name)
+        if option.is_argument:
+            parts = value if isinstance(value, list) else [value]
+            words += [_word(part) for part in parts]
+        elif value != option.default:
+            options += option.words(key.replace("_", "-"), value)
+    return words + options
 
 
 def _long_name(name: str, annotation: Any) -> str:

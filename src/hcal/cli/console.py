@@ -80,7 +80,7 @@ def logged(level: str) -> Iterator[None]:
 
 @contextmanager
 def friendly(level: str = "info") -> Iterator[None]:
-    """Turn errors into one sentence and exit code 1 (130 for Ctrl-C), warnings and notes into lines on standard error."""
+    """Turn errors into one sentence and an exit code; show warnings and notes on standard error."""
     with logged(level):
         if os.environ.get("HCAL_DEBUG"):
             yield

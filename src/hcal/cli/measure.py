@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from hcal.cli import console
+from hcal.cli.config import arguments_of
 from hcal.cli.options import (
     InBlocks,
     Method,
@@ -84,7 +84,7 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         """Measure a calibrator of several labels a row."""
         if self.require:
             raise ValueError(
-                "--require speaks of one result: a calibrator of several labels has one for each"
+                "--require speaks of one result: a calibrator of several labels has one for each label"
             )
         data = self.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)
@@ -162,12 +162,13 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
         self.expect(grade=True, model=self.model is not None or self.cross_fit)
         calibrator = load_model(self.model)
         costs = parse_cost(self.cost)
+        run = self._run_facts()
         with self.opened(calibrator, "measuring") as rows:
             content = measure_report(
                 rows.source,
                 None,
                 self.method if self.cross_fit else calibrator,
-                source=self._source(rows.data),
+                source=self._source(rows.data, run),
                 confidence=self.confidence,
                 positive=class_number(self.positive, rows.source.names),
                 threshold=tuple(self.threshold or ()),
@@ -177,11 +178,11 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
             verdict = write_page(self.output, content)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
-        facts = {"report": title_of(self.output), **self.checks(verdict)}
+        facts = {"report": title_of(self.output), "run": run, **self.checks(verdict)}
         self.show(verdict.to_dict() | facts, lambda: self._show(verdict))
         self.check(verdict)
 
-    def _source(self, data: DataFile) -> Source:
+    def _source(self, data: DataFile, run: dict[str, Any]) -> Source:
         """Return where the rows of a report come from, and the command that repeats it."""
         from hcal.io import checksum
         from hcal.reporting import Source
@@ -195,8 +196,23 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
             model="" if self.model is None else title_of(self.model),
             options=stated_options(self),
             model_checksum="" if self.model is None else checksum(self.model),
-            command=shlex.join(["hcal", *sys.argv[1:]]) if len(sys.argv) > 1 else "",
+            command=shlex.join(run["command"]),
+            run=run,
         )
+
+    def _run_facts(self) -> dict[str, Any]:
+        """Return what repeats the report: the command with all options, versions, and hashes of what it reads."""
+        from hcal.io import checksum
+        from hcal.io.finding import files_of
+        from hcal.reporting.tables import versions
+
+        files = files_of(self.file)
+        files += [path for path in (self.model, self.labels) if path is not None]
+        return {
+            "command": arguments_of("report", self),
+            "versions": versions(),
+            "sha256": {title_of(path): checksum(path) for path in files},
+        }
 
     def _show(self, verdict: ReportVerdict) -> None:
         console.out().print(f"[bold]{console.name(verdict.headline)}[/]")

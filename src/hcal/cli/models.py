@@ -11,11 +11,10 @@ from typer import Option
 
 from hcal.cli import console
 from hcal.cli.options import (
-    Command,
     Files,
     InBlocks,
     Method,
-    ModelFile,
+    ModelFirst,
     Output,
     SampleRows,
     WithBy,
@@ -184,10 +183,9 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
     "cat new.csv | hcal apply model.hcal - -o - --format csv",
 )
 @dataclass(frozen=True, kw_only=True)
-class Apply(InBlocks, WithLabels):
+class Apply(InBlocks, WithLabels, ModelFirst):
     """Turn new scores into calibrated probabilities; the model knows the columns it was fitted on."""
 
-    model: ModelFile
     output: Output
     keep: Annotated[bool, Option("--keep", help="copy all other columns to the output")] = False
     prior: Annotated[
@@ -247,10 +245,8 @@ def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
 
 @command("info", "hcal info model.hcal")
 @dataclass(frozen=True, kw_only=True)
-class Info(Command):
+class Info(ModelFirst):
     """Show what a model file holds: method, classes, columns, when and on what it was fitted."""
-
-    model: ModelFile
 
     def run(self) -> None:
         """Print what the file holds."""
@@ -314,12 +310,11 @@ def _segments_in_words(fit: dict[str, Any]) -> str | None:
     "hcal export model.hcal -o model.sql --dialect duckdb --table scores --columns logit",
 )
 @dataclass(frozen=True, kw_only=True)
-class Export(Command):
+class Export(ModelFirst):
     """Write a model for use without hcal: .onnx, .sql, .mjs, or .json for any language."""
 
     schema = "hcal/export/1"
 
-    model: ModelFile
     output: Output
     width: Annotated[str | None, Option(help="the floats of an ONNX graph: float32 or float64")] = (
         None

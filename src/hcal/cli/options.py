@@ -108,6 +108,13 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelFirst(Command):
+    """The model is the first argument. This stands last among the classes that a command inherits."""
+
+    model: ModelFile
+
+
+@dataclass(frozen=True, kw_only=True)
 class Files(Command):
     """The files of a command and how to read them, as :class:`hcal.io.Request` says it."""
 
@@ -324,7 +331,7 @@ class InBlocks(Files):
     def opened(
         self, calibrator: Any, doing: str, *, part: Literal["cal", "test"] = "test"
     ) -> Iterator[Opened]:
-        """Open the labelled rows of a command, by blocks where that was asked for, and show the progress of the work."""
+        """Open labelled rows, by blocks where that was asked for, and show the progress of the work."""
         from hcal.io.blocks import rows_of
         from hcal.io.sources import source_of_rows
 

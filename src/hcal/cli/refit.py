@@ -11,7 +11,7 @@ from typer import Option
 from hcal.cli import console
 from hcal.cli.options import (
     InBlocks,
-    ModelFile,
+    ModelFirst,
     Output,
     SampleRows,
     WithGroups,
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     "hcal refit model.hcal 'days/*.parquet' --half-life 60d -o next.hcal",
 )
 @dataclass(frozen=True, kw_only=True)
-class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels):
+class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
     """Fit a model again on new rows: method, columns, segments and half-life are those of its last fit."""
 
     schema = "hcal/refit/1"
     output_type = "hcal"
 
-    model: ModelFile
     output: Output
     half_life: Annotated[
         str | None, Option(help="another half-life than that of the last fit, such as 90d")

@@ -44,7 +44,7 @@ class Streaming(Protocol):
 
 @contextmanager
 def standard_streams(command: C) -> Iterator[C]:
-    """Yield the command with a temporary file in the place of each ``-``, and write what it wrote to standard output."""
+    """Yield the command with temporary files in the place of ``-``; then write standard output."""
     reading = [name for name in _INPUTS if _is_standard(getattr(command, name, None))]
     writing = [name for name in _OUTPUTS if _is_standard(getattr(command, name, None))]
     if not reading and not writing:

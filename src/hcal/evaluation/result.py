@@ -104,7 +104,7 @@ class Evaluation(Result):
     (0.5, False)
     """
 
-    schema: ClassVar[str] = "hcal/evaluation/1"
+    schema: ClassVar[str] = "hcal/evaluate/1"
 
     results: dict[str, MetricResult]
     n: int
@@ -230,6 +230,7 @@ class Evaluation(Result):
             "positive": self.positive,
             "groups": [group.group_row() for group in self.groups],
             "metrics": metrics,
+            "changed": self.changed,
             "how": self.how,
             "sample_rows": self.sample_rows,
         }

@@ -1,4 +1,4 @@
-"""Fit a calibrator to the rows of a file, as ``hcal fit`` does: which kind of calibrator, with what, and with which cautions."""
+"""Fit a calibrator to the rows of a file, as ``hcal fit`` does, and describe it."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def cautions(data: DataFile) -> list[str]:
     labels = data.labels()
     two = data.n_classes == 2 and not data.questions
     if two:
-        warning = swapped(to_probs(data.values, data.kind), labels, f"class {names[1]}")
-        if warning:
-            return [warning]
+        warnings = swapped(to_probs(data.values, data.kind), labels, f"class {names[1]}")
+        if warnings:
+            return warnings
     if n_rows < FEW_ROWS:
         return [
             f"{n_rows} rows are very few to learn from: what they show is mostly chance. "
