@@ -53,6 +53,11 @@ def test_apply_is_the_same_by_blocks_and_by_files(folder: Path, tmp_path: Path) 
     np.testing.assert_allclose(one[[f"probs_{k}" for k in range(4)]], expected, rtol=1e-12)
 
 
+def test_the_name_of_an_option_before_is_refused_with_the_new_one(folder: Path) -> None:
+    command = ("evaluate", folder / "whole.npz", "--workers", 2)
+    assert "--workers is now --jobs" in run(*command, code=2).stderr
+
+
 def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path) -> None:
     asked = ("--model", folder / "m.hcal", "--metrics", "nll,brier,ece_ew", "--json")
     whole = json.loads(run("evaluate", folder / "whole.npz", *asked).stdout)

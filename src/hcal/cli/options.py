@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from typer import Argument, Exit, Option, Typer, echo
+from typer import Argument, BadParameter, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
@@ -271,6 +271,13 @@ class Opened:
     data: "DataFile"
 
 
+def _refuse_workers(value: int | None) -> int | None:
+    """Refuse the name that an option had before."""
+    if value is not None:
+        raise BadParameter("--workers is now --jobs")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class InBlocks(Files):
     """Rows may be more than memory holds: how many are read at a time, and the processes that share the work."""
@@ -283,6 +290,7 @@ class InBlocks(Files):
         int | None,
         Option(min=1, rich_help_panel=_WORK, help="number of processes; the result is the same"),
     ] = None
+    workers: Annotated[int | None, Option(hidden=True, callback=_refuse_workers)] = None
     scheduler: Annotated[
         str | None,
         Option(
