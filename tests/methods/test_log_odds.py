@@ -15,10 +15,10 @@ from sklearn.isotonic import isotonic_regression
 import hcal
 from hcal.methods import cir, venn_abers
 from hcal.methods._curves import pool_equal
-from hcal.methods._log_odds import log_odds, platt_targets
+from hcal.methods._log_odds import log_odds
 from hcal.methods.base import by_content
 from hcal.methods.folds import deal_folds
-from hcal.methods.smooth_spline import _bending, _grouped, _left_out, _natural
+from hcal.methods.smooth_spline import _bending, _grouped, _left_out_loss, _natural
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
 from helpers import DATA, fit_quietly, synthetic
@@ -139,13 +139,13 @@ def test_quadratic_goes_on_straight_outside_its_rows() -> None:
 
 def test_left_out_loss_is_the_one_of_refits() -> None:
     score, y = binary(60)
-    x, mass, hits = _grouped(*pool_equal(score, y.astype(float), None))
+    groups = _grouped(*pool_equal(score, y.astype(float), None))
+    x, mass, hits, targets = groups
     knots = np.quantile(x, np.linspace(0, 1, 6))
     design, penalty = _natural(knots, np.eye(6), x), _bending(knots) * 0.05
-    targets = platt_targets(np.array([0.0, 1.0]), np.array([60 - hits.sum(), hits.sum()]))
     target = targets[hits.astype(int)]
     theta = fit_logistic(design, target, mass, penalty=60 * penalty).theta
-    quick = _left_out(design, theta, mass, hits, targets, penalty)
+    quick = _left_out_loss(groups, design, theta, penalty)
     losses = []
     for i in range(60):
         rest = mass * (np.arange(60) != i)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -10,7 +11,7 @@ from scipy.special import expit
 
 from hcal import xp
 from hcal.maps.base import array, map_type
-from hcal.methods._curves import Curve, check_curves, fit_curves, pool_equal, read_curves
+from hcal.methods._curves import Points, check_curves, fit_curves, pool_equal, read_curves
 from hcal.methods._log_odds import (
     OddsMap,
     event_labels,
@@ -100,43 +101,61 @@ class SmoothSpline(Calibrator):
     knots: TwoOrMore = 12
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
         # Log-odds beyond ±1e6 carry no more information, and the cube of their range must be finite.
-        odds = np.clip(xp.rounded(log_odds(x)), -1e6, 1e6)
-        curves = fit_curves(
-            events(odds), event_labels(y, x.shape[1]), weight, partial(_fit_spline, self.knots)
-        )
+        odds = np.clip(xp.rounded(log_odds(rows.x)), -1e6, 1e6)
+        labels = event_labels(rows.labels, rows.n_classes)
+        fit_one = partial(_fit_spline, self.knots)
+        curves = fit_curves(events(odds), labels, rows.weight, fit_one)
         return Fitted(OddsCurves(**curves))
 
 
-def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+class _Groups(NamedTuple):
+    """Groups of neighbouring rows, each as one point of the curve."""
+
+    x: Float64  # (G,) mean log-odds
+    mass: Float64  # (G,)
+    hits: Float64  # (G,)
+    targets: Float64  # (2,) what stands for a miss and for a hit
+
+
+def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Points:
     """Return the points of the fitted curve."""
-    x, mass, hits = _grouped(*pool_equal(odds, hit, weight))
-    targets = platt_targets(np.array([0.0, 1.0]), np.array([mass.sum() - hits.sum(), hits.sum()]))
-    target = targets[0] + (targets[1] - targets[0]) * hits / mass
-    affine = increasing_logistic(np.stack([np.ones_like(x), x], axis=1), target, mass).theta
-    at = _apart(np.quantile(x, np.linspace(0, 1, n_knots), method="inverted_cdf"))
-    values = affine[0] + affine[1] * at
-    if len(at) < 4:
-        return at, values
+    groups = _grouped(*pool_equal(odds, hit, weight))
+    miss_target, hit_target = groups.targets
+    target = miss_target + (hit_target - miss_target) * groups.hits / groups.mass
+
+    lines = np.stack([np.ones_like(groups.x), groups.x], axis=1)
+    intercept, slope = increasing_logistic(lines, target, groups.mass).theta
+    quantiles = np.linspace(0, 1, n_knots)
+    knots = _apart(np.quantile(groups.x, quantiles, method="inverted_cdf"))
+    line = intercept + slope * knots
+    if len(knots) < 4:
+        return knots, line
+    values = _best_spline(groups, target, knots, line)
+    return _increasing(groups, knots, values, slope)
+
+
+def _best_spline(groups: _Groups, target: Float64, knots: Float64, start: Float64) -> Float64:
+    """Return the values at the knots of the spline with the least left-out loss."""
     # Each column is the spline that is 1 at one knot and 0 at the others.
-    design, bending = _natural(at, np.eye(len(at)), x), _bending(at) * (at[-1] - at[0]) ** 3
-    best, chosen = np.inf, values
+    design = _natural(knots, np.eye(len(knots)), groups.x)
+    bending = _bending(knots) * (knots[-1] - knots[0]) ** 3
+    total = groups.mass.sum()
+    least_loss = np.inf
+    best = start
+    values = start
     for penalty in _PENALTIES[::-1]:  # from stiff to flexible; each fit starts at the one before
         values = fit_logistic(
-            design, target, mass, penalty=mass.sum() * penalty * bending, start=values
+            design, target, groups.mass, penalty=total * penalty * bending, start=values
         ).theta
-        error = _left_out(design, values, mass, hits, targets, penalty * bending)
-        if error < best:
-            best, chosen = error, values
-    return _increasing(at, chosen, x, mass, slope=affine[1])
+        loss = _left_out_loss(groups, design, values, penalty * bending)
+        if loss < least_loss:
+            least_loss = loss
+            best = values
+    return best
 
 
-def _increasing(
-    knots: Float64, values: Float64, x: Float64, mass: Float64, *, slope: float
-) -> Curve:
+def _increasing(groups: _Groups, knots: Float64, values: Float64, slope: float) -> Points:
     """Return the spline on a fine grid or, if it falls somewhere, the nearest increasing curve.
 
     That curve gets a thousandth of the affine slope in addition, so that different scores stay different.
@@ -144,12 +163,14 @@ def _increasing(
     steps = np.arange(_STEPS * (len(knots) - 1) + 1) / _STEPS
     fine = np.interp(steps, np.arange(len(knots)), knots)
     curve = _natural(knots, values, fine)
-    if (np.diff(curve) <= 0).any():
-        density = np.histogram(x, np.append(fine, np.inf), weights=mass)[
-            0
-        ] + 1e-3 * mass.sum() / len(fine)
-        curve = isotonic_regression(curve, weights=density).x + 1e-3 * slope * (fine - fine.mean())
-    return fine, curve
+    falls = np.diff(curve) <= 0
+    if not falls.any():
+        return fine, curve
+
+    mass_of_cell, _ = np.histogram(groups.x, np.append(fine, np.inf), weights=groups.mass)
+    density = mass_of_cell + 1e-3 * groups.mass.sum() / len(fine)
+    monotone = isotonic_regression(curve, weights=density).x
+    return fine, monotone + 1e-3 * slope * (fine - fine.mean())
 
 
 def _apart(knots: Float64) -> Float64:
@@ -162,14 +183,21 @@ def _apart(knots: Float64) -> Float64:
     return np.array(kept)
 
 
-def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64, Float64]:
+def _grouped(x: Float64, mass: Float64, hits: Float64) -> _Groups:
     """Pool neighbours into groups of about equal mass if there are many points."""
-    if len(x) <= _GROUPS:
-        return x, mass, hits
-    before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
-    first = run_starts((before * _GROUPS * (1 + 1e-12)).astype(np.int64))
-    total = np.add.reduceat(mass, first)
-    return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
+    if len(x) > _GROUPS:
+        before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
+        group = (before * _GROUPS * (1 + 1e-12)).astype(np.int64)
+        first = run_starts(group)
+        total = np.add.reduceat(mass, first)
+        x = np.add.reduceat(x * mass, first) / total
+        mass = total
+        hits = np.add.reduceat(hits, first)
+
+    all_hits = hits.sum()
+    all_misses = mass.sum() - all_hits
+    targets = platt_targets(np.array([0.0, 1.0]), np.array([all_misses, all_hits]))
+    return _Groups(x, mass, hits, targets)
 
 
 def _natural(knots: Float64, values: Float64, x: Float64, derivative: int = 0) -> Float64:
@@ -185,32 +213,33 @@ def _natural(knots: Float64, values: Float64, x: Float64, derivative: int = 0) -
 def _bending(knots: Float64) -> Float64:
     """Return the matrix of ∫s″² as a quadratic form of the values at the knots: s″ is linear between them."""
     second = _natural(knots, np.eye(len(knots)), knots, 2)
-    low, high, width = second[:-1], second[1:], np.diff(knots)[:, None]
+    low = second[:-1]
+    high = second[1:]
+    width = np.diff(knots)[:, None]
     ends = low.T @ (width * low) + high.T @ (width * high)
     across = low.T @ (width * high)
     return np.asarray((ends + (across + across.T) / 2) / 3)
 
 
-def _left_out(
-    design: Float64,
-    theta: Float64,
-    mass: Float64,
-    hits: Float64,
-    targets: Float64,
-    penalty: Float64,
-) -> float:
+def _left_out_loss(groups: _Groups, design: Float64, theta: Float64, penalty: Float64) -> float:
     """Return the mean log-loss of each row under the fit without it, by one Newton step.
 
     The rows of a group count as one point. For its hits one hit is left out, for its misses one miss.
     """
-    eta = design @ theta
-    q = expit(eta)
+    total = groups.mass.sum()
+    odds = design @ theta
+    q = expit(odds)
     curvature = q * (1 - q)
-    hessian = (design * (mass * curvature)[:, None]).T @ design + 2 * mass.sum() * penalty
+    gram = (design * (groups.mass * curvature)[:, None]).T @ design
+    hessian = gram + 2 * total * penalty
+
     size = np.abs(np.diag(hessian)).max()
     inverse = np.linalg.inv(hessian + 1e-10 * size * np.eye(len(hessian)))
     leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
     push = leverage / np.maximum(1 - curvature * leverage, 1e-6)
-    missed = np.logaddexp(0, eta + push * (q - targets[0]))
-    right = np.logaddexp(0, -(eta + push * (q - targets[1])))
-    return float(((mass - hits) * missed + hits * right).sum() / mass.sum())
+
+    miss_target, hit_target = groups.targets
+    loss_of_miss = np.logaddexp(0, odds + push * (q - miss_target))
+    loss_of_hit = np.logaddexp(0, -(odds + push * (q - hit_target)))
+    losses = (groups.mass - groups.hits) * loss_of_miss + groups.hits * loss_of_hit
+    return float(losses.sum() / total)
