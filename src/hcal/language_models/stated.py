@@ -288,11 +288,12 @@ def _ratio(match: re.Match[str]) -> float | None:
     >>> [_ratio(_RATIO.search(text)) for text in ("9/10", "10/10", "1/2", "50/50", "60/40", "24/7")]
     [0.9, 1.0, 0.5, None, None, None]
     """
-    part, whole = float(match[1]), float(match[2])
-    if not 0 <= part <= whole or whole == 0 or math.isinf(whole):
+    part = float(match[1])
+    total = float(match[2])
+    if not 0 <= part <= total or total == 0 or math.isinf(total):
         return None
-    are_odds = part + whole == 100 or (part == whole and whole not in _FULL_MARKS)
-    return None if are_odds else part / whole
+    are_odds = part + total == 100 or (part == total and total not in _FULL_MARKS)
+    return None if are_odds else part / total
 
 
 def _stands_alone(text: str, match: re.Match[str]) -> bool:
