@@ -280,7 +280,7 @@ def test_groups_are_certified_worst_first() -> None:
     found = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
     assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
     text = " ".join(str(found).split())
-    assert "Group bad (1,500 rows): its probabilities are too high on average by at least" in text
+    assert "Segment bad (1,500 rows): its probabilities are too high on average by at least" in text
     assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
     with pytest.raises(ValueError, match="leave the weights out"):
         hcal.evaluate(p, y, metrics=["ece_ew"], by=group, sample_weight=np.ones(6000))

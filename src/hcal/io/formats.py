@@ -357,13 +357,24 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
 def _csv_names(line: bytes) -> list[str]:
     cells = _split([line.removeprefix(b"\xef\xbb\xbf")])[0]
     names = [plain_text(cell.strip()) for cell in cells]
-    if len(names) == 1 and ";" in names[0]:
+    if _has_semicolons(names):
         raise ValueError(
             "its cells are separated by semicolons: save it with commas, and decimal points"
         )
     if all(map(is_number, names)):
         raise ValueError("its first line has numbers: write the names of the columns there")
     return names
+
+
+def _has_semicolons(names: Sequence[str]) -> bool:
+    """Return whether semicolons separate the cells of a first line: one cell, or decimal commas between them.
+
+    A semicolon in the name of one of several columns is a part of that name.
+    """
+    if len(names) == 1:
+        return ";" in names[0]
+    pieces = [piece for name in names for piece in name.split(";")]
+    return len(pieces) > len(names) and all(map(is_number, pieces))
 
 
 def _csv_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, Sequence[Any]]:

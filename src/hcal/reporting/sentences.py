@@ -112,6 +112,8 @@ def chips(content: Content, assessment: Assessment, grade: Grade) -> dict[str, s
     """Return three short statements: how far off, how sure, what to do."""
     estimate = f"about {estimate_words(assessment.estimate)} on average (estimate)"
     estimate = estimate.replace("about less", "less")
+    if assessment.estimate is None:
+        estimate = f"at most {points(assessment.bound)} on average; too few rows for an estimate"
     if assessment.segments:
         worst = assessment.segments.segments[0]
         estimate += f"; in segment {worst.name} at least {points(worst.at_least)}"

@@ -239,7 +239,10 @@ class SegmentedCalibrator(Calibrator):
             fitted.converged,
             fitted.message,
             details,
-            notes=(*fitted.notes, _difference(corrections, segments, rows.n_classes)),
+            notes=(
+                *_notes_on_predictions(fitted, segmented, rows),
+                _difference(corrections, segments, rows.n_classes),
+            ),
             # Terms of classes may reorder the classes below the top one.
             preserves=None if _kept(fitted, common) is None else "accuracy",
             history=fitted.history,
@@ -372,6 +375,25 @@ def _loosely(name: str) -> str:
     """
     letters = "".join(letter for letter in name.casefold() if letter.isalnum())
     return letters.lstrip("0") or letters
+
+
+def _notes_on_predictions(fitted: Fitted, segmented: SegmentedMap, rows: Rows) -> tuple[str, ...]:
+    """Return sentences on how many predictions change.
+
+    With three and more classes a correction keeps the predicted class, so the notes of the common fit hold. With two
+    classes each segment that is corrected has a threshold of its own, so they do not.
+    """
+    corrected = segmented.of_rows(_segments_of(rows).codes)
+    if rows.n_classes > 2 or corrected.is_common:
+        return fitted.notes
+    moved = corrected.probabilities(rows.x).argmax(axis=1) != rows.x.argmax(axis=1)
+    changed = float(rows.weights @ moved)
+    if changed == 0:
+        return (f"no prediction of {rows.total:,.0f} crosses 50 %",)
+    return (
+        f"{changed:,.0f} of {rows.total:,.0f} predictions cross 50 %, at a score of the model that differs from "
+        "segment to segment",
+    )
 
 
 def _segments_of(rows: Rows) -> Segments:
