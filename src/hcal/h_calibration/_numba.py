@@ -19,7 +19,8 @@ from hcal.numerics import Float64
 
 Array = NDArray[Any]
 
-_WIDTH = 11  # bits of a digit of the radix sort: few enough that the counts stay in the first-level cache
+# Bits of a digit of the radix sort: few enough that the counts stay in the first-level cache.
+_WIDTH = 11
 _DIGITS = 1 << _WIDTH
 # The window sum is stored for every _BLOCK-th window. A binary search over the stored sums finds the block, and a short
 # walk the window. Every _REFRESH blocks the running sum is computed afresh, which bounds its rounding error.

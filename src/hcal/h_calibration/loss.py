@@ -84,7 +84,8 @@ class HCalibrationLoss(torch.nn.Module):
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         wide = check_tensors(probs, y, values=self.check)
         compute = partial(evaluate_loss, settings=self.settings, family=self.events)
-        loss: Tensor = WithGradient.apply(wide, y.to(torch.int64), compute)  # type: ignore[no-untyped-call]
+        labels = y.to(torch.int64)
+        loss: Tensor = WithGradient.apply(wide, labels, compute)  # type: ignore[no-untyped-call]
         return loss.to(probs.dtype)
 
     def extra_repr(self) -> str:

@@ -90,7 +90,8 @@ class ScalarMap(TrainableMap):
         values = self.values(x.dtype).to(x.dtype)
         if order is None:
             return torch.softmax(table_scores(x, values, self.step), dim=1)
-        probs: Tensor = _TableSoftmax.apply(x, values, self.step, order)  # type: ignore[no-untyped-call]
+        arguments = (x, values, self.step, order)
+        probs: Tensor = _TableSoftmax.apply(*arguments)  # type: ignore[no-untyped-call]
         return probs
 
     def cell_order(self, x: Tensor) -> CellOrder | None:

@@ -27,7 +27,7 @@ from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
-from hcal.text import one_line, plain_text, quoted
+from hcal.text import one_line, quoted, text_of_spreadsheet
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"
@@ -333,7 +333,7 @@ class TextRows(TableRows):
             }
 
     def _texts(self, cells: Sequence[Any]) -> list[Any]:
-        return list(map(plain_text, cells)) if self.csv else list(cells)
+        return list(map(text_of_spreadsheet, cells)) if self.csv else list(cells)
 
 
 def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]:
@@ -356,7 +356,7 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
 
 def _csv_names(line: bytes) -> list[str]:
     cells = _split([line.removeprefix(b"\xef\xbb\xbf")])[0]
-    names = [plain_text(cell.strip()) for cell in cells]
+    names = [text_of_spreadsheet(cell.strip()) for cell in cells]
     if _has_semicolons(names):
         raise ValueError(
             "its cells are separated by semicolons: save it with commas, and decimal points"

@@ -195,7 +195,8 @@ def build_map(
             values[key] = build_map(types, value, inner_arrays)
     values |= outer_arrays
 
-    fields = {field.name: field for field in dataclasses.fields(classes[name])}  # type: ignore[arg-type]
+    declared = dataclasses.fields(classes[name])  # type: ignore[arg-type]
+    fields = {field.name: field for field in declared}
     unknown = sorted(set(values) - set(fields))
     if unknown:
         raise ValueError(f"{unknown[0][:80]!r} is not a field of {name}")

@@ -261,7 +261,9 @@ class Calibrator(TakesScores, ABC):
         rows = self.rows_like(scores, y, weight=sample_weight)
         return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
-    def rows_like(self, scores: Any, y: Any = None, *, whole: bool = True, **others: Any) -> Rows:
+    def rows_like(
+        self, scores: Any, y: Any = None, *, complete: bool = True, **others: Any
+    ) -> Rows:
         """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
 
         ``scores`` may be rows that were checked before, with all that belongs to them. ``others`` are
@@ -270,7 +272,7 @@ class Calibrator(TakesScores, ABC):
         kind = self.prediction_.kind
         if isinstance(scores, Rows):
             return scores.in_order_of(self.fit_, kind)
-        return Rows.of(scores, y, input=kind, like=self.fit_, whole=whole, **others)
+        return Rows.of(scores, y, input=kind, like=self.fit_, complete=complete, **others)
 
     def with_prior(self, frequencies: Any) -> Self:
         """Return this calibrator for other class frequencies than those of the calibration set.
@@ -320,9 +322,10 @@ class Calibrator(TakesScores, ABC):
         """
         if self.fit_.from_folds:
             raise ValueError(
-                "this calibrator was learned on models of folds, and another model gives the scores, so new scores "
-                "cannot be compared with those of the fit: fit CalibratedClassifier with ensemble=True or "
-                "cv='prefit', or pass the frequencies to with_prior"
+                "this calibrator was learned on models of folds, and another model gives the "
+                "scores, so new scores cannot be compared with those of the fit: fit "
+                "CalibratedClassifier with ensemble=True or cv='prefit', or pass the frequencies "
+                "to with_prior"
             )
         return self._with_prior_of(self.rows_like(scores))
 

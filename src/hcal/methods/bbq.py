@@ -12,7 +12,8 @@ from hcal.methods.hb import bin_rates
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 _LOG_FLOOR = -100.0  # a row of a bin that is certain and wrong costs 100 nats instead of infinity
-_ELBOW = 0.001  # sorted scores that drop by less than this times the variance of all scores count as flat
+# Sorted scores that drop by less than this times the variance of all scores count as flat.
+_ELBOW = 0.001
 
 
 class BayesianBinning(CurvePerClass):

@@ -74,7 +74,9 @@ def parameters(cls: type[_T]) -> type[_T]:
     out = dataclass(kw_only=True, eq=False, repr=False)(cls)
     # get_type_hints looks each name up in the module of its class, also for inherited fields.
     hints = typing.get_type_hints(cls, include_extras=True)
-    out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
+    constructor = out.__init__
+    declared = fields(out)  # type: ignore[arg-type]
+    constructor.__annotations__ = {field.name: hints[field.name] for field in declared}
     return out
 
 
