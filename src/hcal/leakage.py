@@ -344,7 +344,7 @@ class _Gaps:
 
 
 def _excess(gaps: _Gaps, distance: float, ratio: float) -> tuple[float, float]:
-    """Return a lower bound and an estimate of the share of judged rows within a distance of fitted ones, less chance."""
+    """Return a lower bound and an estimate of the share of fitted rows by those that lie within a distance of one."""
     n = len(gaps.within_fit)
     m = len(gaps.to_fitted)
     matched = int((gaps.to_fitted <= distance).sum())

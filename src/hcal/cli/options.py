@@ -29,7 +29,7 @@ Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that h
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
 Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
 Positive = Annotated[str | None, Option(help="the positive class of two, by name or number")]
-_FILES = ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or a pattern of files"
+_FILES = ".npz .npy .csv .parquet .feather .jsonl; a folder or a pattern of files"
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def batches(
     ----------
     source : path-like, or sequence of them
         A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). A compressed ``.npz`` is
-        one piece, and a pickle is read whole. A program that makes its own rows yields :class:`hcal.rows.Rows`.
+        one piece. A program that makes its own rows yields :class:`hcal.rows.Rows`.
     request : Request, optional
         As for :func:`hcal.io.read`.
     rows : int, optional

@@ -1,4 +1,4 @@
-"""Readers of the file formats: named arrays (.npz, .npy, pickles), text (.csv, .jsonl) and Arrow (.parquet, .feather).
+"""Readers of the file formats: named arrays (.npz, .npy), text (.csv, .jsonl) and Arrow (.parquet, .feather).
 
 A reader has the names of the columns or arrays, says where a file may be cut into pieces, and yields blocks of rows. A
 row of a text file is a line. Arrays are read from their place in the file and never memory-mapped: a mapped file that
@@ -25,7 +25,6 @@ from hcal.class_names import is_number
 from hcal.extras import load_extra
 from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
-from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
 from hcal.text import one_line, quoted, text_of_spreadsheet
 
@@ -152,11 +151,7 @@ def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
     return replace(stored, file=file, offset=begin + stored.offset)
 
 
-def _open_pickle(file: BinaryIO) -> Openers:
-    return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
-
-
-OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz, ".p": _open_pickle, ".pkl": _open_pickle}
+OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz}
 
 
 class ArrayRows:

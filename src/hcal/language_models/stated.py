@@ -172,7 +172,8 @@ _TURNING: Final = (
     "at least", "at most", "less", "more", "fewer", "greater", "higher", "lower", "better",
     "worse", "under", "over", "above", "below", "beyond", "up to", "min", "minimum", "max",
     "maximum", "or", "vs", "versus", "if", "unless", r"doubt\w*", r"uncertain\w*", "unsure",
-    r"unlikel\w*", r"improbabl\w*", r"wrong\w*", r"incorrect\w*", r"mistake\w*", r"false\w*", r"error\w*", r"risk\w*", r"fail\w*",
+    r"unlikel\w*", r"improbabl\w*", r"wrong\w*", r"incorrect\w*", r"mistake\w*",
+    r"false\w*", r"error\w*", r"risk\w*", r"fail\w*",
 )  # fmt: skip
 _TURNED: Final = re.compile(rf"\b(?:{'|'.join(_TURNING)})\b|n't\b|[<>≤≥±]")
 #: Words beside a confidence in words that do not change it.
