@@ -69,9 +69,8 @@ def mixture_forward(x: Array, slopes: Array, shares: Array) -> Array:
 def mixture_backward(x: Array, slopes: Array, grad: Array) -> tuple[Array, Array]:
     """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
     parts = split(len(x), grain=x.shape[1] * len(slopes))
-    by_share, by_slope = np.sum(
-        in_threads(lambda part: _backward(x, slopes, grad, *part), parts), axis=0
-    )
+    sums = in_threads(lambda part: _backward(x, slopes, grad, *part), parts)
+    by_share, by_slope = np.sum(sums, axis=0)
     return by_share.astype(np.float32), by_slope.astype(np.float32)
 
 
@@ -89,8 +88,10 @@ def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Ar
     n = x.shape[1]
     rows = max(16, _EVENTS // n)
     score = np.empty(rows * n, dtype=np.float32)
-    depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
-    total, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
+    depth = np.empty((n, rows), dtype=np.float32)
+    member = np.empty((n, rows), dtype=np.float32)
+    total = np.empty((n, rows), dtype=np.float32)
+    mass = np.empty(rows, dtype=np.float32)
     for i in range(lo, hi, rows):
         end = min(i + rows, hi)
         _load_block(x, i, end, depth)
@@ -111,11 +112,16 @@ def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Ar
 def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[Array, Array]:
     n = x.shape[1]
     rows = max(16, _EVENTS // n)
-    by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))
+    by_share = np.zeros(len(slopes))
+    by_slope = np.zeros(len(slopes))
     score = np.empty(rows * n, dtype=np.float32)
-    depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
-    slope, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
-    g, d, gd = np.empty_like(mass), np.empty_like(mass), np.empty_like(mass)
+    depth = np.empty((n, rows), dtype=np.float32)
+    member = np.empty((n, rows), dtype=np.float32)
+    slope = np.empty((n, rows), dtype=np.float32)
+    mass = np.empty(rows, dtype=np.float32)
+    g = np.empty_like(mass)
+    d = np.empty_like(mass)
+    gd = np.empty_like(mass)
     for i in range(lo, hi, rows):
         end = min(i + rows, hi)
         _load_block(x, i, end, depth)
@@ -123,7 +129,9 @@ def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[A
         _load_block(grad, i, end, slope)  # rows beyond the end have gradient 0 and add nothing
         for m in range(len(slopes)):
             _member(slopes[m], depth, score, member, mass)
-            g[:], d[:], gd[:] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            g[:] = np.float32(0.0)
+            d[:] = np.float32(0.0)
+            gd[:] = np.float32(0.0)
             for k in range(n):
                 for r in range(rows):
                     weighted = member[k, r] * slope[k, r]

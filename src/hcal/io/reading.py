@@ -501,7 +501,7 @@ def read(
     Parameters
     ----------
     path : path-like, or sequence of them
-        ``.npz .npy .csv .parquet .feather .jsonl`` or a numpy pickle ``.p``; a folder or
+        ``.npz .npy .csv .parquet .feather .jsonl``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
         The names of the columns, the kind of the scores, and what happens to rows without a label.
