@@ -6,14 +6,13 @@ Every chart has a title and a description in words for screen readers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import ENOUGH, ReliabilityCurve

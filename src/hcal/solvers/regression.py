@@ -40,7 +40,7 @@ class LogisticFit:
     left_out: Float64  # (N,) the log-odds of each row by the fit without it
 
 
-def fit_logistic(  # noqa: PLR0913 - a problem, its penalties, its offset and a start
+def fit_logistic(
     design: Float64,
     target: Float64,
     weight: Float64 | None = None,
@@ -126,7 +126,7 @@ class SoftmaxFit:
         return self.problem.left_out_changes(self.theta)
 
 
-def fit_softmax(  # noqa: PLR0913 - a problem, its offset, its penalty and a bound
+def fit_softmax(
     basis: Float64,
     y: IntArray,
     weight: Float64,
