@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit, softmax
 
 from hcal.maps.base import array, map_type
-from hcal.methods._curves import Curve, check_curves, fit_curves, read_curves
+from hcal.methods._curves import Points, check_curves, fit_curves, read_curves
 from hcal.methods._log_odds import (
     OddsMap,
     event_labels,
@@ -119,7 +119,16 @@ class SmoothSpline(Calibrator):
         return Fitted(OddsCurves(**fit_curves(events(odds), labels, rows.weight, fit_one)))
 
 
-def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+class _Groups(NamedTuple):
+    """Groups of neighbouring rows, each as one point of the curve."""
+
+    x: Float64  # (G,) mean log-odds
+    mass: Float64  # (G,)
+    hits: Float64  # (G,)
+    targets: Float64  # (2,) what stands for a miss and for a hit
+
+
+def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Points:
     """Return the points of the fitted curve."""
     mass = np.ones(len(odds)) if weight is None else weight
     low, high = float(odds.min()), float(odds.max())
@@ -228,7 +237,7 @@ def _left_out_loss(design: Float64, fitted: LogisticFit, counts: _Counts) -> flo
     return float((counts.mass - counts.hits) @ missed + counts.hits @ right)
 
 
-def _increasing(knots: Float64, theta: Float64, counts: _Counts, *, least: float) -> Curve:
+def _increasing(knots: Float64, theta: Float64, counts: _Counts, *, least: float) -> Points:
     """Return the spline on a fine grid; where it rises by less than ``least``, the nearest curve that rises so."""
     fine = _between(knots, _STEPS)
     line = least * fine

@@ -43,9 +43,9 @@ class PooledCalibrator(Calibrator):
     ----------
     preserves : {"order", "accuracy", None}
         What the fit promises.
-    info_ : dict
-        ``weights`` of the members, ``notes`` in plain words on what changed, ``changed_predictions`` on the
-        calibration rows, and, with three and more classes, ``held_out_accuracy``.
+    fit_ : FitRecord
+        ``notes`` say in plain words what changed; ``details`` hold the ``weights`` of the members,
+        ``changed_predictions`` on the calibration rows, and, with three and more classes, ``held_out_accuracy``.
 
     Examples
     --------

@@ -103,11 +103,8 @@ class TopVersusRestMap(Map):
 
     def rest(self, margin: Array, spread: Array) -> Array:
         """Return scores (N, K) of the classes below the top: a falling bent line of the margin."""
-        xp = namespace(margin)
-        scores = -(self.slopes[0] + self.slopes[-1] * spread) * margin
-        for number, bend in enumerate(BENDS):
-            scores = scores - self.slopes[1 + number] * xp.maximum(margin - bend, 0.0)
-        return scores
+        slope = self.slopes[0] + self.slopes[-1] * spread
+        return -slope * margin - namespace(margin).bent(margin, BENDS, self.slopes[1:-1])
 
 
 @map_type
@@ -234,8 +231,9 @@ def log_outside(shares: Array) -> Array:
 
 def join_top(odds: Array, rest: Array, shares: Array) -> Array:
     """Return ln P (N, K), not below −FLOOR, from the log-odds of the top (N, 1) and ln P(class | not top)."""
-    below = rest + log_sigmoid(-odds)
-    joined = (1.0 - shares) * below + shares * log_sigmoid(odds)
+    log_top = log_sigmoid(odds)
+    below = rest + (log_top - odds)
+    joined = (1.0 - shares) * below + shares * log_top
     return namespace(odds).maximum(joined, -FLOOR)
 
 
@@ -249,6 +247,25 @@ def keep_top(log_probs: Array, shares: Array) -> Array:
     >>> np.exp(keep_top(keep, np.array([[1.0, 0.0, 0.0]]))).round(3)
     array([[0.35, 0.35, 0.3 ]])
     """
+    if isinstance(log_probs, np.ndarray):
+        return _keep_top_where_needed(log_probs, shares)
+    return _lowered_to_top(log_probs, shares)
+
+
+def _keep_top_where_needed(log_probs: Array, shares: Array) -> Array:
+    """Compute :func:`keep_top` for the rows in which something changes, which are few."""
+    xp = namespace(log_probs)
+    untied = xp.row_max(shares) == 1
+    on_top = xp.row_sum(shares * log_probs) >= xp.row_max(log_probs)
+    changed = ~(untied & on_top)[:, 0]
+    if not changed.any():
+        return log_probs
+    kept = log_probs.copy()
+    kept[changed] = _lowered_to_top(log_probs[changed], shares[changed])
+    return kept
+
+
+def _lowered_to_top(log_probs: Array, shares: Array) -> Array:
     xp = namespace(log_probs)
     probs = xp.exp(log_probs)
     tied = 1.0 / xp.row_max(shares)  # how many classes share the top

@@ -17,8 +17,9 @@ from hcal.pool import map as maps
 from hcal.pool.map import Curve, Margins, TopVersusRestMap
 from hcal.pool.weighing import CAUTION, Member, Shrinkage, by_blocks, weighing_rows
 from hcal.rows import Rows
-from hcal.solvers.families import MatrixScaling
+from hcal.solvers.families import MatrixLinear
 from hcal.solvers.nll import Ridge, fit_nll, second_sums
+from hcal.solvers.optimise import Search
 from hcal.solvers.regression import fit_logistic, fit_softmax
 from hcal.solvers.temperature import label_derivatives, logit_scale, solve_newton
 
@@ -35,6 +36,8 @@ _LEAST_ROWS = 1000.0
 _MANY_SCORES = 4_000_000
 #: Numbers in a block of matrix scaling's left-out rows.
 _BLOCK = 1_000_000
+#: Newton goes on until no float shows a gain.
+_EXACT = Search(newton_gain=1e-16)
 
 
 # -- temperature scaling ------------------------------------------------------------------------------
@@ -294,12 +297,12 @@ class Matrix(Member):
     def fit(self, rows: Rows) -> Self:
         """Minimise Σ w·NLL + r·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²), r a multiple of K."""
         k = rows.n_classes
-        family = MatrixScaling(k)
+        family = MatrixLinear(k)
         strength = MATRIX_RIDGE * k * np.where(np.eye(k) > 0, 1.0, k - 1.0)
         self._ridge = np.append(strength.ravel(), np.full(k, MATRIX_RIDGE * k))
         penalty = Ridge(self._ridge / rows.total, family.start)
         x = tempered(self.margins, rows.x)
-        fitted = fit_nll(family, x, rows.labels, rows.weights, penalty=penalty, newton_gain=1e-16)
+        fitted = fit_nll(family, x, rows.labels, rows.weights, penalty=penalty, search=_EXACT)
         self.matrix = fitted.theta[by_class(k)].reshape(k, k + 1)
         self._theta = fitted.theta
         self._x = x
@@ -325,7 +328,7 @@ class Matrix(Member):
     def _covariance(self) -> Float64:
         """Return the inverse of the second derivative, (K, K + 1, K, K + 1): of W and b, class by class."""
         k = self._rows.n_classes
-        sums = second_sums(MatrixScaling(k), self._theta, self._x, self._rows.weights)
+        sums = second_sums(MatrixLinear(k), self._theta, self._x, self._rows.weights)
         hessian = sums + 2 * np.diag(self._ridge)
         order = by_class(k)
         covariance = np.linalg.inv(hessian)[np.ix_(order, order)]

@@ -242,7 +242,7 @@ def grid_of(counts: Counts) -> Float64:
     """Return the points of the table: all values if there are few, else quantiles and points at even distances."""
     odds = counts.odds
     if len(odds) == 1:
-        return odds[0] + np.array([-1.0, 1.0])
+        return np.array([odds[0] - 1.0, odds[0] + 1.0])
     if len(odds) <= _BY_MASS + _EVEN:
         return odds
     places = np.linspace(0.0, 1.0, _BY_MASS)

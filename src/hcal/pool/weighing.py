@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.methods.folds import fold_shares, fold_sides
 from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.pool.map import FLOOR, Margins
@@ -110,4 +110,4 @@ def weighing_rows(rows: Rows) -> slice:
 def by_blocks(function: Callable[[Rows], Float64], rows: Rows) -> Float64:
     """Return what a function computes of rows, block by block and in threads, so that memory stays bounded."""
     blocks = [rows[block] for block in row_blocks(rows.scores.shape, _BLOCK)]
-    return np.concatenate(each(function, blocks, events=rows.scores.size))
+    return np.concatenate(in_threads(function, blocks, events=rows.scores.size))
