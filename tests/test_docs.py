@@ -262,7 +262,9 @@ def test_names_arguments_options_and_files_in_prose_exist() -> None:
                 found += [f"{page.name}: {code}: {o}" for o in given - options[command[1]]]
             broken += found
     assert broken == []
-    assert wrong_arguments('hcal.evaluate(p, y, ci=0.95, metrics=["nll"])') == ["hcal.evaluate(ci=)"]
+    assert wrong_arguments('hcal.evaluate(p, y, ci=0.95, metrics=["nll"])') == [
+        "hcal.evaluate(ci=)"
+    ]
 
 
 def test_every_public_name_has_a_page_and_no_other() -> None:
