@@ -20,7 +20,7 @@ install  = $(PIP) install --no-compile -c constraints.txt -e '.[$(1)]'
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-all slow browser fuzz readme results mutants docs links fresh hashes sbom audit package test-oldest clean
+.PHONY: help demo test lint types unit test-all slow browser fuzz readme results mutants docs links fresh hashes sbom audit package test-oldest test-newest clean
 
 help:  ## list the commands
 	@grep -E '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -103,6 +103,11 @@ test-oldest:  ## the tests with the oldest supported versions of every dependenc
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[all]' pytest pytest-xdist hypothesis psutil
 	$(ONE) .venv-oldest/bin/python -m pytest -q -n $(WORKERS)
+
+test-newest:  ## the tests with the newest version of every dependency; PRE=--pre takes pre-releases too
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --upgrade $(PRE) -e '.[all,test]'
+	$(ONE) .venv-newest/bin/python -m pytest -q -n $(WORKERS)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist site docs/api docs/gallery .mypy_cache .ruff_cache .pytest_cache
