@@ -374,8 +374,12 @@ def _drawn_rates(values: Vector, mass: Vector, count: int, rng: Any) -> Iterator
     """Yield frequencies of events that are drawn with their probabilities, one draw at a time, which saves memory."""
     counts = np.maximum(np.rint(mass), 1).astype(np.int64)
     rates = np.clip(values, 0, 1)
+    several = np.flatnonzero(counts > 1)
     for _ in range(count):
-        yield rng.binomial(counts, rates) / counts
+        # A binomial variable of one event is drawn in an eighth of the time.
+        drawn = (rng.random(len(rates)) < rates).astype(np.float64)
+        drawn[several] = rng.binomial(counts[several], rates[several]) / counts[several]
+        yield drawn
 
 
 def _brier(q: Vector, mass: Vector, hits: Vector) -> float:

@@ -370,7 +370,7 @@ def _panel(
         hosmer_lemeshow=hosmer_lemeshow.value,
         hosmer_lemeshow_p=hosmer_lemeshow.p_value,
         curve=curve,
-        net_benefit=_net_benefit(rows, thresholds),
+        net_benefit=decision_curve(rows.risk, rows.event, thresholds),
         notes=(*_reasons(rows, no_slope), *notes),
         subgroups=subgroups or {},
     )
@@ -485,15 +485,19 @@ def _checked_thresholds(thresholds: Iterable[float] | None) -> Vector:
     return levels
 
 
-def _net_benefit(rows: Outcome, thresholds: Vector) -> DecisionCurve:
-    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody."""
-    order = np.argsort(rows.risk, kind="stable")
+def decision_curve(risk: Vector, event: Vector, thresholds: Vector) -> DecisionCurve:
+    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody.
+
+    >>> decision_curve(np.array([0.1, 0.9]), np.array([0.0, 1.0]), np.array([0.5])).model
+    array([0.5])
+    """
+    order = np.argsort(risk, kind="stable")
     # Rows from this rank on are treated.
-    first = np.searchsorted(rows.risk[order], thresholds, side="left")
-    events_from_rank = np.concatenate([np.cumsum(rows.event[order][::-1])[::-1], [0.0]])
+    first = np.searchsorted(risk[order], thresholds, side="left")
+    events_from_rank = np.concatenate([np.cumsum(event[order][::-1])[::-1], [0.0]])
     hits = events_from_rank[first]
-    false_alarms = rows.n - first - hits
+    false_alarms = len(risk) - first - hits
     odds = thresholds / (1 - thresholds)
-    rate = rows.event.mean()
-    model = (hits - false_alarms * odds) / rows.n
+    rate = event.mean()
+    model = (hits - false_alarms * odds) / len(risk)
     return DecisionCurve(thresholds, model, rate - (1 - rate) * odds)

@@ -24,7 +24,7 @@ _NORMAL: Final = 1000.0
 #: Binomial variables with a smaller rate are Poisson variables to rounding.
 _POISSON: Final = 1e-6
 #: Draws behind the largest gap of all bins, and their seed.
-_LARGEST_DRAWS: Final = 200
+_LARGEST_DRAWS: Final = 100
 _SEED: Final = 0
 
 
@@ -94,7 +94,7 @@ class DrawnGaps:
         return np.asarray(np.sqrt(mean / (1 + relative)))
 
     def largest(self) -> float:
-        """Return the mean over draws of the largest |gap/weight| of all bins, from 200 draws of each bin's count."""
+        """Return the mean over draws of the largest |gap/weight| of all bins, from 100 draws of each bin's count."""
         rng = np.random.default_rng(_SEED)
         full = self.weight > 0
         mean = self.mean[full]
