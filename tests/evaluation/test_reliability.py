@@ -224,7 +224,11 @@ def test_one_picture_has_labels_colours_and_the_shares_of_rows() -> None:
         axes = plt.subplots()[1]
         assert diagram.plot(axes, title="Two models", colors=["red", "green"]) is axes
         texts = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert [text.split(" (")[0] for text in texts] == ["perfectly calibrated", "raw", "calibrated"]
+        assert [text.split(" (")[0] for text in texts] == [
+            "perfectly calibrated",
+            "raw",
+            "calibrated",
+        ]
         assert axes.get_title() == "Two models"
         assert {line.get_color() for line in axes.lines} >= {"red", "green"}
         assert len(axes.child_axes[0].patches) == 2

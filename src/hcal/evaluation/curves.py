@@ -273,7 +273,9 @@ def _noise_factor(event: JudgedEvent) -> float:
     which = np.searchsorted(edges, event.p)
     weight = np.maximum(_sums(which, event.weight, CurveOptions.bins), 1e-300)
     observed = _sums(which, event.weight * event.happened, CurveOptions.bins) / weight
-    residual = JudgedEvent("", event.p, event.happened - observed[which], event.weight, event.groups)
+    residual = JudgedEvent(
+        "", event.p, event.happened - observed[which], event.weight, event.groups
+    )
     together = np.zeros(len(event.p), dtype=np.int64)
     return float(np.sqrt(_inflation(residual, together, np.zeros(1))[0]))
 

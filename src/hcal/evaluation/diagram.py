@@ -407,7 +407,11 @@ def _shares(event: JudgedEvent, axis: Axis) -> Vector:
 def _text(curve: ReliabilityCurve, digits: int) -> str:
     """Return a line for every bin with rows: probability, frequency, band, and a bar with a mark at the probability."""
     width = digits + 4
-    heads = (f"{'probability':<{2 * width - 2}}", f"{'stated':>{width}}", f"{'happened':>{width + 2}}")
+    heads = (
+        f"{'probability':<{2 * width - 2}}",
+        f"{'stated':>{width}}",
+        f"{'happened':>{width + 2}}",
+    )
     lines = [
         f"{curve.label}: error {curve.error_words}",
         f"{' '.join(heads)}  {'if calibrated':>{2 * width}} {'rows':>9}",

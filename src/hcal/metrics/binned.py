@@ -419,11 +419,11 @@ def _last_monotone(ranked: Ranked, n: int, first: int) -> int:
     step = max(1, _SWEEP_BLOCK // len(copies))
     for start in range(first, n, step):
         numbers = np.arange(start, min(start + step, n))
-        closes = (
-            np.diff(copies * numbers[:, None] // n, axis=1) > 0
-        )  # the run is the last of its bin
+        bin_of_run = copies * numbers[:, None] // n
+        closes = np.diff(bin_of_run, axis=1) > 0  # the run is the last of its bin
         closed = np.maximum.accumulate(np.where(closes, runs, 0), axis=1)
-        begin = np.concatenate([np.zeros_like(closed[:, :1]), closed[:, :-1]], axis=1)
+        begin = np.zeros_like(closed)
+        begin[:, 1:] = closed[:, :-1]
         size = np.maximum(copies[runs] - copies[begin], 1)
         rate = (hits[runs] - hits[begin]) / size
         before = np.take_along_axis(rate, np.maximum(begin - 1, 0), axis=1)

@@ -54,7 +54,8 @@ _POINTS: Final = 1000
 _PRINTED: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
-    "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, finds "
+    "Do not rely on this test: it depends on the grouping, misses miscalibration in small "
+    "samples, finds "
     "harmless miscalibration in large ones, and does not say how large it is."
 )
 
@@ -145,31 +146,20 @@ class Clinical(Result):
 
     def table(self) -> list[tuple[str, str, str]]:
         """Return (name, value with interval, meaning) of every number, formatted for reading."""
-        hosmer_lemeshow = f"{_p_value(self.hosmer_lemeshow_p)} (*)"
-        return [
-            ("calibration-in-the-large", str(self.in_the_large), "ideal 0"),
-            ("calibration slope", str(self.slope), "ideal 1; below: too extreme"),
-            ("calibration intercept", str(self.intercept), "ideal 0"),
-            ("observed : expected", str(self.observed_expected), "ideal 1"),
-            ("ICI", str(self.ici), "mean distance of observed from predicted risk"),
-            ("E50", str(self.e50), "its median"),
-            ("E90", str(self.e90), "its 90th percentile"),
-            ("E_max", str(self.e_max), "its maximum"),
-            ("Brier score", str(self.brier), "0 is perfect"),
-            ("scaled Brier score", str(self.scaled_brier), "1 is perfect, 0 is no use"),
-            ("AUC", str(self.auc), "0.5 is no use"),
-            ("Spiegelhalter's z", f"{self.spiegelhalter_z:.3f}", _p_value(self.spiegelhalter_p)),
-            ("Hosmer-Lemeshow", f"{self.hosmer_lemeshow:.3f}", hosmer_lemeshow),
-        ]
+        lines = [(name, str(getattr(self, field)), words) for field, name, words in _TABLE]
+        z = f"{self.spiegelhalter_z:.3f}"
+        lines.append(("Spiegelhalter's z", z, _p_value(self.spiegelhalter_p)))
+        statistic = f"{self.hosmer_lemeshow:.3f}"
+        lines.append(("Hosmer-Lemeshow", statistic, f"{_p_value(self.hosmer_lemeshow_p)} (*)"))
+        return lines
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row for each estimate, of all rows and then of every segment."""
         records = []
         for segment, panel in [("", self), *self.subgroups.items()]:
-            for name in _ESTIMATES:
-                estimate = getattr(panel, name)
-                ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-                records.append({"segment": segment, "rows": panel.n, "estimate": name, **ends})
+            for name, _, _ in _TABLE:
+                record = {"segment": segment, "rows": panel.n, "estimate": name}
+                records.append(record | vars(getattr(panel, name)))
         return records
 
     def _headline(self) -> list[str]:
@@ -230,19 +220,19 @@ class Clinical(Result):
         return True
 
 
-#: The estimates of a panel, in the order of its table.
-_ESTIMATES: Final = (
-    "in_the_large",
-    "slope",
-    "intercept",
-    "observed_expected",
-    "ici",
-    "e50",
-    "e90",
-    "e_max",
-    "brier",
-    "scaled_brier",
-    "auc",
+#: The estimates of a panel in the order of its table: field, name and meaning.
+_TABLE: Final = (
+    ("in_the_large", "calibration-in-the-large", "ideal 0"),
+    ("slope", "calibration slope", "ideal 1; below: too extreme"),
+    ("intercept", "calibration intercept", "ideal 0"),
+    ("observed_expected", "observed : expected", "ideal 1"),
+    ("ici", "ICI", "mean distance of observed from predicted risk"),
+    ("e50", "E50", "its median"),
+    ("e90", "E90", "its 90th percentile"),
+    ("e_max", "E_max", "its maximum"),
+    ("brier", "Brier score", "0 is perfect"),
+    ("scaled_brier", "scaled Brier score", "1 is perfect, 0 is no use"),
+    ("auc", "AUC", "0.5 is no use"),
 )
 
 
@@ -412,7 +402,8 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
     for j, knot in enumerate(knots[:-2]):
         share = (knots[-1] - knot) / (knots[-1] - knots[-2])
-        terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
+        straight = cubes[:, -2] * share - cubes[:, -1] * (share - 1)
+        terms.append(cubes[:, j] - straight)
     return np.stack(terms, axis=1)
 
 
@@ -434,12 +425,9 @@ def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     risk = rows.risk[points]
     curve_log_odds = basis @ fitted.coefficients
     error = np.sqrt(np.einsum("nc,cd,nd->n", basis, covariance, basis))
-    curve = Curve(
-        risk,
-        expit(curve_log_odds),
-        expit(curve_log_odds - rows.z * error),
-        expit(curve_log_odds + rows.z * error),
-    )
+    low = expit(curve_log_odds - rows.z * error)
+    high = expit(curve_log_odds + rows.z * error)
+    curve = Curve(risk, expit(curve_log_odds), low, high)
     if rows.no_interval():
         return _without_band(curve), [Estimate.alone(value) for value in values]
 
@@ -449,7 +437,8 @@ def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     moves = basis @ (normals @ _root(covariance).T).T
     drawn = _distances(np.abs(expit(curve_log_odds[:, None] + moves) - risk[:, None]))
     null = _distances(np.abs(expit(log_odds[points, None] + moves) - risk[:, None]))
-    margin = rows.z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
+    spread = np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
+    margin = rows.z * spread
     low = np.maximum(values - null.mean(axis=1) - margin, 0)
     high = np.minimum(values + margin, 1)
     ends = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
@@ -469,7 +458,8 @@ def _root(covariance: Float64) -> Float64:
 
 def _distances(gap: Float64) -> Float64:
     """Return mean, median, 90th percentile and maximum of gaps (N, D): (4, D)."""
-    return np.stack([gap.mean(axis=0), *np.quantile(gap, [0.5, 0.9, 1.0], axis=0)])
+    quantiles = np.quantile(gap, [0.5, 0.9, 1.0], axis=0)
+    return np.concatenate([[gap.mean(axis=0)], quantiles])
 
 
 # -- net benefit --------------------------------------------------------------------------------------
@@ -480,7 +470,8 @@ def _checked_thresholds(thresholds: Iterable[float] | None) -> Vector:
     if thresholds is None:
         return np.arange(1, 100) / 100
     levels = np.asarray(list(thresholds), dtype=np.float64)
-    if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
+    inside = (levels > 0) & (levels < 1)
+    if levels.ndim != 1 or not len(levels) or not inside.all():
         raise ValueError("thresholds must be risks between 0 and 1, such as [0.05, 0.1, 0.2]")
     return levels
 
@@ -494,8 +485,8 @@ def decision_curve(risk: Vector, event: Vector, thresholds: Vector) -> DecisionC
     order = np.argsort(risk, kind="stable")
     # Rows from this rank on are treated.
     first = np.searchsorted(risk[order], thresholds, side="left")
-    events_from_rank = np.concatenate([np.cumsum(event[order][::-1])[::-1], [0.0]])
-    hits = events_from_rank[first]
+    events_below = np.concatenate([[0.0], np.cumsum(event[order])])
+    hits = events_below[-1] - events_below[first]
     false_alarms = len(risk) - first - hits
     odds = thresholds / (1 - thresholds)
     rate = event.mean()

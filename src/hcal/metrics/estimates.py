@@ -390,8 +390,8 @@ def midranks(x: Vector) -> Vector:
 def _area_variance(value: float, n_yes: int, n_no: int) -> float:
     """Return the variance of an area by Hanley and McNeil, with Newcombe's mean number of pairs."""
     pairs = (n_yes + n_no) / 2 - 1
-    more = 1 + pairs * (1 - value) / (2 - value) + pairs * value / (1 + value)
-    return value * (1 - value) * more / (n_yes * n_no)
+    factor = 1 + pairs * (1 - value) / (2 - value) + pairs * value / (1 + value)
+    return value * (1 - value) * factor / (n_yes * n_no)
 
 
 def _area_end(value: float, limit: float, z: float, ratio: float, sizes: tuple[int, int]) -> float:

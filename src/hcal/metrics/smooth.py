@@ -274,7 +274,8 @@ def _crossing(excess: Callable[[float], float]) -> float:
     before = 1.0
     while abs(sigma - before) > 1e-13:
         before = sigma
-        sigma = (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
+        weighted = ends[0] * values[1] - ends[1] * values[0]
+        sigma = weighted / (values[1] - values[0])
         value = excess(sigma)
         moved = int(value <= 0)
         if (

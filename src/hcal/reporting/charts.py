@@ -6,14 +6,13 @@ Every chart has a title and a description in words for screen readers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import ENOUGH, ReliabilityCurve
@@ -35,8 +34,8 @@ class Chart:
     title: str
     words: str
     labels: tuple[str, str]
-    across: Axis = Axis()
-    upward: Axis = Axis()
+    across: Axis = field(default_factory=Axis)
+    upward: Axis = field(default_factory=Axis)
     height: float = 200.0  # of the plot area, 300 wide
     below: float = 0.0  # space under it for bars
     shares: str = "xy"  # the axes whose ticks are written in per cent
@@ -125,7 +124,8 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
     if curve.by_chance is not None:
         by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
-        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error}{of} is "
+        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; "
+        f"{error}{of} is "
         f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
     )
 

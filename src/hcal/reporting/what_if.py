@@ -89,9 +89,9 @@ def what_if(content: Content) -> WhatIf | None:
     curve = ThresholdCurve.of_rows(risk, event)
     costs = LeastCost(*check_costs(content.options.cost or {"fn": 1, "fp": 1}))
     best = int(costs.choose(curve.counts))
-    asked = [curve.cut_of(threshold) for threshold in content.options.threshold]
-    start = asked[0] if asked else best
-    cuts = coarse_cuts(curve, best, *asked)
+    chosen = [curve.cut_of(threshold) for threshold in content.options.threshold]
+    start = chosen[0] if chosen else best
+    cuts = coarse_cuts(curve, best, *chosen)
     counts = curve.counts.at(cuts)
     covariance, event_variance = _covariance(curve, cuts, risk, event, content.rows.groups)
     return WhatIf(
