@@ -175,7 +175,8 @@ class Abstention(Result):
             f"No threshold is proven to keep the error at {_percent(self.error)} on {self.n:,} rows"
         )
         if self.rows_needed is None:
-            return f"{start}: the answers of the highest confidence are wrong more often, or nearly so."
+            surest = "the answers of the highest confidence"
+            return f"{start}: {surest} are wrong more often, or nearly so."
         return f"{start}: about {self.rows_needed:,} rows like these would prove it."
 
     def _headline(self) -> list[str]:

@@ -478,7 +478,8 @@ def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
 
 
 def _line(point: DecisionPoint) -> str:
-    cells = f"{point.threshold:>9.3g}  {point.share:>7.2%}  {_cell(point.precision, 9)}  {_cell(point.recall, 7)}"
+    cells = f"{point.threshold:>9.3g}  {point.share:>7.2%}"
+    cells += f"  {_cell(point.precision, 9)}  {_cell(point.recall, 7)}"
     cells += f"  {point.net_benefit:>11.4f}" if np.isfinite(point.net_benefit) else f"  {'–':>11}"
     cells += "" if point.cost is None else f"  {1000 * point.cost:>13,.0f}"
     return f"{cells}  {point.why}".rstrip()

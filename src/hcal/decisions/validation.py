@@ -140,8 +140,8 @@ class Validation(Result):
 
     def __str__(self) -> str:
         interval = f"{100 * self.confidence:g} % interval"
-        head = f"{'':<10} {'apparent':>9} {'optimism':>9} {'corrected':>10}  {interval:>18}  {'out of bag':>10}"
-        lines = [head]
+        heads = f"{'':<10} {'apparent':>9} {'optimism':>9} {'corrected':>10}"
+        lines = [f"{heads}  {interval:>18}  {'out of bag':>10}"]
         for figure in self.figures:
             span = f"{figure.low:.4f} to {figure.high:.4f}"
             lines.append(

@@ -109,7 +109,8 @@ class CrossFit(Result):
         if self.slope is not None and not np.isnan(self.slope.corrected):
             slope = f"{self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f})"
             figures = f"calibration slope {slope}, {figures}"
-        return f"Corrected for optimism by {self.resamples} bootstrap fits of the calibrator: {figures}."
+        fits = f"{self.resamples} bootstrap fits of the calibrator"
+        return f"Corrected for optimism by {fits}: {figures}."
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row a corrected figure."""

@@ -283,8 +283,9 @@ def _noise_factor(event: JudgedEvent) -> float:
 def wilson_interval(share: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
     """Return Wilson's confidence interval of shares of n rows, (bins,) each; NaN where a share is.
 
-    >>> [round(float(end[0]), 3) for end in wilson_interval(np.array([0.5]), np.array([100.0]), 0.95)]
-    [0.404, 0.596]
+    >>> low, high = wilson_interval(np.array([0.5]), np.array([100.0]), 0.95)
+    >>> low.round(3), high.round(3)
+    (array([0.404]), array([0.596]))
     """
     z = float(ndtri((1 + level) / 2))
     odd = z**2 / n

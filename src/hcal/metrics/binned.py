@@ -275,8 +275,15 @@ def ece_r2(
     return equal_width(s, bins).error(s.total, order=2)
 
 
-@metric("top-label", "debiased ECE", "equal-mass ECE less what chance alone adds; may be negative",
-        label="dECE", kind="debiased", weights="counts", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "debiased ECE",
+    "equal-mass ECE less what chance alone adds; may be negative",
+    label="dECE",
+    kind="debiased",
+    weights="counts",
+    of_hits=True,
+)
 def dece(
     probs: Any,
     y: Any = None,
@@ -348,8 +355,14 @@ def ace(
     return clipped_equal_width(s, bins).mean_gap
 
 
-@metric("top-label", "sweep ECE, r = 1", "ECE with as many equal-mass bins as keep accuracy monotone",
-        label="ECE^s (r=1)", weights="copies", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "sweep ECE, r = 1",
+    "ECE with as many equal-mass bins as keep accuracy monotone",
+    label="ECE^s (r=1)",
+    weights="copies",
+    of_hits=True,
+)
 def ece_s1(
     probs: Any,
     y: Any = None,
@@ -373,8 +386,14 @@ def ece_s1(
     return _sweep(s.ranked).error(s.total, order=1)
 
 
-@metric("top-label", "sweep ECE, r = 2", "the same, root-mean-square",
-        label="ECE^s (r=2)", weights="copies", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "sweep ECE, r = 2",
+    "the same, root-mean-square",
+    label="ECE^s (r=2)",
+    weights="copies",
+    of_hits=True,
+)
 def ece_s2(
     probs: Any,
     y: Any = None,

@@ -135,8 +135,9 @@ y : array-like of shape (N,)
 sample_weight : array-like of shape (N,), optional
 """
 _EVENT = """event : {"auto", "top-label"}
-    Which probability is compared with what happened. "auto": that of the class ``positive`` if there are two
-    classes, else that of the predicted class. "top-label": that of the predicted class in any case.
+    Which probability is compared with what happened. "auto": that of the class ``positive`` if
+    there are two classes, else that of the predicted class. "top-label": that of the predicted
+    class in any case.
 positive : {0, 1}
     The positive one of two classes.
 """

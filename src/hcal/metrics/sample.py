@@ -232,7 +232,8 @@ class Ranked:
     ``conf`` are the ascending probabilities, ``hit`` is 1.0 if the event happened, else 0.0; all arrays are (N,).
     ``run_ends`` (runs,) are the positions after the last row of each run of equal probabilities.
 
-    >>> float(Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2), np.array([1, 2])).total)
+    >>> conf, hit = np.array([0.5, 0.75]), np.array([0.0, 1.0])
+    >>> float(Ranked(conf, hit, np.ones(2), run_ends=np.array([1, 2])).total)
     2.0
     """
 

@@ -35,8 +35,13 @@ def brier_rows(s: Sample) -> Vector:
     return s.data.squares - 2 * s.data.chosen + 1
 
 
-@metric("score", "NLL", "mean −log of the label's probability: rewards calibration and sharpness together",
-        kind="score", rows=nll_rows)  # fmt: skip
+@metric(
+    "score",
+    "NLL",
+    "mean −log of the label's probability: rewards calibration and sharpness together",
+    kind="score",
+    rows=nll_rows,
+)
 def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the mean negative log-likelihood; a label with probability 0 counts 708.4 instead of infinity.
 
@@ -49,8 +54,13 @@ def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(nll_rows(s))
 
 
-@metric("score", "Brier", "mean squared error of the whole vector: a bounded proper score",
-        kind="score", rows=brier_rows)  # fmt: skip
+@metric(
+    "score",
+    "Brier",
+    "mean squared error of the whole vector: a bounded proper score",
+    kind="score",
+    rows=brier_rows,
+)
 def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
 
@@ -63,8 +73,14 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(brier_rows(s))
 
 
-@metric("score", "accuracy", "share of rows whose most probable class is the label",
-        kind="score", lower_is_better=False, rows=lambda s: s.data.top_hit)  # fmt: skip
+@metric(
+    "score",
+    "accuracy",
+    "share of rows whose most probable class is the label",
+    kind="score",
+    lower_is_better=False,
+    rows=lambda s: s.data.top_hit,
+)
 def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
 

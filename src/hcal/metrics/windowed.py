@@ -121,12 +121,18 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
     return signed_root(error.squared - margin), signed_root(error.squared + margin)
 
 
-@metric("class-wise", "h-calibration error, class-wise",
-        "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over "
-        "classes, "
-        "chance removed; can be negative",
-        label="HCE", kind="debiased", weights="copies",
-        ends=lambda s, _, z: _ends(s, z, "class-wise"), undefined=needs_pair)  # fmt: skip
+@metric(
+    "class-wise",
+    "h-calibration error, class-wise",
+    "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over "
+    "classes, "
+    "chance removed; can be negative",
+    label="HCE",
+    kind="debiased",
+    weights="copies",
+    ends=lambda s, _, z: _ends(s, z, "class-wise"),
+    undefined=needs_pair,
+)
 def hce(
     probs: Any,
     y: Any = None,
@@ -158,11 +164,16 @@ def hce(
     return h_error(probs, y, sample_weight=sample_weight, events=events, window=window).value
 
 
-@metric("class-wise", "h-calibration error, pooled",
-        "the same with all classes sorted together, as in the paper: it sees the average class "
-        "only",
-        label="HCE pooled", kind="debiased", weights="copies",
-        ends=lambda s, _, z: _ends(s, z, "pooled"), undefined=needs_pair)  # fmt: skip
+@metric(
+    "class-wise",
+    "h-calibration error, pooled",
+    "the same with all classes sorted together, as in the paper: it sees the average class only",
+    label="HCE pooled",
+    kind="debiased",
+    weights="copies",
+    ends=lambda s, _, z: _ends(s, z, "pooled"),
+    undefined=needs_pair,
+)
 def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 
@@ -170,7 +181,7 @@ def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: 
 
     Examples
     --------
-    >>> hce_pooled([[0.25, 0.75]] * 4, [1, 1, 1, 1])  # 0.25 too high for one class, too low for the other
+    >>> hce_pooled([[0.25, 0.75]] * 4, [1, 1, 1, 1])  # too high for one class, too low for the other
     0.0
     """
     return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window)
