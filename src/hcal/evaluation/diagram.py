@@ -405,7 +405,8 @@ def _shares(event: JudgedEvent, axis: Axis) -> Vector:
     """Return the share of the rows in cells of equal width on an axis; what lies outside is in the end cells."""
     place = np.floor(axis.place(event.p) * HISTOGRAM_CELLS).astype(np.int64)
     place = np.minimum(place, HISTOGRAM_CELLS - 1)
-    return np.bincount(place, event.weight, HISTOGRAM_CELLS) / event.weight.sum()
+    rows = np.bincount(place, event.weight, HISTOGRAM_CELLS)
+    return np.asarray(rows / event.weight.sum())
 
 
 def _text(curve: ReliabilityCurve, digits: int) -> str:

@@ -42,7 +42,8 @@ class Bins(NamedTuple):
     @property
     def gap(self) -> Float64:
         """|mean probability − frequency| of each bin; 0 for an empty bin."""
-        return np.abs(self.conf - self.hit) / np.where(self.full, self.weight, 1.0)
+        weight = np.where(self.full, self.weight, 1.0)
+        return np.abs(self.conf - self.hit) / weight
 
     @property
     def mean_gap(self) -> float:

@@ -203,7 +203,8 @@ def _dkde_by_chance(s: Sample, value: float) -> float:
     expected = 0.0
     for rows, gap, _, kernel, columns in _dkde(s, 1.0, chosen):
         # κ_ij counts the w_j copies of row j together, and each of them has a label of its own.
-        per_copy = (1 - s.data.squares[columns]) / np.maximum(s.w[columns], 1)
+        copies = np.maximum(s.w[columns], 1)
+        per_copy = (1 - s.data.squares[columns]) / copies
         noise = kernel**2 @ per_copy
         if s.weight is not None:  # of row i itself, one copy is left out
             of_itself = kernel[np.arange(len(rows)), np.argsort(columns)[rows]] ** 2

@@ -57,7 +57,8 @@ class Listed(NamedTuple):
         """Return the sum of one value an entry over every class and bin, shape (K, bins)."""
         size = self.shape[0] * self.shape[1]
         # Without any entry, bincount returns integers.
-        return np.bincount(self.place, values, size).astype(np.float64).reshape(self.shape)
+        sums = np.bincount(self.place, values, size)
+        return sums.astype(np.float64).reshape(self.shape)
 
 
 def _listed(s: Sample, threshold: float, edges: Float64, *, closed: bool = False) -> Listed:
@@ -88,15 +89,17 @@ def _cells(s: Sample, listed: Listed) -> Cells:
     """Return the cells of listed entries."""
     entries = listed.entries
     weight = s.w[entries.row]
-    return Cells(listed.sums(weight), listed.sums(weight * (entries.value - entries.mark)))
+    gap = entries.value - entries.mark
+    return Cells(listed.sums(weight), listed.sums(weight * gap))
 
 
 def _noise(s: Sample, listed: Listed) -> Noise:
     """Return what chance adds to the cells of listed entries."""
     p = listed.entries.value
     weight = s.w[listed.entries.row]
-    variance = listed.sums(weight * p * (1 - p))
-    weighted = variance if s.weight is None else listed.sums(weight**2 * p * (1 - p))
+    of_entries = weight * p * (1 - p)
+    variance = listed.sums(of_entries)
+    weighted = variance if s.weight is None else listed.sums(weight * of_entries)
     return Noise(listed.sums(weight), listed.sums(weight * p), variance, weighted)
 
 
@@ -130,12 +133,10 @@ def equal_width_noise(s: Sample, bins: int) -> Noise:
     full = rest > 0
     weight = noise.weight.copy()
     weight[:, 0] += rest
-    return Noise(
-        weight,
-        _with_first_bin(noise.stated, s.column_sums, full),
-        _with_first_bin(noise.variance, s.column_variances, full),
-        _with_first_bin(noise.weighted_variance, s.weighted_column_variances, full),
-    )
+    stated = _with_first_bin(noise.stated, s.column_sums, full)
+    variance = _with_first_bin(noise.variance, s.column_variances, full)
+    weighted = _with_first_bin(noise.weighted_variance, s.weighted_column_variances, full)
+    return Noise(weight, stated, variance, weighted)
 
 
 def _with_first_bin(sums: Float64, total: Vector, full: NDArray[np.bool_]) -> Float64:

@@ -208,10 +208,12 @@ class Clinical(Result):
         """
         if ax is None:
             ax = pyplot().subplots(layout="constrained")[1]
-        highest = max(float(self.curve.predicted.max()), float(self.curve.high.max()))
-        ax.plot([0, highest], [0, highest], color="black", linewidth=0.8, linestyle=":")
-        ax.fill_between(self.curve.predicted, self.curve.low, self.curve.high, alpha=0.25)
-        ax.plot(self.curve.predicted, self.curve.observed)
+        curve = self.curve
+        highest = max(float(curve.predicted.max()), float(curve.high.max()))
+        ends = [0, highest]
+        ax.plot(ends, ends, color="black", linewidth=0.8, linestyle=":")
+        ax.fill_between(curve.predicted, curve.low, curve.high, alpha=0.25)
+        ax.plot(curve.predicted, curve.observed)
         ax.set(xlabel="predicted risk", ylabel="observed risk")
         return ax
 
@@ -295,7 +297,8 @@ def clinical(
             "the clinical panel treats rows as independent observations: it takes no sample_weight"
         )
     event = (s.y == positive).astype(np.float64)
-    rows = Outcome(s.data.column(int(positive)), event, confidence, check_groups(groups, s.n))
+    risk = s.data.column(int(positive))
+    rows = Outcome(risk, event, confidence, check_groups(groups, s.n))
     levels = _checked_thresholds(thresholds)
     events = int(event.sum())
     if not 0 < events < s.n:
@@ -399,7 +402,8 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     terms = [np.ones_like(x), x]
     if len(knots) == 2:
         return np.stack(terms, axis=1)
-    cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
+    width = knots[-1] - knots[0]
+    cubes = np.maximum(x[:, None] - knots, 0) ** 3 / width**2
     for j, knot in enumerate(knots[:-2]):
         share = (knots[-1] - knot) / (knots[-1] - knots[-2])
         straight = cubes[:, -2] * share - cubes[:, -1] * (share - 1)
@@ -419,8 +423,8 @@ def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     observed = expit(basis @ fitted.coefficients)
     values = _distances(np.abs(observed - rows.risk)[:, None])[:, 0]
 
-    step = np.linspace(0, rows.n - 1, min(_POINTS, rows.n)).astype(np.int64)
-    points = np.argsort(rows.risk, kind="stable")[step]
+    steps = np.linspace(0, rows.n - 1, min(_POINTS, rows.n))
+    points = np.argsort(rows.risk, kind="stable")[steps.astype(np.int64)]
     basis = basis[points]
     risk = rows.risk[points]
     curve_log_odds = basis @ fitted.coefficients
@@ -435,10 +439,13 @@ def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     # calibration, with the same noise in the coefficients, show its value by chance.
     normals = np.random.default_rng(0).standard_normal((_DRAWS, len(covariance)))
     moves = basis @ (normals @ _root(covariance).T).T
-    drawn = _distances(np.abs(expit(curve_log_odds[:, None] + moves) - risk[:, None]))
-    null = _distances(np.abs(expit(log_odds[points, None] + moves) - risk[:, None]))
-    spread = np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
-    margin = rows.z * spread
+    curves = expit(curve_log_odds[:, None] + moves)
+    calibrated = expit(log_odds[points, None] + moves)
+    drawn = _distances(np.abs(curves - risk[:, None]))
+    null = _distances(np.abs(calibrated - risk[:, None]))
+    spread = drawn.std(axis=1, ddof=1)
+    spread_by_chance = null.std(axis=1, ddof=1)
+    margin = rows.z * np.maximum(spread, spread_by_chance)
     low = np.maximum(values - null.mean(axis=1) - margin, 0)
     high = np.minimum(values + margin, 1)
     ends = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)

@@ -46,8 +46,8 @@ def merged(samples: Sequence[Sample]) -> list[Sample] | None:
     n_cells = int(cell.max()) + 1
     if 2 * n_cells > _LEFT * first.n:
         return None
-    copies = np.bincount(2 * cell + first.y, minlength=2 * n_cells).astype(np.float64)
-    return [_merged(sample, cell, copies) for sample in samples]
+    copies = np.bincount(2 * cell + first.y, minlength=2 * n_cells)
+    return [_merged(sample, cell, copies.astype(np.float64)) for sample in samples]
 
 
 def _cells(sample: Sample) -> IntArray:
@@ -74,7 +74,8 @@ def _cells(sample: Sample) -> IntArray:
 def _merged(sample: Sample, cell: IntArray, copies: Float64) -> Sample:
     size = copies.reshape(-1, 2).sum(axis=1)
     positive = np.bincount(cell, sample.data.column(1)) / size
-    probs = np.repeat(np.stack([1 - positive, positive], axis=1), 2, axis=0)
+    of_cells = np.stack([1 - positive, positive], axis=1)
+    probs = np.repeat(of_cells, 2, axis=0)
     labels = np.tile([0, 1], len(size))
     data = sample.data
     return Sample(probs, labels, copies, event=data.event, positive=data.positive)

@@ -128,10 +128,11 @@ def mean_deviation(mean: Float64, variance: Float64) -> Float64:
     poisson = (below + 1) * log_mean - mean
     exact = 2 * np.exp(np.where(rare, poisson, binomial) - gammaln(below + 1))
     normal = np.sqrt(2 / np.pi * variance)
-    return np.asarray(np.where(variance > _NORMAL, normal, np.where(mean > 0, exact, 0.0)))
+    exact = np.where(mean > 0, exact, 0.0)
+    return np.asarray(np.where(variance > _NORMAL, normal, exact))
 
 
 def _rate(mean: Float64, variance: Float64) -> Float64:
     """Return the rate of the binomial variable with this mean and variance; 0 for a Poisson variable."""
     ratio = np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
-    return np.clip(1 - ratio, 0.0, 1 - 1e-12)
+    return np.asarray(np.clip(1 - ratio, 0.0, 1 - 1e-12))

@@ -236,7 +236,8 @@ def register_metric(
     _check_level(level)
     if name in LEVELS or (name in METRICS and METRICS[name].is_ours):
         raise ValueError(f"{name!r} is a name of hcal: give your metric another")
-    first_line = (inspect.getdoc(function) or name).partition("\n")[0].strip().rstrip(".")
+    documentation = inspect.getdoc(function) or name
+    first_line = documentation.partition("\n")[0].strip().rstrip(".")
     weighs = "sample_weight" in inspect.signature(function).parameters
     METRICS[name] = Metric(
         name=name,

@@ -100,7 +100,8 @@ def replicates(
         rows = metric.rows or (metric.shares if first_order else None)
         if rows is not None:
             w = weights[:, s.subset_rows] if metric.large else weights
-            out[metric.name] = w @ rows(s.subset if metric.large else s) / w.sum(axis=1)
+            values = rows(s.subset if metric.large else s)
+            out[metric.name] = w @ values / w.sum(axis=1)
     rest = [n for n in names if n not in out]
     if rest:
         table = _table(rest, _reweighted(s, rest, weights))
@@ -164,7 +165,12 @@ def bootstrap(
             weights = resampled_copies(samples[0], size, rng)
         for part, s in zip(parts, samples, strict=True):
             part.append(replicates(s, names, weights, first_order=first_order))
-    return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
+    return [_joined(names, part) for part in parts]
+
+
+def _joined(names: Iterable[str], parts: Sequence[Mapping[str, Vector]]) -> dict[str, Vector]:
+    """Return the replicates of every metric from those of several blocks."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def chance(
@@ -195,7 +201,8 @@ def percentile(values: Vector, confidence: float) -> tuple[float, float]:
     >>> percentile(np.arange(101.0), 0.5)
     (25.0, 75.0)
     """
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = np.quantile(values, ends)
     return float(low), float(high)
 
 

@@ -166,7 +166,8 @@ def swapped(probs: Any, y: Any, name: str = "class 1") -> list[str]:
     yes = p[event]
     no = p[~event]
     gap = float(yes.mean() - no.mean())
-    spread = float(np.sqrt(yes.var() / len(yes) + no.var() / len(no)))
+    variance = yes.var() / len(yes) + no.var() / len(no)
+    spread = float(np.sqrt(variance))
     if gap > -5 * spread or gap == 0:
         return []
     return [

@@ -188,9 +188,10 @@ def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     s = as_sample(probs, y, sample_weight)
     if one_class(s):
         return float("nan")
-    classes = np.array([1]) if s.k == 2 else np.flatnonzero(_frequencies(s) > 0)
     areas = []
-    for k in classes.tolist():
+    for k in np.flatnonzero(_frequencies(s) > 0).tolist():
+        if s.k == 2 and k == 0:  # the area of one class is that of the other
+            continue
         areas.append(_weighted_area(s.data.column(k), s.y == k, s.weight))
     return float(np.mean(areas))
 

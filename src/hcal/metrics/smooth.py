@@ -324,7 +324,8 @@ def smoothed(waves: Vector, sigma: float) -> Vector:
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
     """
-    decay = np.exp(-0.5 * (sigma * np.pi * np.arange(len(waves))) ** 2)
+    frequency = np.pi * np.arange(len(waves))
+    decay = np.exp(-0.5 * (sigma * frequency) ** 2)
     return np.asarray(irfft(waves * decay)[:CELLS])
 
 

@@ -421,7 +421,8 @@ class StreamingMetrics:
         )
         sums = state["sums"]
         new.n = round(float(sums["n"]))
-        new._sums = {name: np.array(sums[name], dtype=np.float64) for name in new._sums}
+        for name in new._sums:
+            new._sums[name] = np.array(sums[name], dtype=np.float64)
         return new
 
     def result(self) -> dict[str, float]:
@@ -466,7 +467,9 @@ class StreamingMetrics:
         _, conf, hit = totals.bins("fine")
         up, down = _moves(totals["fine"])
         start = prefix_sums(conf - hit)[:-1]
-        furthest = np.maximum(np.abs(start + up), np.abs(start - down)).max()
+        highest = np.abs(start + up)
+        lowest = np.abs(start - down)
+        furthest = np.maximum(highest, lowest).max()
         return max(float(furthest / totals.weight) - _ks(totals), 0.0)
 
     def _ece_em_bound(self, totals: Totals) -> float:

@@ -105,9 +105,10 @@ def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums
         yield _pooled_windows(s, window)
     else:
         # With two classes, class 0 is the mirror image of class 1 and adds nothing.
-        columns = [(1, s.data.column(1))] if s.k == 2 else enumerate(s.data.columns())
         shared = _shared_squares(s.n, min(window, s.n))
-        for k, column in columns:
+        for k, column in enumerate(s.data.columns()):
+            if s.k == 2 and k == 0:
+                continue
             order = stable_order(column)
             happened = s.y[order] == k
             gap = column[order].astype(np.float64) - happened
