@@ -116,7 +116,7 @@ class Comparison(Result):
     ('ts', 0.2, {})
     """
 
-    schema: ClassVar[str] = "hcal/comparison/1"
+    schema: ClassVar[str] = "hcal/compare/1"
 
     def __init__(self, cells: Sequence[Cell], metrics: Sequence[str]) -> None:
         before = {c.task: c for c in cells if c.label == "uncal"}

@@ -45,6 +45,7 @@ _FACTS = (
     "vector_test",
     "assessment",
     "positive",
+    "changed",
     "how",
     "sample_rows",
 )
@@ -133,7 +134,7 @@ class Evaluation(Result):
     (0.5, False)
     """
 
-    schema: ClassVar[str] = "hcal/evaluation/1"
+    schema: ClassVar[str] = "hcal/evaluate/1"
 
     results: dict[str, MetricResult]
     n: int

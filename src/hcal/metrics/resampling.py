@@ -24,6 +24,7 @@ from hcal.metrics.merging import merged, resampled_copies, with_drawn_labels
 from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64, IntArray
+from hcal.progress import progress
 
 #: Standard errors and chance levels need fewer replicates than percentiles.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
@@ -158,13 +159,15 @@ def bootstrap(
     small = merged(samples) if groups is None else None
     samples = small or samples
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
-    for size in resample_blocks(resamples, samples[0].n):
-        if small is None:
-            weights = bootstrap_weights(samples[0], size, rng, groups)
-        else:
-            weights = resampled_copies(samples[0], size, rng)
-        for part, s in zip(parts, samples, strict=True):
-            part.append(replicates(s, names, weights, first_order=first_order))
+    with progress("bootstrap", resamples) as advance:
+        for size in resample_blocks(resamples, samples[0].n):
+            if small is None:
+                weights = bootstrap_weights(samples[0], size, rng, groups)
+            else:
+                weights = resampled_copies(samples[0], size, rng)
+            for part, s in zip(parts, samples, strict=True):
+                part.append(replicates(s, names, weights, first_order=first_order))
+            advance(size)
     return [_joined(names, part) for part in parts]
 
 

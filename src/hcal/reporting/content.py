@@ -74,6 +74,9 @@ class Source:
         SHA-256 of the calibrator's file.
     command : str
         The whole command that wrote the report; empty from Python.
+    run : dict
+        What repeats the report: the words of the command with all options, versions, hashes of files; empty from
+        Python.
     """
 
     name: str = "arrays in memory"
@@ -84,6 +87,7 @@ class Source:
     options: str = ""
     model_checksum: str = ""
     command: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

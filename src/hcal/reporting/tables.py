@@ -317,9 +317,13 @@ def facts(content: Content) -> dict[str, str]:
         values |= {f"Fit: {name.replace('_', ' ')}": value for name, value in record.items()}
     texts = {name: _fact(value) for name, value in values.items()}
     kept = {name: text for name, text in texts.items() if 0 < len(text) <= _LONGEST_VALUE}
-    versions = [f"hcal {__version__}", f"python {platform.python_version()}"]
-    versions += [f"{name} {version(name)}" for name in _PACKAGES if find_spec(name)]
-    return kept | {"Versions": ", ".join(versions)}
+    return kept | {"Versions": ", ".join(f"{name} {text}" for name, text in versions().items())}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of hcal, of Python, and of the packages that the numbers depend on."""
+    packages = {name: version(name) for name in _PACKAGES if find_spec(name)}
+    return {"hcal": __version__, "python": platform.python_version(), **packages}
 
 
 def _fact(value: Any) -> str:
