@@ -115,6 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="also write results/intervals.csv")
     write = parser.parse_args().write
+    commit = _commit()
     rows = []
     parts = [levels(5000, 10), timed(200_000, calls, 500), timed(1_000_000, calls_on_many, 10_000)]
     for part in parts:
@@ -122,14 +123,19 @@ def main() -> None:
             print(f"{row['rows']:>9}  {row['what']:<45} {row['cpu_s']:>9} s {row.get('ratio', '')}")
             rows.append(row)
     if write:
-        save(rows)
+        save(rows, commit)
 
 
-def save(rows: list[Row]) -> None:
-    """Write results/intervals.csv with the version and the commit."""
+def _commit() -> str:
+    """Return the commit of the code that is measured."""
     command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    made_by = {"version": hcal.__version__, "commit": commit.stdout.strip()}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def save(rows: list[Row], commit: str) -> None:
+    """Write results/intervals.csv with the version and the commit."""
+    made_by = {"version": hcal.__version__, "commit": commit}
     with (ROOT / "results" / "intervals.csv").open("w", newline="", encoding="utf-8") as file:
         fields = ["version", "commit", "rows", "what", "cpu_s", "ratio", "goal"]
         writer = csv.DictWriter(file, fields, restval="")
