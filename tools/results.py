@@ -27,6 +27,15 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "differences.csv": ("python -m studies.differences run", (*_PAPER, "studies/differences.py")),
     "growth.csv": ("python benchmarks/growth.py", ("src/hcal", "benchmarks/growth.py")),
+    "intervals.csv": (
+        "python benchmarks/intervals.py --write",
+        (
+            "src/hcal/metrics",
+            "src/hcal/evaluation",
+            "src/hcal/decisions",
+            "benchmarks/intervals.py",
+        ),
+    ),
     "learning_curve.csv": (
         "python -m studies.learning_curve",
         (*_DEFAULT, "src/hcal/methods", "studies/learning_curve.py"),

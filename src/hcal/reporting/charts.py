@@ -34,8 +34,8 @@ class Chart:
     title: str
     words: str
     labels: tuple[str, str]
-    across: Axis = Axis()
-    upward: Axis = Axis()
+    across: Axis = field(default_factory=Axis)
+    upward: Axis = field(default_factory=Axis)
     height: float = 200.0  # of the plot area, 300 wide
     below: float = 0.0  # space under it for bars
     shares: str = "xy"  # the axes whose ticks are written in per cent
@@ -124,7 +124,8 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
     if curve.by_chance is not None:
         by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
-        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error}{of} is "
+        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; "
+        f"{error}{of} is "
         f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
     )
 
