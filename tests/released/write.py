@@ -80,7 +80,9 @@ def write_states(folder: Path) -> None:
     y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
     monitor = hcal.Monitor()
     monitor.update(probs[:100], y[:100], name="monday.npz", digest="1", date="2026-01-05")
-    monitor.update(probs[100:], (y[100:] + 1) % 3, name="tuesday.npz", digest="2", date="2026-01-06")
+    monitor.update(
+        probs[100:], (y[100:] + 1) % 3, name="tuesday.npz", digest="2", date="2026-01-06"
+    )
     monitor.save(folder / "monitor.json")
     store = hcal.ScoreStore(folder / "scores.sqlite", classes=["ant", "bee", "cat"])
     store.add([f"r{row}" for row in range(5)], probs[:5], day=date(2026, 1, 5))

@@ -32,7 +32,7 @@ def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     return np.asarray(np.maximum(rel_entr(c, q) + rel_entr(1 - c, 1 - q), 0.0))
 
 
-def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
+def kl_upper(c: ArrayLike, limit: ArrayLike) -> Vector:
     """Return the largest q with kl(c, q) ≤ reach: Chernoff's upper confidence bound for a mean probability.
 
     ``c`` are observed frequencies of m independent marks, ``reach`` is log(1/failure)/m. Newton's method starts above
@@ -41,15 +41,15 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     >>> kl_upper([0.0, 0.5, 1.0], np.log(20) / 100).round(4)
     array([0.0295, 0.6206, 1.    ])
     """
-    c, reach = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(reach, np.float64))
+    c, limit = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(limit, np.float64))
     # Two lower bounds of kl give the start: 2(q − c)² (Pinsker), and −(1 − c)·log(1 − q) − entropy(c). With the first
     # alone the start could lie next to 1, where Newton's steps vanish.
     with np.errstate(divide="ignore", invalid="ignore"):
-        q = -np.expm1((xlogy(c, c) + xlog1py(1 - c, -c) - reach) / (1 - c))
-    q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
+        q = -np.expm1((xlogy(c, c) + xlog1py(1 - c, -c) - limit) / (1 - c))
+    q = np.minimum(np.fmin(q, c + np.sqrt(limit / 2)), np.nextafter(1.0, 0))
     for _ in range(_STEPS):
         above = q - c
-        excess = kl(c, q) - reach
+        excess = kl(c, q) - limit
         # At the root, and where no row bounds q, there is nothing to correct.
         falling = (above > 0) & (excess > 0)
         step = np.divide(excess * q * (1 - q), above, out=np.zeros(q.shape), where=falling)
@@ -59,7 +59,7 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     return np.where(q >= np.nextafter(1.0, 0), 1.0, q)
 
 
-def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
+def kl_interval(c: ArrayLike, limit: ArrayLike) -> tuple[Vector, Vector]:
     """Return the ends of {q : kl(c, q) ≤ reach}: Chernoff's interval of a mean probability from m marks.
 
     Each side fails with probability at most exp(−m·reach).
@@ -69,7 +69,7 @@ def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
     (array([0.8328]), array([0.9478]))
     """
     c = np.asarray(c, dtype=np.float64)
-    below, high = kl_upper(np.stack([1 - c, c]), reach)
+    below, high = kl_upper(np.stack([1 - c, c]), limit)
     return 1 - below, high
 
 

@@ -76,7 +76,8 @@ class Drift(Result):
         verdict = "The scores have changed" if self.changed else "No change of the scores was found"
         return [
             f"{verdict}: population stability index {self.psi:.3f} (p = {self.psi_p_value:.2g}); a "
-            f"classifier tells old from new rows in {100 * self.accuracy:.1f} % of cases (50 % is chance, "
+            f"classifier tells old from new rows in {100 * self.accuracy:.1f} % of cases (50 % is "
+            "chance, "
             f"p = {self.accuracy_p_value:.2g})."
         ]
 

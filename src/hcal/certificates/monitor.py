@@ -216,7 +216,8 @@ class Monitor:
         for file in self.files if digest else ():
             if file["digest"] == digest:
                 raise ValueError(
-                    f"{printable(name)} was added before, as {printable(file['name'])} ({file['date']})"
+                    f"{printable(name)} was added before, as {printable(file['name'])} "
+                    f"({file['date']})"
                 )
 
     def _expect_classes(self, n_classes: int) -> None:
@@ -556,7 +557,8 @@ def automatic_tolerance(calibrator: Any) -> Float64:
     record = getattr(calibrator, "fit_", None)
     if record is None:
         raise ValueError(
-            "tolerance='auto' is decided by the fit of a calibrator: pass calibrator=, a fitted one, "
+            "tolerance='auto' is decided by the fit of a calibrator: pass calibrator=, a fitted "
+            "one, "
             "or a number as tolerance, such as 0.05"
         )
     frequencies = record.frequencies if record.prior is None else record.prior

@@ -47,7 +47,8 @@ class EventTable:
     count: Vector  # (G,): rows of each group
     claimed: Vector  # (G,): sum of the claimed probabilities p
     happened: Vector  # (G,): how often the event happened
-    low: Vector  # (G,): smallest and largest claim of the group; equal if the group is a single value
+    #: (G,): smallest and largest claim of the group; equal if the group is a single value
+    low: Vector
     high: Vector
     members: DependentRows | None = None  # which rows depend on each other; None if none do
 
@@ -233,8 +234,8 @@ def variance_bound(windows: Windows) -> float:
     In a window of m rows Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen), and q̄ lies in the window's interval. The aligned windows
     of each level are a partition of the rows, so each level gives a bound; this is the smallest.
     """
-    each = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
-    return min(float(each[windows.level == level].sum()) for level in np.unique(windows.level))
+    variances = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
+    return min(float(variances[windows.level == level].sum()) for level in np.unique(windows.level))
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ class Band:
     estimate: Vector  # (G,): Ĝ(t), with c in place of q
     low: Vector  # (G,): band of G(t)
     high: Vector
-    reach: float  # half the width of the band: |Ĝ(t) − G(t)| is at most this for all t
+    half_width: float  # half the width of the band: |Ĝ(t) − G(t)| is at most this for all t
     smooth: float  # upper bound on the smooth calibration error
 
     @property
@@ -265,25 +266,25 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     the end of the curve, the band holds for all t but with probability ``failure``.
 
     >>> table = EventTable.of_rows(np.linspace(0.5, 1, 400), np.ones(400))
-    >>> round(find_band(table, find_windows(table, 0.025), 0.025).reach, 3)
+    >>> round(find_band(table, find_windows(table, 0.025), 0.025).half_width, 3)
     0.02
     """
     n = table.n
     claimed, happened = table.prefix
     estimate = (claimed - happened)[1:] / n
     if table.members is None:
-        reach = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
-        low = estimate - reach
-        high = estimate + reach
+        half_width = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
+        low = estimate - half_width
+        high = estimate + half_width
     else:
         low, high = table.members.band(table.ends, claimed, happened, failure)
-        reach = float((high - low).max() / 2)
+        half_width = float((high - low).max() / 2)
     # 0 ≤ q ≤ 1 also bounds the curve: it lies between −Σ(1 − p)/n and Σ p/n, summed over p ≤ t.
     low = np.maximum(low, (claimed - table.ends)[1:] / n)
     high = np.minimum(high, claimed[1:] / n)
     low[-1] = max(low[-1], windows.stated[0] - windows.high[0])  # the first window holds all rows
     high[-1] = min(high[-1], windows.stated[0] - windows.low[0])
-    return Band(table.high, estimate, low, high, reach, _smooth(table, low, high))
+    return Band(table.high, estimate, low, high, half_width, _smooth(table, low, high))
 
 
 def _smooth(table: EventTable, low: Vector, high: Vector) -> float:

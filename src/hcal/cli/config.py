@@ -20,7 +20,9 @@ from hcal.io.files import open_regular
 from hcal.text import one_line, quoted
 
 #: A larger file is no configuration.
-_LARGEST: Final = 2**20
+_LARGEST: Final = 2**16
+#: A key with more dots than this is none of an option, and Python's reader takes long for thousands.
+_MOST_DOTS: Final = 4
 #: The option that names the file itself.
 _ITSELF: Final = "config"
 
@@ -146,19 +148,22 @@ def _parsed(path: Path) -> dict[str, Any]:
     if len(content) > _LARGEST:
         raise ValueError(f"it holds more than {_LARGEST:,} bytes: a configuration is shorter")
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        if any(line.partition("=")[0].count(".") > _MOST_DOTS for line in text.splitlines()):
+            raise ValueError("a key has several dots: a table such as [fit] holds plain options")
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"it is no TOML: {error}") from None
 
 
-def _check_names(keys: Mapping[str, Any], known: Any, what: str) -> None:
+def _check_names(keys: Mapping[str, Any], valid: Any, what: str) -> None:
     """Refuse a name that is not known, and say which one is the nearest."""
     for key in keys:
-        if _plain(key) not in known:
-            near = get_close_matches(_plain(key), list(known), n=1, cutoff=0.5)
+        if _plain(key) not in valid:
+            near = get_close_matches(_plain(key), list(valid), n=1, cutoff=0.5)
             advice = (
                 f"did you mean {near[0].replace('_', '-')!r}?"
                 if near
-                else (f"there are {', '.join(sorted(name.replace('_', '-') for name in known))}")
+                else (f"there are {', '.join(sorted(name.replace('_', '-') for name in valid))}")
             )
             raise ValueError(f"{quoted(key)} is no {what}; {advice}")

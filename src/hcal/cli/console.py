@@ -101,7 +101,8 @@ def _explained() -> Iterator[None]:
             warnings.showwarning = _show_warning
             yield
         if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk behind a pipe or a redirection shows here, not after us
+            # A full disk behind a pipe or a redirection shows here, not after us.
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None

@@ -84,7 +84,8 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         """Measure a calibrator of several labels a row."""
         if self.require:
             raise ValueError(
-                "--require speaks of one result: a calibrator of several labels has one for each label"
+                "--require speaks of one result: a calibrator of several labels has one for each "
+                "label"
             )
         data = self.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)

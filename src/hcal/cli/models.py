@@ -169,7 +169,8 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
             params[name] = value
         except (RecursionError, ValueError):
             raise ValueError(
-                f"--param {one_line(name, 40)}: its value is nested too deeply, or too long a number"
+                f"--param {one_line(name, 40)}: its value is nested too deeply, or too long a "
+                "number"
             ) from None
     if "input" in params:
         raise ValueError("say what the file holds with --input, not --param input=…")

@@ -23,12 +23,13 @@ from hcal.text import one_line
 #: The most instructions of one pickle; every part of what it holds takes at least one.
 MAX_INSTRUCTIONS: Final = 2_000_000
 _ALLOWED: Final = {
-    "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG", "BININT",
-    "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE",
-    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
-    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT",
-    "APPEND", "APPENDS", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
-    "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
+    "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG",
+    "BININT", "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES",
+    "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2",
+    "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT", "APPEND", "APPENDS", "SETITEM",
+    "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET",
+    "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
 _NUMERIC: Final = re.compile(r"([<>=|]?)(\?|[biuf]\d{1,2})")
 
@@ -52,25 +53,25 @@ def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError(f"it is no pickle of arrays: {one_line(error)}") from None
 
 
-def _named(held: Any) -> dict[str, NDArray[Any]]:
+def _named(content: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays of an unpickled object by name."""
     names = [BARE]
-    if isinstance(held, tuple | list) and len(held) == 2:
-        two = all(isinstance(part, tuple | list) and len(part) == 2 for part in held)
+    if isinstance(content, tuple | list) and len(content) == 2:
+        two = all(isinstance(part, tuple | list) and len(part) == 2 for part in content)
         names = ["logits_cal", "y_cal", "logits_test", "y_test"] if two else ["logits", "y"]
-        held = dict(zip(names, [*held[0], *held[1]] if two else held, strict=True))
-    given = held if isinstance(held, dict) else {BARE: held}
+        content = dict(zip(names, [*content[0], *content[1]] if two else content, strict=True))
+    members = content if isinstance(content, dict) else {BARE: content}
     arrays = {
         name: a.value if isinstance(a, _Array) else a
-        for name, a in given.items()
+        for name, a in members.items()
         if isinstance(name, str)
     }
-    found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    if len(found) < len(names):
+    numeric = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    if len(numeric) < len(names):
         raise ValueError(
             "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
         )
-    return found
+    return numeric
 
 
 def _scan(data: bytes) -> None:
@@ -79,7 +80,9 @@ def _scan(data: bytes) -> None:
     for count, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
         if code.name not in _ALLOWED:
             raise ValueError(f"the instruction {code.name} is not one that arrays need")
-        index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
+        index = stored
+        if code.name.endswith(("PUT", "GET")):
+            index = int(argument)  # type: ignore[arg-type]
         if index > len(data) or count > MAX_INSTRUCTIONS:
             raise ValueError("more instructions, or a larger memory index, than arrays need")
         if code.name.endswith("GET") and index not in reusable:
@@ -99,22 +102,22 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the function that replaces one of numpy's, or refuse the name before anything is imported."""
-        found = _KNOWN.get((module.replace("numpy._core.", "numpy.core."), name))
-        if found is None:
+        replacement = _KNOWN.get((module.replace("numpy._core.", "numpy.core."), name))
+        if replacement is None:
             raise ValueError(
                 f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted"
             )
-        return found
+        return replacement
 
 
 class _Dtype:
     """Replaces numpy.dtype: the type of a number and its byte order."""
 
     def __init__(self, code: str, *_flags: Any) -> None:
-        found = _NUMERIC.fullmatch(code)
-        if found is None:
+        match = _NUMERIC.fullmatch(code)
+        if match is None:
             raise ValueError(f"only arrays of numbers are admitted, not dtype {code[:20]!r}")
-        self.order, self.code = found[1] or "=", found[2]
+        self.order, self.code = match[1] or "=", match[2]
 
     def __setstate__(self, state: Any) -> None:
         self.order = state[1]

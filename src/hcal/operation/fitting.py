@@ -63,7 +63,8 @@ def _segmented(
         raise ValueError("--by fits segments of one label a row: leave out --multilabel, or --by")
     if data.questions:
         raise ValueError(
-            f"{data.path.name} holds questions with options: --by fits segments of rows with classes"
+            f"{data.path.name} holds questions with options: --by fits segments of rows with "
+            "classes"
         )
     common = make_calibrator(method or "pool", **params)
     return SegmentedCalibrator(common if params else common.name, input=data.kind)
