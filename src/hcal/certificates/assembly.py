@@ -23,10 +23,8 @@ Names = Sequence[ClassName] | None
 _FRESH = "none of these rows was used to fit the predictor"
 _REFUSED = (
     "the ECE of a continuous predictor, the error at a single prediction and the error of the "
-    "whole vector: "
-    "each prediction is seen once, so no number of rows bounds them without assumptions (Gupta, "
-    "Podkopaev "
-    "and Ramdas, 2020)"
+    "whole vector: each prediction is seen once, so no number of rows bounds them without "
+    "assumptions (Gupta, Podkopaev and Ramdas, 2020)"
 )
 _NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh all others"
 
@@ -152,8 +150,7 @@ def _first_line(overlap: leakage.Overlap | None, n_groups: int | None) -> str:
     if overlap.refused:
         raise leakage.RowsOfTheFitError(
             f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks "
-            "better than it "
-            "is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
+            "better than it is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
         )
     fresh = overlap.sentence or "None of these rows was used to fit the calibrator."
     return f"{fresh} Assumed: {independent}."

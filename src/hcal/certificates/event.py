@@ -320,7 +320,8 @@ class EventCertificate:
         chance = np.sqrt(2 * variance / (np.pi * n))
         # A random walk's distance grows with the square root of its steps.
         distance = half_width + chance * np.sqrt(share[:-1])
-        possible = np.minimum(table.prefix[0][1:-1], table.ends[1:-1]) / table.n
+        claimed = table.prefix[0][1:-1]
+        possible = np.minimum(claimed, table.ends[1:-1]) / table.n
         middle = (table.low + table.high) / 2
         return float(half_width + chance + np.diff(middle) @ np.minimum(distance, possible))
 

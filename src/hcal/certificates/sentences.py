@@ -204,10 +204,8 @@ def out_of_fold_sentences(certificate: OutOfFoldCertificate) -> list[str]:
         verdict = f"{wrong} of {folds} fits are proven to be off."
     return [
         f"Out-of-fold: every row's probability comes from a fit without its fold ({folds} folds). "
-        "The "
-        f"statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about one "
-        "calibrator "
-        "fitted on all of them. Assumed: rows are independent of each other.",
+        f"The statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about "
+        "one calibrator fitted on all of them. Assumed: rows are independent of each other.",
         _size(certificate.n, certificate.k, certificate.confidence),
         _rate_sentence(certificate.pooled, certificate.overall),
         f"{capital(certificate.pooled.name)}: {error_words(certificate)}",
@@ -233,9 +231,8 @@ def event_sentences(event: EventCertificate, limit: float) -> list[str]:
     ]
     if event.discrete_error is not None:
         lines.append(
-            f"{title}: its {len(event.table.count)} values are certified one by one; the ECE is at "
-            "most "
-            f"{points(event.discrete_error)}."
+            f"{title}: its {len(event.table.count)} values are certified one by one; the ECE is "
+            f"at most {points(event.discrete_error)}."
         )
     if event.proven_gap > limit:
         lines.append(f"{title}: no number of rows would prove a bound of {points(limit)}.")
@@ -249,8 +246,7 @@ def _rate_sentence(event: EventCertificate, overall: tuple[float, float]) -> str
     high = min(event.stated - overall[0], 1.0)
     return (
         f"{capital(event.name)}: stated {share(event.stated)} on average, observed "
-        f"{share(event.observed)}; "
-        f"the true rate lies between {share(low)} and {share(high)}."
+        f"{share(event.observed)}; the true rate lies between {share(low)} and {share(high)}."
     )
 
 
@@ -270,8 +266,8 @@ def _refutation_sentence(event: EventCertificate) -> str:
         return f"Proven to be off: {_window(event.refutation, event.name == 'top label')}."
     if event.band.refutes:
         return (
-            "Proven not to be exactly calibrated, by the curve; "
-            "no single window is proven to be off."
+            "Proven not to be exactly calibrated, by the curve; no single window is proven to be "
+            "off."
         )
     return "No window of neighbouring predictions is proven to be off."
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _PEAK: Final = 10
 _FILES: Final = (
     ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or a pattern of files; - "
-    "is "
-    "standard input"
+    "is standard input"
 )
 #: The titles under which ``--help`` lists the options that several commands share.
 _ROWS: Final = "Rows of the file"
@@ -421,8 +420,8 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     calibrator = None if path is None else load(path)
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
         raise ValueError(
-            f"{path} has several labels a row: apply, evaluate and info read it, "
-            "other commands do not"
+            f"{path} has several labels a row: apply, evaluate and info read it, other commands "
+            "do not"
         )
     return calibrator
 

@@ -106,8 +106,7 @@ def check_unpacked(name: str, unpacked: float, packed: int, *, advice: str = BY_
         return
     raise ValueError(
         f"{name} has {packed / 1e6:,.1f} MB, and would be unpacked to {unpacked / 1e6:,.0f} MB in "
-        "memory: "
-        f"{advice}"
+        f"memory: {advice}"
     )
 
 

@@ -131,9 +131,8 @@ def _below(folder: Path) -> list[Path]:
     if files and unreadable:
         example = one_line(min(unreadable), 80)
         warnings.warn(
-            f"{len(unreadable)} files below {one_line(folder, 80)} are of types that hcal does not "
-            "read, such as "
-            f"{example}: their rows are left out",
+            f"{len(unreadable)} files below {one_line(folder, 80)} are of types that hcal does "
+            f"not read, such as {example}: their rows are left out",
             stacklevel=2,
         )
     return files
@@ -207,8 +206,7 @@ def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> No
             if output.resolve().is_relative_to(path.resolve()):
                 raise ValueError(
                     f"the output {output} is inside the input {path}, and the next run would read "
-                    "it: choose "
-                    "another folder"
+                    "it: choose another folder"
                 )
             continue
         files = [path] if path.exists() else _matching(path)

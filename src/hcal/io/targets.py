@@ -76,8 +76,7 @@ def prepare_folder(folder: Path, pairs: Sequence[Pair], *, replace: bool) -> Non
     if not replace and not is_empty(folder):
         raise ValueError(
             f"{folder} is not empty: resume=True (--resume) goes on with an interrupted run, "
-            "overwrite=True "
-            "(--overwrite) replaces its files, or name a new folder"
+            "overwrite=True (--overwrite) replaces its files, or name a new folder"
         )
     for pair in pairs:
         pair.target.parent.mkdir(parents=True, exist_ok=True)

@@ -151,8 +151,8 @@ def apply(
     """
     if resume and overwrite:
         raise ValueError(
-            "resume=True (--resume) keeps complete files and overwrite=True (--overwrite) replaces "
-            "them: give one"
+            "resume=True (--resume) keeps complete files and overwrite=True (--overwrite) "
+            "replaces them: give one"
         )
     target = Path(output)
     names = source if isinstance(source, list | tuple) else [source]

@@ -68,10 +68,8 @@ class OldAndNew:
         """The finding in words."""
         return (
             f"On {self.which} ({self.rows:,}) {self._verdict}. The NLL is {self.old['nll']:.4f} "
-            "with the old one and "
-            f"{self.new['nll']:.4f} with the new one; the gain is {self.gain:+.4f} "
-            f"({self.low:+.4f} to "
-            f"{self.high:+.4f}).{self._caution}"
+            f"with the old one and {self.new['nll']:.4f} with the new one; the gain is "
+            f"{self.gain:+.4f} ({self.low:+.4f} to {self.high:+.4f}).{self._caution}"
         )
 
     @property
@@ -95,8 +93,7 @@ class OldAndNew:
             return ""
         return (
             f" The old one was fitted on about {_percent(self.seen)} of these rows, so it looks "
-            "better here than on "
-            "rows that it has not seen."
+            "better here than on rows that it has not seen."
         )
 
 
@@ -176,14 +173,13 @@ def _refuse_others(calibrator: Any) -> None:
     """Refuse what is no fitted calibrator of one label a row, and one for other class frequencies."""
     if not isinstance(calibrator, Calibrator):
         raise ValueError(
-            f"refit takes a fitted calibrator of one label a row, got {type(calibrator).__name__}: "
-            "fit that again"
+            "refit takes a fitted calibrator of one label a row, got "
+            f"{type(calibrator).__name__}: fit that again"
         )
     if calibrator.fit_.prior is not None:
         raise ValueError(
             "the calibrator was changed for other class frequencies (with_prior), and new rows "
-            "have their own: refit "
-            "the one that fit returned, and call with_prior again"
+            "have their own: refit the one that fit returned, and call with_prior again"
         )
 
 
@@ -214,8 +210,7 @@ def _refuse_missing(record: FitRecord, rows: Rows) -> None:
         if column is not None and getattr(rows, role) is None:
             raise ValueError(
                 f"the last fit used the column {column!r} as {role}, and the new rows have none: "
-                f"pass {words}, or fit "
-                "a new calibrator without it"
+                f"pass {words}, or fit a new calibrator without it"
             )
 
 
@@ -298,8 +293,7 @@ def _overlap(old: FitRecord, new: FitRecord, seen: float) -> list[str]:
     if before is not None and now is not None:
         sentences.append(
             f"The rows of the last fit are from {before['oldest']} to {before['newest']}, and "
-            "those of this one from "
-            f"{now['oldest']} to {now['newest']}."
+            f"those of this one from {now['oldest']} to {now['newest']}."
         )
     return sentences
 
