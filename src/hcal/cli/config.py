@@ -15,7 +15,7 @@ from typing import Any, Final, get_type_hints
 
 from typer import Argument, BadParameter, Context, Option
 
-from hcal.cli.streams import title_of
+from hcal.cli import console
 from hcal.io.files import open_regular
 from hcal.text import one_line, quoted
 
@@ -27,13 +27,11 @@ _MOST_DOTS: Final = 4
 _ITSELF: Final = "config"
 
 
-def read_config(context: Context, path: Path | None) -> Path | None:
+def read_config(context: Context, path: Path) -> Path:
     """Take from a file what the command line leaves open; refuse a file with unknown options."""
     # The commands register themselves with the application, which knows them all when one is called.
     from hcal.cli.options import app
 
-    if path is None:
-        return None
     commands = {str(info.name): info.callback for info in app.registered_commands}
     name = str(context.info_name)
     try:
@@ -95,7 +93,7 @@ class ConfigOption:
 
 def _word(value: Any) -> str:
     """Return a value as one word of a command; standard input is - again."""
-    return title_of(value) if isinstance(value, Path) else str(value)
+    return console.title_of(value) if isinstance(value, Path) else str(value)
 
 
 def options_of(command: Any) -> dict[str, ConfigOption]:
