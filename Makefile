@@ -68,8 +68,8 @@ browser: $(VENV)/.all  ## the report in headless Chromium; installs it where apt
 fuzz: $(VENV)/.test  ## attack readers, model files, metrics and entry points with made-up input (COUNT, SEED)
 	$(ONE) $(BIN)/python tests/fuzz --count $(COUNT) --seed $(SEED)
 
-readme: $(VENV)/.run  ## write the demo's numbers and the tables of results/ into README.md
-	$(BIN)/python tools/readme.py
+readme: $(VENV)/.run  ## write numbers, tables and pictures into README.md and the tutorial
+	$(BIN)/python tools/readme.py && $(BIN)/python tools/tutorial.py
 
 results: $(VENV)/.run  ## name the results files that are older than the code they speak of, with their commands
 	@$(BIN)/python tools/results.py

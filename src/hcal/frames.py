@@ -170,13 +170,14 @@ def refuse_other_index(scores: Any, others: Mapping[str, Any]) -> None:
         advice = f"pass {what}.to_numpy() if its rows are those of the scores as they stand"
         if index.is_unique and set(other) == set(index):
             raise ValueError(
-                f"{what} has the index of the scores in another order: {advice}, and {what}.loc[scores.index] if the "
-                "index names the rows"
+                f"{what} has the index of the scores in another order: {advice}, and "
+                f"{what}.loc[scores.index] if the index names the rows"
             )
         if not _counts_rows(index) and not _counts_rows(other):
             row = int(np.argmax(np.asarray(other != index)))
             raise ValueError(
-                f"{what} has another index than the scores, {other[row]} and {index[row]} in row {row}: {advice}"
+                f"{what} has another index than the scores, {other[row]} and {index[row]} in row "
+                f"{row}: {advice}"
             )
 
 
@@ -252,8 +253,8 @@ def _refuse_equal_names(x: Any, what: str) -> None:
 def _refuse_lazy(frame: Any, what: str) -> NoReturn:
     """Raise a ValueError for a frame or relation whose rows are not in memory."""
     library = frame.implementation.value
-    advice = {"polars": ".collect()", "duckdb": ".df()", "dask": ".compute()"}
-    call = advice.get(library, "its method that computes the rows")
-    raise ValueError(
-        f"{what} is a lazy frame of {library}, whose rows are not in memory: call {call} first"
-    )
+    calls = {"polars": ".collect()", "duckdb": ".df()", "dask": ".compute()"}
+    advice = f"call {calls.get(library, 'its method that computes the rows')} first"
+    if library == "pyspark":
+        advice = "call .toPandas() first, or use hcal.integrations.spark"
+    raise ValueError(f"{what} is a lazy frame of {library}, whose rows are not in memory: {advice}")

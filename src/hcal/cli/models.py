@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from typer import Option
@@ -131,8 +130,6 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
 
     def _show(self, calibrator: Any, what: str) -> None:
         """Print the scores before and after calibration, notes about the fit, and the next command to try."""
-        from hcal.io.finding import written_name
-
         out = console.out()
         model = console.name(console.title_of(self.output))
         rows = console.name(what)
@@ -152,8 +149,8 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         if record.part:
             out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
         else:
-            output = written_name(Path(f"probs{first.suffix}"))
-            out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o {output}[/]")
+            kind = first.suffix
+            out.print(f"next:  [cyan]hcal apply {model} NEW{kind} -o probs{kind}[/]")
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 #: The peak memory of a command, as a multiple of the bytes of the scores that it reads.
 _PEAK: Final = 10
 _FILES: Final = (
-    ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or a pattern of files; - "
-    "is standard input"
+    ".npz .npy .csv .parquet .feather .jsonl; a folder or a pattern of files; - is standard input"
 )
 #: The titles under which ``--help`` lists the options that several commands share.
 _ROWS: Final = "Rows of the file"

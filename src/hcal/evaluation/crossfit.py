@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from hcal import inputs
-from hcal.methods import Calibrator, make_calibrator
+from hcal.methods import CalibrationWarning, Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.metrics.estimates import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
@@ -309,7 +309,10 @@ def _optimism(
     with progress("correcting for optimism", resamples) as advance:
         for i in range(resamples):
             drawn = rows[draw_units(unit, rng)]
-            fitted = fit_on(calibrator.clone(), drawn)
+            with warnings.catch_warnings():
+                # The fit on all rows says what is to be said; these are thrown away.
+                warnings.simplefilter("ignore", CalibrationWarning)
+                fitted = fit_on(calibrator.clone(), drawn)
             gaps[i] = _slope_and_brier(fitted, drawn) - _slope_and_brier(fitted, rows)
             advance(1)
     sloped = ~np.isnan(gaps[:, 0])

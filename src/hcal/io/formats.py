@@ -1,4 +1,4 @@
-"""Readers of the file formats: named arrays (.npz, .npy, pickles), text (.csv, .jsonl) and Arrow (.parquet, .feather).
+"""Readers of the file formats: named arrays (.npz, .npy), text (.csv, .jsonl) and Arrow (.parquet, .feather).
 
 A reader has the names of the columns or arrays, says where a file may be cut into pieces, and yields blocks of rows. A
 row of a text file is a line. Arrays are read from their place in the file and never memory-mapped: a mapped file that
@@ -25,9 +25,8 @@ from hcal.class_names import is_number
 from hcal.extras import load_extra
 from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
-from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
-from hcal.text import one_line, plain_text, quoted
+from hcal.text import one_line, quoted, text_of_spreadsheet
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"
@@ -152,11 +151,7 @@ def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
     return replace(stored, file=file, offset=begin + stored.offset)
 
 
-def _open_pickle(file: BinaryIO) -> Openers:
-    return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
-
-
-OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz, ".p": _open_pickle, ".pkl": _open_pickle}
+OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz}
 
 
 class ArrayRows:
@@ -333,7 +328,7 @@ class TextRows(TableRows):
             }
 
     def _texts(self, cells: Sequence[Any]) -> list[Any]:
-        return list(map(plain_text, cells)) if self.csv else list(cells)
+        return list(map(text_of_spreadsheet, cells)) if self.csv else list(cells)
 
 
 def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]:
@@ -356,7 +351,7 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
 
 def _csv_names(line: bytes) -> list[str]:
     cells = _split([line.removeprefix(b"\xef\xbb\xbf")])[0]
-    names = [plain_text(cell.strip()) for cell in cells]
+    names = [text_of_spreadsheet(cell.strip()) for cell in cells]
     if _has_semicolons(names):
         raise ValueError(
             "its cells are separated by semicolons: save it with commas, and decimal points"
@@ -457,13 +452,27 @@ class ArrowRows(TableRows):
             batches = (self.source.get_batch(g).select(list(columns)) for g in groups)
         for batch in batches:
             for row in range(0, batch.num_rows, size):
-                parts = {name: batch.column(name).slice(row, size) for name in columns}
-                yield {
-                    name: _arrow_cells(part, name, size_of(self.file))
-                    if name in texts
-                    else _arrow_numbers(part, name)
-                    for name, part in parts.items()
-                }
+                yield arrow_block(batch.slice(row, size), columns, texts, size_of(self.file))
+
+
+def arrow_block(batch: Any, columns: Sequence[str], texts: Collection[str], n_bytes: int) -> Block:
+    """Return columns of an Arrow batch: ``texts`` as Python values, the others as numbers.
+
+    ``n_bytes`` is the size of what the batch was unpacked from.
+
+    >>> import pyarrow as pa
+    >>> batch = pa.record_batch({"p": [0.25, 0.5], "y": ["a", "b"]})
+    >>> arrow_block(batch, ["p", "y"], ["y"], 100)
+    {'p': array([0.25, 0.5 ]), 'y': ['a', 'b']}
+    """
+    block = Block()
+    for name in columns:
+        column = batch.column(name)
+        if name in texts:
+            block[name] = _arrow_cells(column, name, n_bytes)
+        else:
+            block[name] = _arrow_numbers(column, name)
+    return block
 
 
 def _row_groups(metadata: Any) -> list[Any]:

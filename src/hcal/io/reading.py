@@ -229,6 +229,27 @@ def column_names(path: Path) -> list[str]:
         return list(reader(file, path.name).names)
 
 
+def preview(path: Path, n_rows: int) -> dict[str, list[Any]]:
+    """Return the first cells of every column of a table, as they stand in the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("p,y\\n0.5,1\\n0.25,0\\n")
+    >>> preview(path, 1)
+    {'p': ['0.5'], 'y': ['1']}
+    """
+    with open_rows(path) as (rows, _):
+        if not rows.table:
+            raise ValueError("it holds arrays, and no table of columns")
+        if not rows.count(rows.names):
+            raise ValueError("it has no rows")
+        first = rows.cuts(rows.names, 1)[0]
+        block = next(rows.blocks(rows.names, rows.names, first, n_rows, n_rows))
+        return {name: list(block[name][:n_rows]) for name in rows.names}
+
+
 def pieces_of(
     paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1
 ) -> Iterator[Piece]:
@@ -354,11 +375,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
-        texts = {n for role, n in plan.roles.items() if role != "weight"} | {
-            *plan.by,
-            *plan.segments,
-            *keep,
-        }
+        texts = plan.texts | set(keep)
         names = reading.request.classes or plan.classes
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
@@ -366,19 +383,47 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             length, begin = len(block[plan.scores[0]]), row - piece.cut[0]
             if piece.labels is not None:
                 block[_LABELS] = piece.labels[begin : begin + length]
-            data = replace(_data(plan, piece, block, keep, names), made_by=rows.made_by[:64])
+            data = data_of_block(plan, piece, block, row, keep, names)
+            data = replace(data, made_by=rows.made_by[:64])
             if n_classes not in (None, data.n_classes):
                 raise ValueError(f"it has {data.n_classes} classes, the rows before {n_classes}")
             n_classes = data.n_classes
-            if (
-                data.y is not None
-                and (out := _left_out(data.y, reading, plan, row, data.classes)).any()
-            ):
-                data = replace(data.rows(~out), dropped=int(out.sum()))
             yield first, data.in_order_of(reading.order)
             first, row = first + len(data.values), row + length
         if row < piece.end:
             raise ValueError("it ends early: the file was cut short")
+
+
+def data_of_block(
+    plan: Plan,
+    piece: Piece,
+    block: Block,
+    row: int,
+    keep: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+) -> DataFile:
+    """Return the rows of a block, without those that are left out for their labels.
+
+    Parameters
+    ----------
+    plan : Plan
+    piece : Piece
+    block : dict of columns
+        As the readers of :mod:`hcal.io.formats` yield them.
+    row : int
+        The number of the block's first row in its file, for messages.
+    keep : sequence of str
+        Columns that are kept beside.
+    names : sequence of K str, optional
+        Names of the classes.
+    """
+    data = _data(plan, piece, block, keep, names)
+    if data.y is None:
+        return data
+    left_out = _left_out(data.y, piece.reading, plan, row, data.classes)
+    if not left_out.any():
+        return data
+    return replace(data.rows(~left_out), dropped=int(left_out.sum()))
 
 
 def _data(
@@ -460,7 +505,7 @@ def read(
     Parameters
     ----------
     path : path-like, or sequence of them
-        ``.npz .npy .csv .parquet .feather .jsonl`` or a numpy pickle ``.p``; a folder or
+        ``.npz .npy .csv .parquet .feather .jsonl``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
         The names of the columns, the kind of the scores, and what happens to rows without a label.

@@ -127,11 +127,8 @@ def remember_file(calibrator: Any, request: Request, data: DataFile) -> None:
     """Store in a fitted calibrator how its rows were read and from which file."""
     if not hasattr(calibrator, "remember_source"):
         return
-    columns = {**request.to_json(), "input": data.kind}
-    columns.pop("classes", None)
-    subgroups = columns.pop("by", None)
-    if fitted_segments(calibrator):
-        columns.setdefault("segments", subgroups)
+    segmented = bool(fitted_segments(calibrator))
+    columns = request.for_refit(data.kind, segmented=segmented)
     calibrator.remember_source(columns, data.name, data.part, data.checksum())
 
 

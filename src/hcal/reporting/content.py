@@ -362,11 +362,12 @@ def _side(
             binning=binning,
             confidence=options.confidence,
             positive=options.positive,
+            groups=rows.groups,
             bins=15 if sample.n >= 1000 else 8,
             resamples=int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100)),
         )[0]
     others = tuple(name for name in chosen if name not in HEADLINE)
-    plain = replace(rows, by=None, groups=None)
+    plain = replace(rows, by=None)
     further = evaluate_rows(plain, probs, Settings(metrics=others, positive=options.positive))
     results = further.results | headline.results
     ordered = {name: results[name] for name in chosen}
