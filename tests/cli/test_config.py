@@ -96,6 +96,7 @@ def test_every_option_of_every_command_can_be_in_a_file() -> None:
         names = options_of(info.callback)
         assert {"quiet", "json", "log_level", "format"} <= set(names), info.name
         assert "config" not in names
+        assert all(name.isidentifier() for name in names)
 
 
 def test_a_report_can_be_repeated_from_what_it_says_of_its_run() -> None:

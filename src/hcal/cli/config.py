@@ -85,7 +85,7 @@ class ConfigOption:
             kind = "true or false" if self.is_flag else "text or a number"
             raise ValueError(f"{key} must be {kind}, got {quoted(value)}")
         if self.is_flag:
-            return value
+            return parts[0]
         texts = [str(part) for part in parts]
         # Names are separated by commas on the command line, and may be a list in the file.
         return texts if self.is_list else ",".join(texts)
@@ -132,7 +132,8 @@ def _long_name(name: str, annotation: Any) -> str:
         for text in (info.default, *(info.param_decls or ()))
         if isinstance(text, str) and text.startswith("--")
     ]
-    return _plain(declared[0].removeprefix("--") if declared else name)
+    # A flag may be declared with its opposite: --browser/--no-browser.
+    return _plain(declared[0].partition("/")[0].removeprefix("--") if declared else name)
 
 
 def _plain(key: str) -> str:
