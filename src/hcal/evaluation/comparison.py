@@ -229,7 +229,7 @@ def compare(
     scheduler : address or dask.distributed.Client, optional
         Run the cells on a Dask cluster instead.
     progress : bool, optional
-        Show a progress bar on standard error; by default only in a terminal, after three seconds.
+        Show a progress bar on standard error; by default only in a terminal, after two seconds.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, if the labels are names.
 
