@@ -365,7 +365,8 @@ class _Reader:
             piece = Piece(
                 Path(name), (row, 0), end, row, batch.num_rows, None, self.reading, batch.num_rows
             )
-            data = data_of_block(self.plan, piece, block, row)
+            names = self.reading.request.classes or self.plan.classes
+            data = data_of_block(self.plan, piece, block, row, names=names)
             return data.in_order_of(self.reading.order)
 
     def rows(self, batch: Any, partition: int, row: int) -> Rows | None:
