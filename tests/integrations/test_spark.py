@@ -197,7 +197,7 @@ def test_segments_names_and_vectors(spark: Any) -> None:
         plain.predict_proba(LOGITS[:9][:, [2, 0, 1]]), alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
     )
     proof = on_spark.certify(frame, None, request)
-    assert {group["group"] for group in proof.to_dict()["groups"]} == {"DE", "FR"}
+    assert {group["group"] for group in proof.to_dict()["subgroups"]} == {"DE", "FR"}
 
 
 # -- errors ------------------------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-#: Operations of two operands, one of which may be a float.
-_OF_TWO: Final = frozenset(
-    "add sub rsub mul div true_divide pow maximum minimum clamp_min clamp_max where "
-    "gt lt ge le eq ne greater less greater_equal less_equal "
-    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ "
-    "__gt__ __lt__ __ge__ __le__ __eq__ __ne__".split()
-)
+#: Operations of two operands, one of which may be a float; with the names of Python's operators.
+_OF_TWO: Final = {
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rdiv", "rtruediv"),
+    *("pow", "rpow", "maximum", "minimum", "clamp_min", "clamp_max", "where"),
+    *("gt", "lt", "ge", "le", "eq", "ne"),
+}
 
 
 class ExactNumbers(TorchFunctionMode):
@@ -40,7 +39,7 @@ class ExactNumbers(TorchFunctionMode):
     ) -> Any:
         """Call an operation, with tensors in the place of floats."""
         options = kwargs or {}
-        name = getattr(function, "__name__", "")
+        name = getattr(function, "__name__", "").strip("_")
         if name == "full" and args[0] == () and isinstance(args[1], float):
             return torch.tensor(args[1], dtype=options.get("dtype", self.dtype))
         if name in _OF_TWO:
