@@ -2,9 +2,10 @@
 
     python -m studies.tasks                    # the paper's tasks, and where each of them is
     python -m studies.tasks get resnet110_c10  # downloads one (huggingface_hub), checks it, prints its path
+    python -m studies.tasks npz resnet110_c10  # and writes it to resnet110_c10.npz, which hcal reads
 
 A paper task is read from the folder ``HCAL_PAPER_DATA``, as a file or from an archive in it, else downloaded. What is
-downloaded must have the SHA-256 that its publisher states. Its ``.p`` file goes through hcal's reader, which admits
+downloaded must have the SHA-256 that its publisher states. Its ``.p`` file goes through ``pickles.py``, which admits
 numpy arrays and nothing else.
 """
 
@@ -24,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.io.pickles import read_pickle
 from hcal.numerics import IntArray
+from studies.pickles import read_pickle
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
 ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -244,7 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", nargs="?", choices=["list", "get"], default="list")
+    parser.add_argument("command", nargs="?", choices=["list", "get", "npz"], default="list")
     parser.add_argument("name", nargs="?", choices=PAPER_TASKS)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     arguments = parser.parse_args()
@@ -253,9 +254,26 @@ def main() -> None:
             print(f"{name:24s} {dataset:10s} {model:16s} {where(name, arguments.data)}")
         return
     if arguments.name is None:
-        parser.error(f"get which task? One of {', '.join(PAPER_TASKS)}")
+        parser.error(f"which task? One of {', '.join(PAPER_TASKS)}")
+    if arguments.command == "npz":
+        print(write_npz(arguments.name, arguments.data))
+        return
     path = paper_file(arguments.name)
     print(path, checksum(path))
+
+
+def write_npz(name: str, data: Path) -> Path:
+    """Write a paper task to ``name.npz`` in the present folder, as the commands of hcal read it."""
+    task = load_task(name, data)
+    path = Path(f"{name}.npz")
+    np.savez(
+        path,
+        logits_cal=task.logits_cal,
+        y_cal=task.y_cal,
+        logits_test=task.logits_test,
+        y_test=task.y_test,
+    )
+    return path
 
 
 if __name__ == "__main__":

@@ -119,7 +119,8 @@ class HalfLife:
         span = _SPAN.fullmatch(text)
         if span is None:
             raise ValueError(
-                f"half_life must be a number and a unit (s, min, h, d, w, y), such as '90d'; got {text!r}"
+                "half_life must be a number and a unit (s, min, h, d, w, y), such as '90d'; got "
+                f"{text!r}"
             )
         return cls._checked(float(span[1]) * _SECONDS[span[2]], text, are_dates=True)
 
@@ -139,8 +140,8 @@ class HalfLife:
             kinds = ("numbers", "dates") if self.are_dates else ("dates", "numbers")
             advice = "a number in the same unit" if self.are_dates else "a text such as '90d'"
             raise ValueError(
-                f"the half-life {self.words} is for {kinds[1]}, and the times of the rows are {kinds[0]}, such as "
-                f"{times.words(float(times.values[0]))}: pass {advice}"
+                f"the half-life {self.words} is for {kinds[1]}, and the times of the rows are "
+                f"{kinds[0]}, such as {times.words(float(times.values[0]))}: pass {advice}"
             )
         age = times.values.max() - times.values
         return np.asarray(0.5 ** (age / self.span))
@@ -161,8 +162,8 @@ class Aged:
         """What was done, in words."""
         unit = "younger" if self.oldest != self.newest else "old"
         return (
-            f"a row counts half as much as one that is {self.half_life} {unit}: the {self.rows:,} rows from "
-            f"{self.oldest} to {self.newest} count as {self.count_as:,.0f}"
+            f"a row counts half as much as one that is {self.half_life} {unit}: the {self.rows:,} "
+            f"rows from {self.oldest} to {self.newest} count as {self.count_as:,.0f}"
         )
 
 

@@ -16,7 +16,8 @@ from hcal.text import one_line, quoted
 ClassName = str | int
 #: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
 PREFIX: Final = re.compile(
-    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))[_ .\-]?",
+    r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))"
+    r"[_ .\-]?",
     re.IGNORECASE,
 )
 #: The most characters of a name, which is shown in tables and becomes part of column names.
@@ -38,17 +39,17 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
         raise ValueError("classes must be a sequence of names, got one text")
     if isinstance(classes, set | frozenset):
         raise ValueError("classes must be a sequence of names: a set has no order")
-    found = [name.item() if isinstance(name, np.generic) else name for name in classes]
-    if len(found) != n_classes:
-        raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
-    if {type(name) for name in found} not in ({str}, {int}):
+    names = [name.item() if isinstance(name, np.generic) else name for name in classes]
+    if len(names) != n_classes:
+        raise ValueError(f"classes has {len(names)} names for {n_classes} classes (columns)")
+    if {type(name) for name in names} not in ({str}, {int}):
         raise ValueError("classes must be all text or all integers")
-    if not all(0 < len(str(name)) <= LONGEST_NAME for name in found):
+    if not all(0 < len(str(name)) <= LONGEST_NAME for name in names):
         raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
-    if len(set(found)) < len(found):
-        twice = next(name for name in found if found.count(name) > 1)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"two classes are named {quoted(twice)}")
-    return tuple(found)
+    return tuple(names)
 
 
 def is_text(y: Any) -> bool:
@@ -72,21 +73,16 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
     (array([1, 0]), array([1, 0]), [1, 0])
     """
-    labels = np.asarray(inputs.to_numpy(y, "y")[0])
-    # Floats are checked together with the scores.
-    missing = (
-        np.zeros(1)
-        if labels.ndim == 0 or labels.dtype.kind == "f"
-        else missing_labels(labels, classes)
-    )
-    if missing.any():
-        counts = f"{int(missing.sum()):,} of {len(labels):,} rows, first row {int(np.argwhere(missing)[0][0])}"
-        raise ValueError(
-            f"y has no label in {counts}: hcal.drop_unlabelled(scores, y) leaves them out"
-        )
+    array, _ = inputs.to_numpy(y, "y")
+    labels = np.asarray(array)
+    if labels.ndim and labels.dtype.kind != "f":  # floats are checked together with the scores
+        _refuse_missing_labels(labels, classes)
     if classes is None:
         if is_text(y):
-            advice = "say which column is which class, in the order of the columns, with classes=[…] (--classes a,b,…)"
+            advice = (
+                "say which column is which class, in the order of the columns, with classes=[…] "
+                "(--classes a,b,…)"
+            )
             raise ValueError(f"y holds text: {advice}; of one score a row, the second is its class")
         return y
     if isinstance(classes[0], str) and not is_text(y):
@@ -98,11 +94,24 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     values = labels.tolist()  # 3.0 finds 3
     place = {name: i for i, name in enumerate(classes)}
     codes = np.fromiter((place.get(v, -1) for v in values), dtype=np.int64, count=len(values))
-    if (codes < 0).any():
-        row = int(np.argmax(codes < 0))
-        known = one_line(", ".join(map(str, classes)), 120)
-        raise ValueError(f"y: row {row} is {quoted(values[row])}, no class of {known}")
+    is_unknown = codes < 0
+    if is_unknown.any():
+        row = int(np.argmax(is_unknown))
+        listed = one_line(", ".join(map(str, classes)), 120)
+        raise ValueError(f"y: row {row} is {quoted(values[row])}, no class of {listed}")
     return codes
+
+
+def _refuse_missing_labels(labels: NDArray[Any], classes: Sequence[ClassName] | None) -> None:
+    missing = missing_labels(labels, classes)
+    if not missing.any():
+        return
+    count = int(missing.sum())
+    first = int(np.argwhere(missing)[0][0])
+    raise ValueError(
+        f"y has no label in {count:,} of {len(labels):,} rows, first row {first}: "
+        "hcal.drop_unlabelled(scores, y) leaves them out"
+    )
 
 
 def class_part(column: str) -> str:
@@ -137,12 +146,14 @@ def positive_number(positive: Any, names: Sequence[ClassName] | None, n_classes:
         return 1
     if names is not None and positive in names and type(positive) is not bool:
         return list(names).index(positive)
-    numbers = names is None or isinstance(names[0], str)
-    if not numbers or isinstance(positive, bool | str) or positive not in (0, 1):
-        known = "0 or 1, the number of a class" if numbers else ""
-        named = "" if names is None else f"one of {names[0]}, {names[1]}"
-        listed = ", or ".join(text for text in (known, named) if text)
-        raise ValueError(f"positive must be {listed}, got {positive!r}")
+    may_be_number = names is None or isinstance(names[0], str)
+    if not may_be_number or isinstance(positive, bool | str) or positive not in (0, 1):
+        choices = []
+        if may_be_number:
+            choices.append("0 or 1, the number of a class")
+        if names is not None:
+            choices.append(f"one of {names[0]}, {names[1]}")
+        raise ValueError(f"positive must be {', or '.join(choices)}, got {positive!r}")
     return int(positive)
 
 
@@ -154,7 +165,7 @@ def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
     """
     if names is None:
         return sentence
-    return re.sub(r"\bclass (\d+)\b", lambda found: class_title(int(found[1]), names), sentence)
+    return re.sub(r"\bclass (\d+)\b", lambda match: class_title(int(match[1]), names), sentence)
 
 
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
@@ -168,9 +179,10 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
     place = {str(name): i for i, name in enumerate(columns)}
     missing = [str(name) for name in classes if str(name) not in place]
     if missing or len(columns) != len(classes):
-        theirs, ours = (one_line(", ".join(map(str, names)), 80) for names in (columns, classes))
+        of_columns = one_line(", ".join(map(str, columns)), 80)
+        of_model = one_line(", ".join(map(str, classes)), 80)
         raise ValueError(
-            f"the classes of the columns are not those of the model: {theirs} and {ours}"
+            f"the classes of the columns are not those of the model: {of_columns} and {of_model}"
         )
     return [place[str(name)] for name in classes]
 
@@ -190,8 +202,8 @@ def typed(cells: Any) -> NDArray[Any]:
     if isinstance(cells, np.ndarray) or (cells and isinstance(cells[0], list)):
         return np.asarray(cells)
     if all(isinstance(c, int | float | None) for c in cells):
-        found = np.array([np.nan if c is None else c for c in cells])
-        return found.astype(np.int64) if found.dtype.kind == "b" else found
+        numbers = np.array([np.nan if c is None else c for c in cells])
+        return numbers.astype(np.int64) if numbers.dtype.kind == "b" else numbers
     texts = ["" if c is None else str(c).strip() for c in cells]
     _check_padding(texts)
     return np.array(texts, dtype=np.str_)
@@ -203,7 +215,8 @@ def _check_padding(texts: Sequence[str]) -> None:
     n_bytes = 4 * longest * len(texts)
     if n_bytes > _MOST_TEXT and n_bytes > _MOST_PADDING * 4 * sum(map(len, texts)):
         raise ValueError(
-            f"{len(texts):,} labels, ids or groups of which one has {longest:,} characters: shorten it"
+            f"{len(texts):,} labels, ids or groups of which one has {longest:,} characters: "
+            "shorten it"
         )
 
 
@@ -214,15 +227,17 @@ def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]
     (array([1, 0]), array(['3', '7'], dtype='<U1'))
     """
     y = typed(cells)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
     if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
         return y
     try:
         numbers = np.where(missing_labels(y), "nan", y).astype(np.float64)
     except ValueError:
         return y
-    whole = len(numbers) and np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all()
-    return numbers.astype(np.int64) if whole else y if np.isnan(numbers).all() else numbers
+    if len(numbers) and np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all():
+        return numbers.astype(np.int64)
+    return y if np.isnan(numbers).all() else numbers
 
 
 def is_number(cell: Any) -> bool:
@@ -280,7 +295,10 @@ def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
     """
     from sklearn.utils import _safe_indexing
 
-    refuse_other_index(scores, {"y": y} | {f"argument {k + 3}": v for k, v in enumerate(others)})
+    beside_scores = {"y": y}
+    for position, values in enumerate(others, 3):
+        beside_scores[f"argument {position}"] = values
+    refuse_other_index(scores, beside_scores)
     kept = np.flatnonzero(~missing_labels(y))
     for values in (scores, *others):
         if len(values) != len(y):

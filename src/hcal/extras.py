@@ -12,13 +12,13 @@ from urllib.parse import unquote, urlsplit
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from where hcal itself was installed (pip keeps a record)."""
     try:
-        told = json.loads(distribution("hcal").read_text("direct_url.json") or "{}")
+        source = json.loads(distribution("hcal").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError, OSError):
-        told = {}
-    url = str(told.get("url", ""))
-    if told.get("dir_info", {}).get("editable"):
+        source = {}
+    url = str(source.get("url", ""))
+    if source.get("dir_info", {}).get("editable"):
         return f"pip install -e '{unquote(urlsplit(url).path)}[{extra}]'"
-    if vcs := told.get("vcs_info"):
+    if vcs := source.get("vcs_info"):
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
     return f"pip install 'hcal[{extra}]{url and f' @ {url}'}'"
 

@@ -241,9 +241,8 @@ class FitRecord:
 
     def with_prior(self, frequencies: Float64) -> FitRecord:
         """Return the record of the same fit, for predictions with other class frequencies."""
-        return replace(
-            self, prior=frequencies, before=None, after=None, notes=(), details=_lasting(self)
-        )
+        details = _lasting(self)
+        return replace(self, prior=frequencies, before=None, after=None, notes=(), details=details)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the fingerprint as plain values."""
@@ -275,22 +274,20 @@ class FitRecord:
         names = content.get("names")
         columns = content.get("columns")
         leakage.check_fingerprint(fingerprint)
-        return cls(
-            **{
-                **content,
-                "frequencies": frequencies,
-                "prior": None if prior is None else _shares(prior, "prior", len(frequencies)),
-                "names": None if names is None else check_classes(names, len(frequencies)),
-                "columns": None if columns is None else check_classes(columns, len(frequencies)),
-                "score_range": _range(content.get("score_range")),
-                "bins": ProbabilityBins.from_json(content.get("bins"), len(frequencies)),
-                "before": _scores(content.get("before"), "before"),
-                "after": _scores(content.get("after"), "after"),
-                "segments": _segments(content.get("segments")),
-                "notes": _texts(content.get("notes", []), "notes"),
-                "fingerprint": dict(fingerprint),
-            }
-        )
+        n_classes = len(frequencies)
+        entries = dict(content)
+        entries["frequencies"] = frequencies
+        entries["prior"] = None if prior is None else _shares(prior, "prior", n_classes)
+        entries["names"] = None if names is None else check_classes(names, n_classes)
+        entries["columns"] = None if columns is None else check_classes(columns, n_classes)
+        entries["score_range"] = _range(content.get("score_range"))
+        entries["bins"] = ProbabilityBins.from_json(content.get("bins"), n_classes)
+        entries["before"] = _scores(content.get("before"), "before")
+        entries["after"] = _scores(content.get("after"), "after")
+        entries["segments"] = _segments(content.get("segments"))
+        entries["notes"] = _texts(content.get("notes", []), "notes")
+        entries["fingerprint"] = dict(fingerprint)
+        return cls(**entries)
 
 
 def effective_rows(rows: Rows) -> float:
@@ -398,8 +395,8 @@ def unknown_segments(calibrator: Any, by: Mapping[str, NDArray[Any]]) -> int:
         return 0
     values = {column: by[column] for column in columns}
     segments = Segments.of(values, len(values[columns[0]]))
-    known = np.isin(segments.names, calibrator.fit_.segments)
-    return int((~known[segments.codes]).sum())
+    is_fitted = np.isin(segments.names, calibrator.fit_.segments)
+    return int((~is_fitted[segments.codes]).sum())
 
 
 def refuse_segments(calibrator: Any, what: str) -> None:
@@ -407,8 +404,8 @@ def refuse_segments(calibrator: Any, what: str) -> None:
     columns = fitted_segments(calibrator)
     if columns:
         raise ValueError(
-            f"{what} knows no segments, and this calibrator was fitted by {', '.join(columns)}: use "
-            "predict_proba(scores, by=…), or hcal apply"
+            f"{what} knows no segments, and this calibrator was fitted by {', '.join(columns)}: "
+            "use predict_proba(scores, by=…), or hcal apply"
         )
 
 

@@ -170,13 +170,14 @@ def refuse_other_index(scores: Any, others: Mapping[str, Any]) -> None:
         advice = f"pass {what}.to_numpy() if its rows are those of the scores as they stand"
         if index.is_unique and set(other) == set(index):
             raise ValueError(
-                f"{what} has the index of the scores in another order: {advice}, and {what}.loc[scores.index] if the "
-                "index names the rows"
+                f"{what} has the index of the scores in another order: {advice}, and "
+                f"{what}.loc[scores.index] if the index names the rows"
             )
         if not _counts_rows(index) and not _counts_rows(other):
             row = int(np.argmax(np.asarray(other != index)))
             raise ValueError(
-                f"{what} has another index than the scores, {other[row]} and {index[row]} in row {row}: {advice}"
+                f"{what} has another index than the scores, {other[row]} and {index[row]} in row "
+                f"{row}: {advice}"
             )
 
 

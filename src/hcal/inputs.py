@@ -49,23 +49,24 @@ def _first(mask: NDArray[np.bool_]) -> str:
     return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), where, strict=False))
 
 
-def _refuse_shape(given: tuple[int, ...], what: str, n_classes: int | None) -> NoReturn:
+def _refuse_shape(shape: tuple[int, ...], what: str, n_classes: int | None) -> NoReturn:
     """Raise a ValueError for a shape that is neither (N, K) nor (N,) of two classes, or has no rows."""
-    if len(given) not in (1, 2):
+    if len(shape) not in (1, 2):
         raise ValueError(
-            f"{what} must have shape (N, K), or (N,) for a binary score; got {len(given)} dimensions {given}. "
-            "Outputs (N, K, H, W) of segmentation: see hcal.integrations.dense."
+            f"{what} must have shape (N, K), or (N,) for a binary score; got {len(shape)} "
+            f"dimensions {shape}. Outputs (N, K, H, W) of segmentation: see "
+            "hcal.integrations.dense."
         )
-    if given[0] == 0:
-        raise ValueError(f"{what} is empty: shape {given}")
-    if len(given) == 1:
+    if shape[0] == 0:
+        raise ValueError(f"{what} is empty: shape {shape}")
+    if len(shape) == 1:
         raise ValueError(
-            f"{what} has one number a row, shape {given}, and the calibrator was fitted on {n_classes} "
-            f"classes: pass shape (N, {n_classes}), for a single row (1, {n_classes})"
+            f"{what} has one number a row, shape {shape}, and the calibrator was fitted on "
+            f"{n_classes} classes: pass shape (N, {n_classes}), for a single row (1, {n_classes})"
         )
-    if given[1] < 2:
-        raise ValueError(f"{what} needs at least 2 classes (columns), got shape {given}")
-    raise ValueError(f"{what} has {given[1]} classes, but the calibrator was fitted on {n_classes}")
+    if shape[1] < 2:
+        raise ValueError(f"{what} needs at least 2 classes (columns), got shape {shape}")
+    raise ValueError(f"{what} has {shape[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
 def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False) -> None:
@@ -84,15 +85,13 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
     if kind == "probs":
         outside = (x < 0) | (x > 1)
         if outside.any():
-            percent = x.min() >= 0 and x.max() <= 100
-            hint = (
-                "if they are per cent, divide by 100"
-                if percent
-                else 'if they are logits, say input="logits"'
-            )
+            hint = 'if they are logits, say input="logits"'
+            if x.min() >= 0 and x.max() <= 100:
+                hint = "if they are per cent, divide by 100"
             row = int(outside.argmax())
             raise ValueError(
-                f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}"
+                f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: "
+                f"{hint}"
             )
     with np.errstate(divide="ignore"):
         columns: FloatArray = two_columns(x[:, None], kind)
@@ -150,7 +149,8 @@ def _distributions(x: FloatArray, what: str) -> FloatArray:
     Each row is treated on its own, so its result does not depend on the other rows.
     """
     with np.errstate(all="ignore"):
-        sums, lowest = x.sum(axis=1, dtype=np.float64), float(x.min())
+        sums = x.sum(axis=1, dtype=np.float64)
+        lowest = float(x.min())
     tolerance = 1e-3 if x.dtype == np.float32 else 1e-4
     off = np.abs(sums - 1)
     if not (lowest >= 0 and off.max() <= tolerance):
@@ -161,7 +161,8 @@ def _distributions(x: FloatArray, what: str) -> FloatArray:
             raise ValueError(f"{what} sum to 100 in every row, so they are per cent: divide by 100")
         row = int(np.argmax(off > tolerance))
         raise ValueError(
-            f"{what} must sum to 1 in every row (within {tolerance:g}); row {row} sums to {sums[row]:.6g}. "
+            f"{what} must sum to 1 in every row (within {tolerance:g}); "
+            f"row {row} sums to {sums[row]:.6g}. "
             'If these are logits, say input="logits".'
         )
     if not (off > np.finfo(x.dtype).eps).any():
@@ -229,11 +230,12 @@ def check_array(
     # A prediction of one row costs mostly calls: two of them are made only where they are needed.
     if input not in INPUT_KINDS:
         check_kind(input)
-    given = x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
+    scores = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
+    x = scores
     if x.ndim == 1 and x.size and n_classes in (None, 2):
         x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
-        _refuse_shape(given.shape, input, n_classes)
+        _refuse_shape(scores.shape, input, n_classes)
     if input == "probs":
         return _distributions(x, input)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -241,8 +243,8 @@ def check_array(
     if not np.isfinite(total):
         _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
     # In a prediction, a few binary logits may all lie in [0, 1] by chance; in a calibration set they do not.
-    if input == "logits" and (given.ndim == 2 or n_classes is None):
-        _refuse_probs(given, fitted=n_classes is not None)
+    if input == "logits" and (scores.ndim == 2 or n_classes is None):
+        _refuse_probs(scores, fitted=n_classes is not None)
     if input == "log_probs":
         _check_log_probs(x)
     return x
@@ -268,7 +270,8 @@ def to_logits(scores: Array, kind: str) -> Array:
     least = xp.tiny(scores)
     if kind == "probs":
         return xp.log(xp.maximum(scores, least))
-    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e15, 0.0, scores)), float(np.log(least)))
+    lowest_finite = xp.row_min(xp.where(scores < -1e15, 0.0, scores))
+    lowest = xp.minimum(lowest_finite, float(np.log(least)))
     return xp.maximum(scores, lowest)
 
 
@@ -279,30 +282,52 @@ def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
     1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some value that is not
     a whole number: whole numbers may be votes. A vector is refused if it has at least two values, all in [0, 1].
     """
-    if x.ndim == 1:
-        unit, looks = 1, len(x) > 1 and x.min() >= 0 and x.max() <= 1
-        rows, insist = "one score a row", "pass two columns, zeros and the score"
-    else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            first, reach = x[0].sum(dtype=np.float64), 1e-6 if len(x) < 10 else 1e-3
-        unit = 1 if first < 50 else 100
-        # For nearly every input the first row decides, and the others need not be read.
-        looks = len(x) > 1 and abs(first / unit - 1) <= reach and x.min() >= 0
-        looks = looks and np.abs(x.sum(axis=1, dtype=np.float64) / unit - 1).max() <= reach
-        looks = looks and (x / unit != np.rint(x / unit)).any()
-        rows, insist = "rows sum to 1", "add 1 to all of them, which does not change their softmax"
-    if looks and unit == 100:
+    if len(x) < 2:
+        return
+    is_vector = x.ndim == 1
+    unit = _unit_of_vector(x) if is_vector else _unit_of_matrix(x)
+    if unit is None:
+        return
+    if unit == 100:
         raise ValueError(
             'logits look like per cent (rows sum to 100): divide by 100 and say input="probs"'
         )
-    if looks:
-        advice = 'say input="probs"'
-        if fitted:
-            advice = (
-                "pass their logarithms, because the fit, or what they are compared with, had logits"
-            )
-        words = f"logits look like probabilities (all in [0, 1], {rows}): {advice}"
-        raise ValueError(f"{words}. If they really are logits, {insist}.")
+    advice = 'say input="probs"'
+    if fitted:
+        advice = (
+            "pass their logarithms, because the fit, or what they are compared with, had logits"
+        )
+    rows = "rows sum to 1"
+    insist = "add 1 to all of them, which does not change their softmax"
+    if is_vector:
+        rows = "one score a row"
+        insist = "pass two columns, zeros and the score"
+    raise ValueError(
+        f"logits look like probabilities (all in [0, 1], {rows}): {advice}. "
+        f"If they really are logits, {insist}."
+    )
+
+
+def _unit_of_vector(x: FloatArray) -> int | None:
+    """Return 1 where scores (N,) look like probabilities, else None."""
+    looks = len(x) > 1 and x.min() >= 0 and x.max() <= 1
+    return 1 if looks else None
+
+
+def _unit_of_matrix(x: FloatArray) -> int | None:
+    """Return 1 where scores (N, K) look like probabilities, 100 where they look like per cent, else None."""
+    tolerance = 1e-6 if len(x) < 10 else 1e-3
+    with np.errstate(over="ignore", invalid="ignore"):
+        first_sum = x[0].sum(dtype=np.float64)
+    unit = 1 if first_sum < 50 else 100
+    # For nearly every input the first row decides, and the others need not be read.
+    if len(x) < 2 or not abs(first_sum / unit - 1) <= tolerance or not x.min() >= 0:
+        return None
+    sums = x.sum(axis=1, dtype=np.float64) / unit
+    if not np.abs(sums - 1).max() <= tolerance:
+        return None
+    shares = x / unit
+    return unit if (shares != np.rint(shares)).any() else None
 
 
 def _check_log_probs(x: FloatArray) -> None:
@@ -312,7 +337,8 @@ def _check_log_probs(x: FloatArray) -> None:
     if off.any():
         row = int(np.argmax(off))
         raise ValueError(
-            f"log_probs must be logarithms of rows that sum to 1; exp of row {row} sums to {sums[row]:.6g}. "
+            "log_probs must be logarithms of rows that sum to 1; "
+            f"exp of row {row} sums to {sums[row]:.6g}. "
             'If these are unnormalised scores, say input="logits".'
         )
 
@@ -352,10 +378,11 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
         raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}{hint}")
     outside = (integers < 0) | (integers >= n_classes)
     if outside.any():
-        found, hint = integers[outside][0], ""
-        if found in (-1, -100, 255):
-            hint = f": if that marks rows without a label, leave them out (--ignore-index {found})"
-        raise ValueError(f"y must lie in 0..{n_classes - 1}; {_first(outside)} is {found}{hint}")
+        label = integers[outside][0]
+        hint = ""
+        if label in (-1, -100, 255):
+            hint = f": if that marks rows without a label, leave them out (--ignore-index {label})"
+        raise ValueError(f"y must lie in 0..{n_classes - 1}; {_first(outside)} is {label}{hint}")
     return integers
 
 
@@ -371,9 +398,8 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     """
     if sample_weight is None:
         return None
-    weight = _as_float(to_numpy(sample_weight, "sample_weight")[0], "sample_weight").astype(
-        np.float64
-    )
+    array, _ = to_numpy(sample_weight, "sample_weight")
+    weight = _as_float(array, "sample_weight").astype(np.float64)
     if weight.shape != (n_rows,):
         raise ValueError(f"sample_weight must have shape ({n_rows},), got {weight.shape}")
     bad = ~(np.isfinite(weight) & (weight >= 0))
@@ -386,7 +412,8 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     if weight.max() > MOST_ROWS:
         row = int(weight.argmax())
         raise ValueError(
-            f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a constant"
+            f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a "
+            "constant"
         )
     return np.where(weight < 1e-12 * weight.max(), 0.0, weight)
 
@@ -399,7 +426,10 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     >>> check_groups(["a", "b", "a"], 3)
     array([0, 1, 0])
     """
-    return None if groups is None else numbered_groups(groups, n_rows)[0]
+    if groups is None:
+        return None
+    numbers, _ = numbered_groups(groups, n_rows)
+    return numbers
 
 
 def numbered_groups(groups: Any, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
@@ -449,8 +479,8 @@ def refuse_missing(values: NDArray[Any], what: str) -> None:
     if missing.any():
         rows = missing if missing.ndim == 1 else missing.any(axis=1)
         raise ValueError(
-            f"{what} has no value in {int(rows.sum()):,} of {len(rows):,} rows, first at {_first(rows)}: "
-            "fill it, or leave these rows out"
+            f"{what} has no value in {int(rows.sum()):,} of {len(rows):,} rows, first at "
+            f"{_first(rows)}: fill it, or leave these rows out"
         )
 
 
@@ -486,13 +516,15 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
            [0.333, 0.333, 0.333]])
     """
     if kind == "probs":
-        return check_probs(scores)[0]
+        probs, _ = check_probs(scores)
+        return probs
     if is_ragged(scores):
         for row in scores:
             if len(row) > 1:  # a question with one option needs no check: its probability is 1
                 check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
-    return probs_of(check_scores(scores, input=kind)[0], kind)
+    checked, _ = check_scores(scores, input=kind)
+    return probs_of(checked, kind)
 
 
 def probs_of(checked: FloatArray, kind: InputKind) -> FloatArray:
@@ -503,4 +535,5 @@ def probs_of(checked: FloatArray, kind: InputKind) -> FloatArray:
     """
     if kind == "probs":
         return checked
-    return np.asarray(softmax(to_logits(checked, kind) if kind == "logits" else checked))
+    logs = to_logits(checked, kind) if kind == "logits" else checked
+    return np.asarray(softmax(logs))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,11 +31,10 @@ KEPT_ROWS: Final = 2**15
 _STRIPE: Final = 0.01
 _LOWEST: Final = -30.0  # log-scores below this count as equal to it
 #: Distances up to which two rows count as equal: from rounding in float64 to that of six printed digits.
-_REACHES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3)
+_DISTANCES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3)
 _CHANCE: Final = 1e-4  # for each distance, the probability of taking new rows for fitted ones
-_SPARSE: Final = (
-    0.02  # if fewer rows than this share coincide with others, they do so in single pairs
-)
+#: If fewer rows than this share coincide with others, they do so in single pairs.
+_SPARSE: Final = 0.02
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
 Fingerprint = dict[str, NDArray[Any]]
@@ -107,11 +106,11 @@ def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fi
     limit = min(float(one["kept_below"]), float(other["kept_below"]))
     projections = np.concatenate([one["projections"], other["projections"]])
     stripes = _stripes(projections[:, 0])
-    projections, stripes = projections[stripes < limit], stripes[stripes < limit]
-    kept, below = _choose(stripes)
-    rows = one["rows"] + other["rows"]
+    in_both = stripes < limit
+    projections = projections[in_both]
+    kept, below = _choose(stripes[in_both])
     return {
-        "rows": rows,
+        "rows": one["rows"] + other["rows"],
         "kept_below": np.array(min(below, limit)),
         "projections": projections[kept],
     }
@@ -125,22 +124,26 @@ def check_fingerprint(stored: Mapping[str, Any]) -> None:
     ...
     ValueError: the fingerprint of the fitted rows must hold rows, a positive integer; kept_below, from 0 to 1; ...
     """
-    rows, below, projections = (
-        np.asarray(stored.get(name)) for name in ("rows", "kept_below", "projections")
-    )
-    good = (
-        len(stored) == 3
-        and rows.shape == below.shape == ()
-        and rows.dtype.kind in "iu"
-        and below.dtype.kind == "f"
-    )
-    good = good and bool(rows >= 1 and 0 <= below <= 1) and projections.dtype == np.float32
-    good = good and projections.shape[1:] == (4,) and len(projections) <= min(int(rows), KEPT_ROWS)
-    if not good or not np.isfinite(projections).all():
+    if not _is_fingerprint(stored):
         raise ValueError(
-            "the fingerprint of the fitted rows must hold rows, a positive integer; kept_below, from 0 to 1; and "
-            f"projections, at most {KEPT_ROWS} rows of 4 finite float32 numbers"
+            "the fingerprint of the fitted rows must hold rows, a positive integer; kept_below, "
+            f"from 0 to 1; and projections, at most {KEPT_ROWS} rows of 4 finite float32 numbers"
         )
+
+
+def _is_fingerprint(stored: Mapping[str, Any]) -> bool:
+    rows = np.asarray(stored.get("rows"))
+    if rows.shape != () or rows.dtype.kind not in "iu" or not rows >= 1:
+        return False
+    below = np.asarray(stored.get("kept_below"))
+    if below.shape != () or below.dtype.kind != "f" or not 0 <= below <= 1:
+        return False
+    projections = np.asarray(stored.get("projections"))
+    if projections.dtype != np.float32 or projections.shape[1:] != (4,):
+        return False
+    most_rows = min(int(rows), KEPT_ROWS)
+    is_finite = bool(np.isfinite(projections).all())
+    return len(stored) == 3 and len(projections) <= most_rows and is_finite
 
 
 def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
@@ -162,25 +165,30 @@ def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
     ''
     """
     other = judged if isinstance(judged, dict) else fingerprint(judged)
-    n, share = int(other["rows"]), 0.0
+    n_fitted = int(fitted["rows"])
+    n_judged = int(other["rows"])
     limit = min(float(fitted["kept_below"]), float(other["kept_below"]))
-    mine, theirs = (
-        f["projections"][_stripes(f["projections"][:, 0]) < limit] for f in (fitted, other)
-    )
-    if len(mine) and len(theirs):
-        ratio = max(1.0, int(fitted["rows"]) / n)
-        found = [
-            pair
-            for kind in np.s_[:2, 2:]
-            for pair in _excesses(mine[:, kind], theirs[:, kind], ratio)
-        ]
-        share = max(found)[1]
-        if int(fitted["rows"]) == n and _is_same_set(mine, theirs):
+    of_fit = _projections_below(limit, fitted)
+    of_judged = _projections_below(limit, other)
+    share = 0.0
+    if len(of_fit) and len(of_judged):
+        ratio = max(1.0, n_fitted / n_judged)
+        by_log_scores = _excesses(of_fit[:, :2], of_judged[:, :2], ratio)
+        by_roots = _excesses(of_fit[:, 2:], of_judged[:, 2:], ratio)
+        _, share = max([*by_log_scores, *by_roots])
+        if n_fitted == n_judged and _is_same_set(of_fit, of_judged):
             share = 1.0
-    sentence = f"About {share:.0%} of the {n:,} rows were used to fit the calibrator.".replace(
-        "%", " %"
-    )
-    return Overlap(share, sentence if share else "")
+    if not share:
+        return Overlap(share, "")
+    percent = f"{100 * share:.0f} %"
+    sentence = f"About {percent} of the {n_judged:,} rows were used to fit the calibrator."
+    return Overlap(share, sentence)
+
+
+def _projections_below(limit: float, stored: Fingerprint) -> NDArray[np.float32]:
+    """Return the projections of the rows whose stripes both fingerprints keep."""
+    projections = stored["projections"]
+    return projections[_stripes(projections[:, 0]) < limit]
 
 
 def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
@@ -199,11 +207,10 @@ def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
     if record is None:
         return None
     fitted = record.fingerprint
-    own = getattr(
-        calibrator, "rows", None
-    )  # a multiple-choice calibrator brings its questions to one width
-    if own is not None:
-        return overlap(fitted, np.asarray(own(scores)))
+    # A multiple-choice calibrator brings its questions to one width.
+    rows_of_questions = getattr(calibrator, "rows", None)
+    if rows_of_questions is not None:
+        return overlap(fitted, np.asarray(rows_of_questions(scores)))
     return overlap(fitted, calibrator.rows_like(scores).logits())
 
 
@@ -214,12 +221,10 @@ def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
     >>> coincidence(x, x)
     'About 100 % of the 50 rows were used to fit the calibrator: its errors look smaller than on new rows.'
     """
-    found = overlap(fingerprint(fitted), judged)
-    return (
-        f"{found.sentence[:-1]}: its errors look smaller than on new rows."
-        if found.sentence
-        else ""
-    )
+    sentence = overlap(fingerprint(fitted), judged).sentence
+    if not sentence:
+        return ""
+    return f"{sentence[:-1]}: its errors look smaller than on new rows."
 
 
 def model_fingerprint(calibrator: Any) -> str:
@@ -233,9 +238,10 @@ def model_fingerprint(calibrator: Any) -> str:
     >>> model_fingerprint(one) == model_fingerprint(other)
     True
     """
-    whole = calibrator.prediction_
-    digest = hashlib.sha256(json.dumps([calibrator.name, whole.options()]).encode())
-    for name, array in sorted(whole.arrays().items()):
+    formula = calibrator.prediction_
+    options = json.dumps([calibrator.name, formula.options()])
+    digest = hashlib.sha256(options.encode())
+    for name, array in sorted(formula.arrays().items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
 
@@ -248,23 +254,23 @@ def _projected(
 ) -> Matrix:
     """Apply a function to the log-scores of the kept rows and return two projections (M, 2) of the result."""
     angle = _GOLDEN * np.arange(x.shape[1])
-    weights, out = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1), np.empty((len(kept), 2))
+    weights = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1)
+    out = np.empty((len(kept), 2))
     for rows in row_blocks((len(kept), x.shape[1]), 2**18):
         block = x[kept[rows]].astype(np.float64)
-        out[rows] = (
-            function(np.maximum(block - block.max(axis=1, keepdims=True), _LOWEST)) @ weights
-        )
+        depth = block - block.max(axis=1, keepdims=True)
+        out[rows] = function(np.maximum(depth, _LOWEST)) @ weights
     return out
 
 
 def _stripes(u: NDArray[Any]) -> Matrix:
     """Return a hash in 0..1 of the stripe that each projection (N,) falls into; rounding rarely changes the stripe."""
-    cell = np.floor(u.astype(np.float32) / np.float32(_STRIPE)).astype(np.int64).view(np.uint64)
-    cell = (cell ^ (cell >> np.uint64(30))) * np.uint64(
-        0xBF58476D1CE4E5B9
-    )  # splitmix64's finaliser
-    cell = (cell ^ (cell >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray((cell >> np.uint64(11)).astype(np.float64) / 2.0**53)
+    stripe = np.floor(u.astype(np.float32) / np.float32(_STRIPE))
+    number = stripe.astype(np.int64).view(np.uint64)
+    # The last steps of splitmix64.
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray((number >> np.uint64(11)).astype(np.float64) / 2.0**53)
 
 
 def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
@@ -272,10 +278,11 @@ def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
     if len(stripes) <= KEPT_ROWS:
         return np.arange(len(stripes)), 1.0
     hashes, counts = np.unique(stripes, return_counts=True)
-    whole = max(1, int(np.searchsorted(np.cumsum(counts), KEPT_ROWS, side="right")))
-    below = float(hashes[whole]) if whole < len(hashes) else 1.0
+    n_stripes = max(1, int(np.searchsorted(np.cumsum(counts), KEPT_ROWS, side="right")))
+    below = float(hashes[n_stripes]) if n_stripes < len(hashes) else 1.0
     kept = np.flatnonzero(stripes < below)
-    return kept[:: -(-len(kept) // KEPT_ROWS)], below  # one stripe alone may hold too many
+    step = -(-len(kept) // KEPT_ROWS)  # one stripe alone may hold too many
+    return kept[::step], below
 
 
 class _Neighbours:
@@ -288,7 +295,8 @@ class _Neighbours:
         self.tree = cKDTree(values)
         self.place = place
         # The distance is infinite if there is only one value.
-        gaps = np.asarray(self.tree.query(values, k=2, p=np.inf)[0])[:, 1]
+        distances, _ = self.tree.query(values, k=2, p=np.inf)
+        gaps = np.asarray(distances)[:, 1]
         self.gaps = np.where(counts > 1, 0.0, gaps)
 
     def gaps_to_others(self) -> Matrix:
@@ -302,9 +310,9 @@ class _Neighbours:
 
 
 def _excesses(
-    mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: float
-) -> Iterator[tuple[float, float]]:
-    """Yield for each distance in ``_REACHES`` a lower bound and an estimate of the share of judged rows in the fit.
+    of_fit: NDArray[np.float32], of_judged: NDArray[np.float32], ratio: float
+) -> list[tuple[float, float]]:
+    """Return for each distance in ``_DISTANCES`` a lower bound and an estimate of the share of judged rows in the fit.
 
     The rate of chance coincidences is that of fitted rows with other fitted rows. Judged rows may come from a part of
     the scores that is denser (questions of two options, where the fit had also some of four), so it is also that of the
@@ -312,31 +320,53 @@ def _excesses(
     too high; then coincidences among the judged rows bound it, times ``ratio`` for a fitted set that is so much larger.
     The caller takes the estimate with the largest lower bound.
     """
-    n, m = len(mine), len(theirs)
-    # The share of pairs with one row from each set.
-    between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
-    fitted = _Neighbours(mine)
-    gaps, near = fitted.nearest(theirs)
-    own = fitted.gaps_to_others()
-    others = _Neighbours(theirs).gaps_to_others()
-    different = _Neighbours(np.unique(theirs, axis=0)).gaps_to_others()
-    for reach in _REACHES:
-        matched = int((gaps <= reach).sum())
-        dense = min(1.0, ratio * float((different <= reach).mean()))
-        chance, upper = _rate(max((own <= reach).mean(), (near <= reach).mean(), dense), n)
-        among, among_upper = _rate((others <= reach).mean(), m)
-        if ratio * among_upper < upper:
-            chance, upper = min(chance, ratio * among), ratio * among_upper
-        likely = special.bdtrc(matched - 1, m, upper) if matched else 1.0
-        if matched and max(chance, among) < _SPARSE:
-            # If all rows are new, a coincidence falls between the sets with the probability ``between``.
-            pairs = matched + int(chance * n + among * m) // 2
-            likely = min(likely, special.bdtrc(matched - 1, pairs, between))
-        if likely > _CHANCE or upper >= 1:
-            yield 0.0, 0.0
-            continue
-        lower = max((matched / m - upper) / (1 - upper), 1e-9)
-        yield lower, (matched / m - chance) / (1 - chance)
+    fitted = _Neighbours(of_fit)
+    to_fitted, around_nearest = fitted.nearest(of_judged)
+    gaps = _Gaps(
+        to_fitted=to_fitted,
+        around_nearest=around_nearest,
+        within_fit=fitted.gaps_to_others(),
+        within_judged=_Neighbours(of_judged).gaps_to_others(),
+        of_different=_Neighbours(np.unique(of_judged, axis=0)).gaps_to_others(),
+    )
+    return [_excess(gaps, distance, ratio) for distance in _DISTANCES]
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Distances of n fitted and m judged rows to the nearest one."""
+
+    to_fitted: Matrix  # (m,) of judged rows to fitted ones
+    around_nearest: Matrix  # (m,) of these fitted ones to other fitted rows
+    within_fit: Matrix  # (n,)
+    within_judged: Matrix  # (m,)
+    of_different: Matrix  # of judged rows that differ, to each other
+
+
+def _excess(gaps: _Gaps, distance: float, ratio: float) -> tuple[float, float]:
+    """Return a lower bound and an estimate of the share of fitted rows by those that lie within a distance of one."""
+    n = len(gaps.within_fit)
+    m = len(gaps.to_fitted)
+    matched = int((gaps.to_fitted <= distance).sum())
+    among_different = min(1.0, ratio * float((gaps.of_different <= distance).mean()))
+    among_fitted = (gaps.within_fit <= distance).mean()
+    near_judged = (gaps.around_nearest <= distance).mean()
+    chance, upper = _rate(max(among_fitted, near_judged, among_different), n)
+    among_judged, upper_judged = _rate((gaps.within_judged <= distance).mean(), m)
+    if ratio * upper_judged < upper:
+        chance = min(chance, ratio * among_judged)
+        upper = ratio * upper_judged
+
+    p_value = special.bdtrc(matched - 1, m, upper) if matched else 1.0
+    if matched and max(chance, among_judged) < _SPARSE:
+        # If all rows are new, a coincidence falls between the sets with the share of pairs from both.
+        between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
+        pairs = matched + int(chance * n + among_judged * m) // 2
+        p_value = min(p_value, special.bdtrc(matched - 1, pairs, between))
+    if p_value > _CHANCE or upper >= 1:
+        return 0.0, 0.0
+    lower = max((matched / m - upper) / (1 - upper), 1e-9)
+    return lower, (matched / m - chance) / (1 - chance)
 
 
 def _rate(share: float, n: int) -> tuple[float, float]:
@@ -353,6 +383,9 @@ def _is_same_set(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool
     apart = np.abs(np.sort(mine, axis=0) - np.sort(theirs, axis=0)).max(axis=0)
     if apart[:2].max() > 3e-4 and apart[2:].max() > 1e-4:
         return False
-    counts = np.sort(np.unique(np.floor(mine[:, 2:] / 1e-4), axis=0, return_counts=True)[1])
+    cells = np.floor(mine[:, 2:] / 1e-4)
+    _, counts = np.unique(cells, axis=0, return_counts=True)
+    counts = np.sort(counts)
     # Two new samples have the same count m of a value with a probability of about 1/√(4πm); the last count follows.
-    return bool(0.5 * np.log(4 * np.pi * counts[:-1]).sum() > -np.log(_CHANCE))
+    log_chance = -0.5 * np.log(4 * np.pi * counts[:-1]).sum()
+    return bool(log_chance < np.log(_CHANCE))

@@ -54,7 +54,8 @@ class Processes:
             )
         except TerminatedWorkerError:
             raise WorkerDiedError(
-                "a worker process was killed: too little memory? Take fewer workers or smaller blocks"
+                "a worker process was killed: too little memory? Take fewer workers or smaller "
+                "blocks"
             ) from None
 
 

@@ -8,7 +8,8 @@ from typing import ParamSpec, TypeVar
 
 #: Functions of earlier versions, and what to call instead.
 GONE = {
-    "fit_batches": "calibrator.fit(source), with files, blocks of hcal.rows.Rows, or hcal.integrations.dask.rows(…)"
+    "fit_batches": "calibrator.fit(source), with files, blocks of hcal.rows.Rows, or "
+    "hcal.integrations.dask.rows(…)"
 }
 
 Arguments = ParamSpec("Arguments")

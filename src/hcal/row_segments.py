@@ -62,17 +62,16 @@ class Segments:
             column = coded_texts(inputs.check_names(values, n_rows, "by"))
             pairs, codes = np.unique(codes * len(column.texts) + column.codes, return_inverse=True)
             heads, tails = np.divmod(pairs, len(column.texts))
-            texts = [
-                _joined(texts[head], column.texts[tail])
-                for head, tail in zip(heads.tolist(), tails.tolist(), strict=True)
-            ]
+            places = zip(heads.tolist(), tails.tolist(), strict=True)
+            texts = [_joined(texts[head], column.texts[tail]) for head, tail in places]
         # Different values may have one text, such as 1 and "1".
-        names, places = np.unique(np.array(texts, dtype=np.str_), return_inverse=True)
+        names, place_of_text = np.unique(np.array(texts, dtype=np.str_), return_inverse=True)
         singles: tuple[Segments, ...] = ()
         if len(columns) > 1:
             singles = tuple(cls.of({title: values}, n_rows) for title, values in columns.items())
         title = " · ".join(columns)
-        return cls(places[codes].astype(np.int64), tuple(names.tolist()), title, singles)
+        numbers = place_of_text[codes].astype(np.int64)
+        return cls(numbers, tuple(names.tolist()), title, singles)
 
     def __getitem__(self, index: Any) -> Segments:
         columns = tuple(column[index] for column in self.columns)
@@ -103,7 +102,10 @@ class Segments:
         """
         names = sorted({name for block in blocks for name in block.names})
         place = {name: number for number, name in enumerate(names)}
-        codes = [np.array([place[name] for name in block.names])[block.codes] for block in blocks]
+        codes = []
+        for block in blocks:
+            places = np.array([place[name] for name in block.names])
+            codes.append(places[block.codes])
         columns = zip(*(block.columns for block in blocks), strict=True)
         singles = tuple(cls.joined(column) for column in columns)
         return cls(np.concatenate(codes).astype(np.int64), tuple(names), blocks[0].title, singles)
@@ -165,8 +167,8 @@ def segment_text(value: Any) -> str:
         return text.capitalize()
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
-    whole = _WHOLE_NUMBER.fullmatch(text) or _MIDNIGHT.fullmatch(text)
-    return whole[1] if whole else text
+    match = _WHOLE_NUMBER.fullmatch(text) or _MIDNIGHT.fullmatch(text)
+    return match[1] if match else text
 
 
 def _joined(head: str, tail: str) -> str:

@@ -127,7 +127,7 @@ class Rows:
         classes: Any = None,
         like: Layout | None = None,
         start: int = 0,
-        whole: bool = True,
+        complete: bool = True,
     ) -> Rows:
         """Check scores and what belongs to them, at a public door.
 
@@ -146,12 +146,12 @@ class Rows:
             What a calibrator was fitted on, or other rows: columns that have names are put in its order by name.
         start : int
             The number of the first row in its source.
-        whole : bool
+        complete : bool
             Whether these are all rows of the source; a block alone does not show what kind its scores are.
         """
         with rows_from(start):
             rows = cls.of_scores(
-                scores, input=input, classes=classes, like=like, start=start, whole=whole, y=y
+                scores, input=input, classes=classes, like=like, start=start, complete=complete, y=y
             )
             others = {"y": y, "sample_weight": weight, "groups": groups, "by": by, "time": time}
             refuse_other_index(scores, others)
@@ -182,7 +182,7 @@ class Rows:
         classes: Any = None,
         like: Layout | None = None,
         start: int = 0,
-        whole: bool = True,
+        complete: bool = True,
         y: Any = None,
     ) -> Rows:
         """Check scores alone, as a prediction needs them; the arguments are those of :meth:`of`.
@@ -201,10 +201,10 @@ class Rows:
         if origin.columns is not None:
             array, columns = _in_order(array, origin.columns, names, like)
         one_column = array.ndim == 1
-        if one_column and not whole:
+        if one_column and not complete:
             n_classes = 2  # the few logits of a block may all lie in [0, 1] by chance
         checked = inputs.check_array(array, input, n_classes=n_classes)
-        if one_column and whole and like is not None:
+        if one_column and complete and like is not None:
             refuse_other_kind(array, input, like.score_range)
         return cls(
             scores=checked,
@@ -231,7 +231,8 @@ class Rows:
     def of_baseline(cls, baseline: Any, rows: Rows, input: InputKind) -> Rows:
         """Check other predictions for the same rows; columns that have names are put in their order."""
         if not is_ragged(baseline):
-            n_classes = _width(to_numpy(baseline, "baseline")[0])
+            array, _ = to_numpy(baseline, "baseline")
+            n_classes = _width(array)
             if n_classes != rows.n_classes:
                 raise ValueError(
                     f"baseline has {n_classes} classes, and the predictions have {rows.n_classes}"
@@ -315,7 +316,8 @@ class Rows:
             raise ValueError(f"the rows hold {self.kind}, but the calibrator takes input={kind!r}")
         if self.n_classes != fit.n_classes:
             raise ValueError(
-                f"the rows have {self.n_classes} classes, and the calibrator was fitted on {fit.n_classes}"
+                f"the rows have {self.n_classes} classes, and the calibrator was fitted on "
+                f"{fit.n_classes}"
             )
         titles = self.names or self.columns
         names = self.names if fit.names is None else fit.names
@@ -401,7 +403,8 @@ class OneColumn:
             return
         if fitted is None and self.low >= 0 and self.high <= 1:
             raise ValueError(
-                f'logits look like probabilities: all {self.count:,} scores lie in [0, 1]; say input="probs"'
+                f"logits look like probabilities: all {self.count:,} scores lie in [0, 1]; say "
+                'input="probs"'
             )
         _refuse_range(self.count, self.low, self.high, fitted)
 
@@ -445,8 +448,9 @@ def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, floa
     if fitted is None or low < 0 or high > 1 or (fitted[0] >= 0 and fitted[1] <= 1):
         return
     raise ValueError(
-        f"all {count:,} scores lie in [0, 1] and look like probabilities, but the scores of the fit, or the "
-        f"reference, are logits from {fitted[0]:.3g} to {fitted[1]:.3g}: pass logits, ln(p / (1 − p))"
+        f"all {count:,} scores lie in [0, 1] and look like probabilities, but the scores of the "
+        f"fit, or the reference, are logits from {fitted[0]:.3g} to {fitted[1]:.3g}: pass logits, "
+        "ln(p / (1 − p))"
     )
 
 
@@ -467,16 +471,16 @@ def _names(
     n_classes: int,
 ) -> ClassNames | None:
     """Return the names of the classes: those passed in, of the fit, or of columns that the labels use."""
-    known = None if like is None else like.names
+    fitted = None if like is None else like.names
     if classes is not None:
         names = check_classes(classes, n_classes)
-        if known is not None and names != known:
+        if fitted is not None and names != fitted:
             raise ValueError(
-                f"the classes are not those of the model: {_listed(names)} and {_listed(known)}"
+                f"the classes are not those of the model: {_listed(names)} and {_listed(fitted)}"
             )
         return names
     if like is not None or columns is None or len(columns) != n_classes:
-        return known
+        return fitted
     if all(isinstance(name, int) for name in columns):
         return None if _are_numbers(columns) else check_classes(columns, n_classes)
     if all(isinstance(name, str) for name in columns) and y is not None and is_text(y):
@@ -512,16 +516,26 @@ def _order(
     """
     references = [reference for reference in (fitted, names) if reference is not None]
     for reference in references or [tuple(range(len(columns)))]:
-        parts = [class_part(str(name)) for name in columns]
-        for place in (_places(columns), _places(parts), _places(_numbers_behind_prefix(parts))):
-            for sought in (reference, [class_part(str(name)) for name in reference]):
-                if place.keys() == {str(name) for name in sought}:
-                    return [place[str(name)] for name in sought]
+        order = _order_by(reference, columns)
+        if order is not None:
+            return order
     if references and (refuse or _share_names(columns, references[0])):
         raise ValueError(
-            f"the columns are {_listed(columns)}, and the classes are {_listed(references[-1])}: rename the columns, "
-            "or pass an array whose columns are in the order of the classes"
+            f"the columns are {_listed(columns)}, and the classes are {_listed(references[-1])}: "
+            "rename the columns, or pass an array whose columns are in the order of the classes"
         )
+    return None
+
+
+def _order_by(reference: Sequence[ColumnName], columns: Sequence[ColumnName]) -> list[int] | None:
+    """Return the place of each name of a reference among columns, also without prefixes or by numbers behind them."""
+    parts = [class_part(str(name)) for name in columns]
+    reference_parts = [class_part(str(name)) for name in reference]
+    for place in (_places(columns), _places(parts), _places(_numbers_behind_prefix(parts))):
+        for sought in (reference, reference_parts):
+            texts = [str(name) for name in sought]
+            if place.keys() == set(texts):
+                return [place[text] for text in texts]
     return None
 
 
@@ -534,10 +548,11 @@ def _numbers_behind_prefix(names: Sequence[str]) -> Sequence[ColumnName]:
 
     Columns that are not called so are returned as they are.
     """
-    parts = [_NUMBERED.fullmatch(name) for name in names]
-    if not all(parts) or len({part["prefix"] for part in parts if part}) > 1:
+    matches = [match for match in map(_NUMBERED.fullmatch, names) if match is not None]
+    prefixes = {match["prefix"] for match in matches}
+    if len(matches) < len(names) or len(prefixes) > 1:
         return names
-    numbers = [int(part["number"]) for part in parts if part]
+    numbers = [int(match["number"]) for match in matches]
     least = min(numbers)
     if least > 1 or sorted(numbers) != list(range(least, least + len(numbers))):
         return names
@@ -566,8 +581,8 @@ def _refuse_differences(blocks: Sequence[Rows]) -> None:
     for block in blocks:
         if _form(block) != first:
             raise ValueError(
-                f"blocks of rows differ: the first has {first}, and that from row {block.start:,} on has "
-                f"{_form(block)}; all need the same"
+                f"blocks of rows differ: the first has {first}, and that from row {block.start:,} "
+                f"on has {_form(block)}; all need the same"
             )
 
 
@@ -592,7 +607,8 @@ def _joined_groups(blocks: Sequence[Rows]) -> IntArray | None:
     names = [_group_names(block) for block in blocks if block.groups is not None]
     if not names:
         return None
-    return np.unique(np.concatenate(names), return_inverse=True)[1].astype(np.int64)
+    _, numbers = np.unique(np.concatenate(names), return_inverse=True)
+    return numbers.astype(np.int64)
 
 
 def _group_names(block: Rows) -> NDArray[Any]:

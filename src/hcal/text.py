@@ -20,10 +20,12 @@ def printable(text: object) -> str:
     >>> printable("5\N{NO-BREAK SPACE}%")
     '5 %'
     """
-    shown = str(text).replace("\N{NO-BREAK SPACE}", " ")
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown
-    )
+    plain = str(text).replace("\N{NO-BREAK SPACE}", " ")
+    return "".join(char if char.isprintable() else _escape(char) for char in plain)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
 
 
 def without_controls(text: str) -> str:
@@ -33,7 +35,7 @@ def without_controls(text: str) -> str:
     one
     red \x1b[31m
     """
-    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    return _CONTROLS.sub(lambda match: _escape(match[0]), text)
 
 
 def json_without_controls(text: str) -> str:
@@ -54,10 +56,10 @@ def spreadsheet_text(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) else text
 
 
-def plain_text(cell: str) -> str:
+def text_of_spreadsheet(cell: str) -> str:
     """Return the text of a cell that :func:`spreadsheet_text` wrote.
 
-    >>> plain_text("'=1+1"), plain_text("'tis")
+    >>> text_of_spreadsheet("'=1+1"), text_of_spreadsheet("'tis")
     ('=1+1', "'tis")
     """
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
@@ -86,7 +88,8 @@ def one_line(text: object, length: int = 240) -> str:
     >>> len(one_line("x" * 10**6))
     240
     """
-    cut = printable(" ".join(str(text)[: 16 * length].split()))
+    words = str(text)[: 16 * length].split()
+    cut = printable(" ".join(words))
     return cut if len(cut) <= length else cut[: length - 1] + "…"
 
 

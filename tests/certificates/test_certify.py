@@ -412,3 +412,19 @@ def test_words_of_a_gain() -> None:
     unproven = sentences.gain_sentence(Gain(0.2, 0.2, -0.1, 0.5))
     assert unproven.startswith("No gain over the baseline is proven")
     assert "between -0.5000 and +0.1000" in unproven
+
+
+def test_few_rows_have_a_bound_and_no_estimate() -> None:
+    """Errors of opposite sign cancel in wide windows: 300 rows with a slope of 2/3 would seem to be 0.4 points off."""
+    rng = np.random.default_rng(5)
+    score = 1.2 * rng.normal(size=4000)
+    y = rng.random(4000) < 1 / (1 + np.exp(1 - score))
+    p = 1 / (1 + np.exp(1 - 1.5 * score))
+
+    few = hcal.certify(p[:300], y[:300].astype(int))
+    many = hcal.certify(p, y.astype(int))
+
+    assert few.headline.estimate is None
+    assert few.headline.share_far is None
+    assert "an estimate needs at least 800 rows" in str(few)
+    assert many.headline.estimate == pytest.approx(0.06, abs=0.015)

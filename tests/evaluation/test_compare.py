@@ -18,6 +18,7 @@ from hcal.evaluation.results_file import read_cells
 from hcal.methods import CalibrationWarning
 from hcal.methods.folds import deal_folds
 from hcal.methods.ts import TemperatureScaling
+from hcal.solvers.temperature import SolvedTemperature
 from helpers import synthetic
 
 
@@ -38,7 +39,7 @@ class Timid(TemperatureScaling):
 
     def _fit(self, *rows):
         warnings.warn("ts: too timid", CalibrationWarning, stacklevel=1)
-        return self._found(1e-3, True, "")
+        return self._solution(SolvedTemperature(1e-3, True, ""))
 
 
 def test_scores_are_those_of_the_methods(

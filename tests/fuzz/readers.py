@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import io
 import json
-import pickle
 import sys
 import tempfile
 import time
@@ -61,11 +60,6 @@ def _arrow(write: str, compression: str, lists: bool = False) -> bytes:
     return _saved(lambda f: save(pa.table(scores | {"y": Y}), f, compression=compression))
 
 
-def _pickled(protocol: int) -> bytes:
-    pair = ((LOGITS.astype(np.float32), Y[:, None]), (np.asfortranarray(LOGITS), Y.astype(">i4")))
-    return pickle.dumps(pair, protocol=protocol)
-
-
 def _jsonl(flat: bool) -> bytes:
     rows = [
         {f"logits_{k}": v for k, v in enumerate(z)} | {"y": k} if flat else {"logits": z, "y": k}
@@ -94,10 +88,6 @@ SEEDS: dict[str, list[Maker]] = {
     ],
     ".feather": [lambda h=h: _arrow("feather.write_feather", h) for h in ("uncompressed", "zstd")],
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
-    ".p": [
-        *(lambda p=p: _pickled(p) for p in range(6)),
-        lambda: pickle.dumps({"logits": LOGITS, "y": Y}),
-    ],
 }
 _INTERESTING = [
     0,

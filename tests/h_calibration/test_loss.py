@@ -24,7 +24,7 @@ from hcal.h_calibration.definition import (
     window_weights,
 )
 from hcal.h_calibration.engines import evaluate_loss, loss_and_grad
-from hcal.h_calibration.events import Events, Family, family_of
+from hcal.h_calibration.events import Family, FamilyEvents, family_of
 from hcal.h_calibration.loss import check_tensors
 from hcal.numerics import softmax
 from hcal.xp import namespace
@@ -458,7 +458,7 @@ class SecondGuess(Family):
 
     def gather(self, probs, y):
         second = probs.argsort(1)[:, -2:-1]
-        return Events(
+        return FamilyEvents(
             namespace(probs).take_along(probs, second).T, (second == y[:, None]).T, second
         )
 

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import pickle
 import struct
 import time
 import tracemalloc
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hcal.io import Request, batches, pickles, read
+from hcal.io import Request, batches, read
 from hcal.io.files import atomic_path, open_regular
 from hcal.io.reading import read_columns
 from hcal.io.writing import write_blocks
@@ -280,20 +279,6 @@ def test_an_output_that_cannot_be_made_names_its_target() -> None:
     assert "hcal-tmp" not in str(caught.value)
 
 
-# -- pickles --------------------------------------------------------------------------------------
-
-# Tuples of twice the one before: sixty of them, and 2**60 parts. It leaves the last on the stack.
-NEST = b")q\x000" + b"".join(b"h%ch%c\x86q%c0" % (i, i, i + 1) for i in range(60)) + b"h\x3c"
-
-
-class Evil:
-    def __init__(self, function: object, *args: object) -> None:
-        self.call = (function, args)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return self.call
-
-
 def test_rows_that_are_announced_and_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,68 +289,13 @@ def test_rows_that_are_announced_and_not_there(
         read(tmp_path / "a.csv")
 
 
-def test_nothing_but_numeric_arrays_leaves_a_pickle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for held in (
-        Evil(os.system, "touch owned"),
-        Evil(eval, "open('owned', 'w')"),
-        Evil(getattr, "text", "format"),
-        Evil(np.load, "owned"),
-        (PROBS, Evil(os.system, "touch owned")),
-        np.array([Evil(os.system, "touch owned")], dtype=object),
-        np.array([None], dtype=object),
-        np.zeros(2, dtype=[("a", "f8")]),
-        np.dtype("O"),
-        np.dtype("f8"),
-        np.array(["text"]),
-        np.ndarray,
-        complex(1, 2),
-    ):
-        for protocol in (0, 2, 4, 5):
-            with pytest.raises(ValueError, match="is no pickle of arrays"):
-                pickles.read_pickle(pickle.dumps(held, protocol=protocol))
-    assert not list(tmp_path.iterdir())
-
-
-def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
-    text = b"x" * 100_000
-    again = b"\x80\x02(c_codecs\nencode\nq\0X" + struct.pack("<I", len(text)) + text + b"q\2\x85R"
-    path = tmp_path / "a.p"
-    for content, message in (
-        (b"\x80\x02]r\xff\xff\xff\x0f.", "memory index"),
-        (b"\x80\x02]p99999999999\n.", "memory index"),
-        (b"\x80\x02" + NEST + b".", "again and again"),
-        (b"\x80\x02}" + NEST + b"K\x01s.", "again and again"),
-        (b"\x80\x02cnumpy\ndtype\n" + NEST + b"\x85R.", "again and again"),
-        (b"\x80\x02]q\0h\0a.", "again and again"),
-        (b"\x80\x02]K\x01aq\0h\0a.", "again and again"),
-        (
-            b"\x80\x02cnumpy\ndtype\n" + NEST.replace(b"\x86q", b"\x86K\x010q") + b"\x85R.",
-            "again and again",
-        ),
-        (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "expected"),
-        (b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".", "no pickle"),
-        (b"\x80\x02I" + b"9" * 5000 + b"\n.", "no pickle"),
-        (b"\x80\x05\x97.", "not one that arrays need"),
-        (again + b"h\0h\2\x85R" * 5_000 + b"t.", "again and again"),
-        (pickle.dumps({"logits": [np.zeros(100_000)] * 1000}), "expected"),
-    ):
-        path.write_bytes(content)
-        refused(path, message)
-    for module in ("zlib", "gzip", "lzma", "bz2"):
-        path.write_bytes(__import__(module).compress(pickle.dumps((PROBS, Y))))
-        refused(path, "is no pickle of arrays")
-
-
 # -- what is no file, or is cut ---------------------------------------------------------------------
 
 
 def test_pipes_devices_and_folders_are_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for suffix in (".npz", ".csv", ".parquet", ".jsonl", ".p"):
+    for suffix in (".npz", ".csv", ".parquet", ".jsonl"):
         pipe, zero, folder = (tmp_path / f"{n}{suffix}" for n in ("pipe", "zero", "folder"))
         os.mkfifo(pipe)
         zero.symlink_to("/dev/zero")

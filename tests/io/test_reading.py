@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -92,25 +91,6 @@ def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     refused(path, r"has no logits.* it holds: probs, y", Request(input="logits"))
     with pytest.raises(ValueError, match="kind of scores must be one of"):
         Request(input="scores")
-
-
-def test_pickles(tmp_path: Path) -> None:
-    task = ((PROBS.astype(np.float32), Y[:, None]), (np.asfortranarray(PROBS), Y.astype(">i4")))
-    path = tmp_path / "task.p"
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        path.write_bytes(pickle.dumps(task, protocol=protocol))
-        cal, test = (read(path, part=part) for part in ("cal", "test"))
-        assert cal.values.dtype == np.float32
-        np.testing.assert_array_equal(cal.values, task[0][0])
-        np.testing.assert_array_equal(test.values, PROBS)
-        np.testing.assert_array_equal(test.labels(), Y)
-    old = pickle.dumps((np.float32([[1, 2]]), np.int64([1])), protocol=2)
-    path.write_bytes(old.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-    np.testing.assert_array_equal(read(path).values, [[1, 2]])
-    path.write_bytes(pickle.dumps(PROBS))
-    assert read(path, Request(input="probs")).values.shape == (3, 2)
-    path.write_bytes(pickle.dumps([1, 2, 3]))
-    refused(path, "expected")
 
 
 def test_missing_files_and_checksums(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import hcal
 from hcal.methods import files, get_calibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.prior import estimate_frequencies
+from hcal.solvers.temperature import SolvedTemperature
 from helpers import fit_quietly, quick, synthetic
 
 METHODS = hcal.list_calibrators()
@@ -149,7 +150,7 @@ def test_your_own_method_is_a_class(tmp_path: Path) -> None:
         name, title = "half", "Half"
 
         def _fit(self, rows: Any) -> Any:
-            return self._found(0.5, True, "")
+            return self._solution(SolvedTemperature(0.5, True, ""))
 
     hcal.register(Half)
     hcal.save(hcal.make_calibrator("half").fit(LOGITS, CODES), tmp_path / "m.hcal")

@@ -8,7 +8,7 @@ import pytest
 import hcal
 from hcal.methods import lece
 from hcal.methods.base import by_content
-from hcal.methods.dec import critic_gain, train_critic
+from hcal.methods.dec import CriticError, train_critic
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.softbin import soft_binned_error
 from hcal.rows import Rows
@@ -127,8 +127,9 @@ def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
 
     def violation(p: np.ndarray) -> float:
         rng = np.random.RandomState(5)
-        gain = critic_gain(p, marks - p, w)
-        return max(-gain(train_critic(p, marks - p, w, rng.uniform(-1, 1, 4)))[0] for _ in range(5))
+        error = CriticError(p, marks - p, w)
+        critics = [train_critic(error, rng.uniform(-1, 1, 4)) for _ in range(5)]
+        return max(-error.negative(critic)[0] for critic in critics)
 
     with_critics = fit("dec", z, y, critics=30).predict_proba(z)
     assert violation(with_critics) < 0.5 * violation(fit("dec", z, y, critics=0).predict_proba(z))

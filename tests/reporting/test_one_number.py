@@ -144,6 +144,12 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
     )
     found["nll"][1].append(rf"base rates: NLL {NUMBER} against")
     assessment = evaluation.assessment
+    if assessment is not None and assessment.estimate is not None:
+        found["estimate"] = (
+            assessment.estimate,
+            [rf"about {NUMBER} on average \(estimate\)", rf"Estimated {NUMBER} off on average"],
+            0 if assessment.estimate < 0.001 else 2,  # "less than 0.1 points"
+        )
     if assessment is not None:
         found["tolerance"] = (
             assessment.tolerance,
@@ -159,11 +165,6 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
             assessment.bound,
             [rf"is right within {NUMBER}", rf"at most {NUMBER},? (?:is )?proven"],
             1,
-        )
-        found["estimate"] = (
-            assessment.estimate,
-            [rf"about {NUMBER} on average \(estimate\)", rf"Estimated {NUMBER} off on average"],
-            0 if assessment.estimate < 0.001 else 2,  # "less than 0.1 points"
         )
     return found
 

@@ -15,6 +15,7 @@ from hcal.reporting import measure_report
 from hcal.reporting.page import render
 from hcal.reporting.sentences import percent
 from hcal.reporting.verdict import verdict_of
+from hcal.solvers.temperature import SolvedTemperature
 from helpers import measured_report as measured
 from helpers import synthetic
 
@@ -143,7 +144,7 @@ class _Uniform(TemperatureScaling):
     name = "uniform"
 
     def _fit(self, rows) -> Fitted:  # type: ignore[no-untyped-def]
-        return self._found(1e-3, False, "never")
+        return self._solution(SolvedTemperature(1e-3, False, "never"))
 
 
 def test_a_collapsed_predictor_raises_the_alarm() -> None:

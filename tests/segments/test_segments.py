@@ -416,7 +416,7 @@ def test_the_commands_fit_apply_and_measure_segments(
     assert list(written["country"]) == list(by[600:])
     assert "3 by country: a, b, c" in command("info", "m.hcal")
     result = json.loads(command("evaluate", "test.csv", "--model", "m.hcal", "--json"))
-    assert result["metrics"]["nll"] == pytest.approx(nll(expected, y[600:]))
+    assert result["metrics"]["nll"]["value"] == pytest.approx(nll(expected, y[600:]))
     for words in (
         ["evaluate"],
         ["evaluate", "--by", "site"],
@@ -477,3 +477,26 @@ def test_thousands_of_segments_fit_in_seconds() -> None:
     score, y, _ = world.draw(code)
     cal = SegmentedCalibrator("ts").fit(score, y, by=segments)
     assert cal.map_.slopes.shape == (3000,)  # type: ignore[attr-defined]
+
+
+def test_the_note_counts_the_predictions_of_the_segments_and_not_of_the_common_calibrator() -> None:
+    world = World(3, 4, 1.5, 0.0)
+    code = np.repeat(np.arange(4), 500)
+    score, y, _ = world.draw(code)
+
+    cal = SegmentedCalibrator("pool").fit(score, y, by=code)
+
+    crossed = int(((cal.predict_proba(score, by=code)[:, 1] > 0.5) != (score > 0)).sum())
+    assert crossed > 100
+    assert f"{crossed} of 2,000 predictions cross 50 %" in cal.fit_.notes[0]
+    assert not any("the model's own score is above" in note for note in cal.fit_.notes)
+
+
+def test_where_segments_do_not_differ_the_note_of_the_common_calibrator_holds() -> None:
+    world = World(4, 1, 0.8, 0.0)
+    score, y, _ = world.draw(np.zeros(2000, dtype=int))
+    code = np.arange(2000) % 4
+
+    cal = SegmentedCalibrator("pool").fit(score, y, by=code)
+
+    assert cal.fit_.notes[0] == hcal.PooledCalibrator().fit(score, y).fit_.notes[0]

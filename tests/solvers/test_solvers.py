@@ -7,15 +7,15 @@ import pytest
 from scipy.optimize import minimize
 
 from hcal.numerics import softmax
-from hcal.solvers.families import Cells, ClassLinear, MatrixScaling, MonotoneNet, cells_over
+from hcal.solvers.families import ClassLinear, LineCells, MatrixLinear, MonotoneNet, cells_over
 from hcal.solvers.nll import Ridge, _loss_sums, fit_nll, mean_nll, second_sums, select, unit_weight
-from hcal.solvers.optimise import lbfgs, minimise_scalar, newton, solve_curved
+from hcal.solvers.optimise import Search, lbfgs, minimise_scalar, newton, solve_curved
 
-CELLS = Cells(-6.0, 0.5, 24)
+CELLS = LineCells(-6.0, 0.5, 24)
 FAMILIES = [
     ClassLinear(3),
     ClassLinear(3, inputs=2),
-    MatrixScaling(3),
+    MatrixLinear(3),
     MonotoneNet(4, CELLS, random_state=2),
 ]
 
@@ -99,7 +99,7 @@ def test_a_monotone_net_learns_and_rises():
     family = FAMILIES[3]
     x, y, _ = problem(family, n=400)
     seen = []
-    found = fit_nll(family, 3 * x, y, watch=lambda theta: bool(seen.append(theta)))
+    found = fit_nll(family, 3 * x, y, search=Search(watch=lambda theta: bool(seen.append(theta))))
     start, end = (mean_nll(family.vjp(t, 3 * x)[0], y) for t in (family.start, found.theta))
     assert end < start - 0.1
     assert seen
@@ -118,7 +118,7 @@ def test_bounds_and_penalties_hold():
     free = fit_nll(family, -x, y, penalty=Ridge(np.full(6, 1e-3), np.zeros(6)))
     assert free.theta[:3].min() < 0
     bounds = np.array([0.0] * 3 + [-np.inf] * 3), np.full(6, np.inf)
-    held = fit_nll(family, -x, y, bounds=bounds)
+    held = fit_nll(family, -x, y, search=Search(bounds=bounds))
     assert held.theta[:3] == pytest.approx(np.zeros(3))
 
 
@@ -137,12 +137,12 @@ def test_optimisers_on_a_bowl():
     held = lbfgs(
         quadratic,
         np.zeros(2),
+        Search(bounds=(np.full(2, -1.5), np.full(2, 5.0))),
         scale=np.array([3.0, 0.1]),
-        bounds=(np.full(2, -1.5), np.full(2, 5.0)),
     )
     assert held.theta == pytest.approx([1, -1.5])
-    assert lbfgs(quadratic, np.zeros(2), watch=lambda theta: True).converged
-    stuck = lbfgs(lambda t: quadratic(t**3), np.full(2, 0.5), max_iterations=1)
+    assert lbfgs(quadratic, np.zeros(2), Search(watch=lambda theta: True)).converged
+    stuck = lbfgs(lambda t: quadratic(t**3), np.full(2, 0.5), Search(max_iterations=1))
     assert not stuck.converged
     assert "before it converged" in stuck.message
 

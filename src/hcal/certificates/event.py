@@ -17,6 +17,7 @@ from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
 from hcal.certificates.windows import (
+    SMALLEST,
     Band,
     EventTable,
     MonotoneBand,
@@ -32,6 +33,9 @@ from hcal.numerics import Float64
 PRACTICAL_ROWS = 1_000_000
 #: An error of at most this counts as close enough, a larger one as far off: five points of probability.
 TOLERANCE = 0.05
+#: An error is estimated from windows of this level or finer ones: four windows, and so 800 rows, at least.
+_ESTIMATE_LEVEL = 2
+ESTIMATE_ROWS = SMALLEST * 2**_ESTIMATE_LEVEL
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 
@@ -156,22 +160,32 @@ class EventCertificate:
         return self.band.smooth
 
     @property
-    def estimate(self) -> float:
+    def estimate(self) -> float | None:
         """Estimate, not a bound: the mean of |p − q|, with the noise of the labels removed.
 
         Empirical Bayes: the gaps of up to sixteen windows of equal mass (or of single values) are modelled as draws
         from a normal distribution whose mean and variance are estimated from them; this is the posterior mean.
+        None with fewer than four windows (800 rows): in wider ones, errors of opposite sign cancel unseen.
         """
+        if not self._has_estimate:
+            return None
         share, mean, spread = self._posterior
         return float(share @ folded_normal_mean(mean, spread))
 
     @property
-    def share_far(self) -> float:
+    def share_far(self) -> float | None:
         """Estimate, not a bound: the share of rows with |p − q| above 5 points (see :attr:`estimate`)."""
+        if not self._has_estimate:
+            return None
         share, mean, spread = self._posterior
         return float(
             share @ (ndtr((mean - TOLERANCE) / spread) + ndtr((-mean - TOLERANCE) / spread))
         )
+
+    @property
+    def _has_estimate(self) -> bool:
+        """Whether the windows are narrow enough to see errors that cancel in the mean."""
+        return self.table.discrete or int(self.windows.level.max()) >= _ESTIMATE_LEVEL
 
     @cached_property
     def _posterior(self) -> tuple[Float64, Float64, Float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -127,7 +128,7 @@ class Certificate(Result):
     (False, True)
     """
 
-    schema: ClassVar[str] = "hcal/certificate/1"
+    schema: ClassVar[str] = "hcal/certify/1"
 
     confidence: float
     n: int
@@ -228,7 +229,7 @@ class OutOfFoldCertificate(Result):
         Confidence interval of mean probability − true rate.
     bound : float
         Proven upper bound on the smooth calibration error of the out-of-fold predictions.
-    estimate, share_far : float
+    estimate, share_far : float or None
         Estimates from all folds together, not bounds: the mean absolute difference of stated and true
         probability, and the share of rows where it exceeds 5 points.
     refuted : int
@@ -240,15 +241,15 @@ class OutOfFoldCertificate(Result):
         proof, because predictions of one fold depend on the labels of the others; it serves the estimates.
     """
 
-    schema: ClassVar[str] = "hcal/out_of_fold/1"
+    schema: ClassVar[str] = "hcal/certify_out_of_fold/1"
 
     confidence: float
     n: int
     k: int
     overall: tuple[float, float]
     bound: float
-    estimate: float
-    share_far: float
+    estimate: float | None
+    share_far: float | None
     refuted: int
     folds: tuple[EventCertificate, ...]
     pooled: EventCertificate
@@ -260,7 +261,8 @@ class OutOfFoldCertificate(Result):
 
     def gate_values(self) -> dict[str, float | str]:
         """Return the values that :func:`hcal.require` can name; ``refuted`` counts folds."""
-        return {"smooth": self.bound, "estimate": self.estimate, "refuted": float(self.refuted)}
+        estimate = math.nan if self.estimate is None else self.estimate
+        return {"smooth": self.bound, "estimate": estimate, "refuted": float(self.refuted)}
 
     def _content(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hcal.certificates.event import EventCertificate, Refutation, class_tolerance, part_name
+from hcal.certificates.event import (
+    ESTIMATE_ROWS,
+    EventCertificate,
+    Refutation,
+    class_tolerance,
+    part_name,
+)
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -47,21 +53,28 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def estimate_words(value: float) -> str:
+def estimate_words(value: float | None) -> str:
     """Write an estimated error in points; anything below 0.1 points is "less than 0.1 points".
 
-    >>> estimate_words(0.001), estimate_words(0.0009)
-    ('0.1 points', 'less than 0.1 points')
+    >>> estimate_words(0.001), estimate_words(0.0009), estimate_words(None)
+    ('0.1 points', 'less than 0.1 points', 'not known')
     """
+    if value is None:
+        return "not known"
     return points(value) if value >= 0.001 else "less than 0.1 points"
 
 
 def error_words(certificate: Any, limit: float | None = None) -> str:
     """Write the estimated and the proven error of an event or an out-of-fold certificate, with its tolerance."""
+    tolerance = "" if limit is None else f" (tolerance {points(limit)})"
+    if certificate.estimate is None:
+        return (
+            f"at most {points(certificate.bound)} off on average, proven{tolerance}; "
+            f"an estimate needs at least {ESTIMATE_ROWS} rows."
+        )
     far = "less than 0.1 %"
     if certificate.share_far >= 0.001:
         far = share(certificate.share_far)
-    tolerance = "" if limit is None else f" (tolerance {points(limit)})"
     return (
         f"estimated {estimate_words(certificate.estimate)} off on average, "
         f"at most {points(certificate.bound)} proven{tolerance}; "
@@ -102,10 +115,10 @@ def group_sentences(subgroups: tuple[EventCertificate, ...]) -> list[str]:
     """Return a sentence for each subgroup that is proven to be off, or one that says that none is."""
     wrong = [subgroup for subgroup in subgroups if subgroup.proven]
     if not wrong:
-        return [f"Groups: none of the {len(subgroups)} is proven to be off as a whole."]
+        return [f"None of the {len(subgroups)} segments is proven to be off as a whole."]
     lines = [_group_sentence(subgroup) for subgroup in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
-        lines.append(f"{len(wrong) - _SHOWN} more groups are proven to be off.")
+        lines.append(f"{len(wrong) - _SHOWN} more segments are proven to be off.")
     return lines
 
 
@@ -150,7 +163,7 @@ def _subgroup_numbers(subgroup: EventCertificate, limit: float) -> list[str]:
 
 def _group_sentence(subgroup: EventCertificate) -> str:
     return (
-        f"Group {printable(subgroup.name)} ({subgroup.n:,} rows): its probabilities are too "
+        f"Segment {printable(subgroup.name)} ({subgroup.n:,} rows): its probabilities are too "
         f"{_HIGH_OR_LOW[subgroup.proven]} on average by at least {points(subgroup.proven_gap)}; "
         f"it states {share(subgroup.stated)} and {share(subgroup.observed)} happened."
     )
@@ -361,4 +374,4 @@ def _subgroup_cells(subgroup: EventCertificate, limit: float) -> list[str]:
     numbers = (subgroup.proven_gap, max(abs(low), abs(high)), subgroup.bound)
     cells = [f"{number:.4f}" for number in numbers]
     verdict = subgroup_verdict(subgroup, limit)
-    return [f"group {printable(subgroup.name)}", f"{subgroup.n:,}", *cells, verdict]
+    return [f"segment {printable(subgroup.name)}", f"{subgroup.n:,}", *cells, verdict]

@@ -74,7 +74,8 @@ class Assessment:
     event : str
         What is assessed: ``"P(name)"`` with two classes, ``"top label"`` with more.
     estimate, bound : float
-        The smooth calibration error: its estimate and its proven upper bound (:func:`hcal.certify`).
+        The smooth calibration error: its estimate, None with too few rows, and its proven upper bound
+        (:func:`hcal.certify`).
     tolerance : float
         What counts as close enough for this event.
     share_far : float
@@ -94,10 +95,10 @@ class Assessment:
     """
 
     event: str
-    estimate: float
+    estimate: float | None
     bound: float
     tolerance: float
-    share_far: float
+    share_far: float | None
     share_proven: float
     rows_needed: int | None
     within: Statement

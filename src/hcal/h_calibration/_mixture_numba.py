@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import each, exponential, jit, split
+from hcal.compiled import Kernel, exponential, in_threads, jit, split
 
 Array = NDArray[Any]
 
@@ -61,15 +62,25 @@ def mixture_forward(x: Array, slopes: Array, shares: Array) -> Array:
     """Return Σ v_i softmax(a_i x) of float32 arrays."""
     probs = np.empty(x.shape, np.float32)
     parts = split(len(x), grain=x.shape[1] * len(slopes))
-    each(lambda part: _forward(x, slopes, shares, *part, probs), parts)
+    in_threads(lambda part: _forward(x, slopes, shares, *part, probs), parts)
     return probs
 
 
 def mixture_backward(x: Array, slopes: Array, grad: Array) -> tuple[Array, Array]:
     """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
     parts = split(len(x), grain=x.shape[1] * len(slopes))
-    by_share, by_slope = np.sum(each(lambda part: _backward(x, slopes, grad, *part), parts), axis=0)
+    sums = in_threads(lambda part: _backward(x, slopes, grad, *part), parts)
+    by_share, by_slope = np.sum(sums, axis=0)
     return by_share.astype(np.float32), by_slope.astype(np.float32)
+
+
+def compile_all() -> Iterator[tuple[str, Kernel]]:
+    """Compile the kernels; yield what was compiled, and the kernel."""
+    one = np.ones((1, 2), np.float32)
+    mixture_forward(one, one[0], one[0])
+    yield "a mixture of temperatures", _forward
+    mixture_backward(one, one[0], one)
+    yield "the gradient of a mixture of temperatures", _backward
 
 
 @_jit
@@ -77,8 +88,10 @@ def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Ar
     n = x.shape[1]
     rows = max(16, _EVENTS // n)
     score = np.empty(rows * n, dtype=np.float32)
-    depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
-    total, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
+    depth = np.empty((n, rows), dtype=np.float32)
+    member = np.empty((n, rows), dtype=np.float32)
+    total = np.empty((n, rows), dtype=np.float32)
+    mass = np.empty(rows, dtype=np.float32)
     for i in range(lo, hi, rows):
         end = min(i + rows, hi)
         _load_block(x, i, end, depth)
@@ -99,11 +112,16 @@ def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Ar
 def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[Array, Array]:
     n = x.shape[1]
     rows = max(16, _EVENTS // n)
-    by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))
+    by_share = np.zeros(len(slopes))
+    by_slope = np.zeros(len(slopes))
     score = np.empty(rows * n, dtype=np.float32)
-    depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
-    slope, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
-    g, d, gd = np.empty_like(mass), np.empty_like(mass), np.empty_like(mass)
+    depth = np.empty((n, rows), dtype=np.float32)
+    member = np.empty((n, rows), dtype=np.float32)
+    slope = np.empty((n, rows), dtype=np.float32)
+    mass = np.empty(rows, dtype=np.float32)
+    g = np.empty_like(mass)
+    d = np.empty_like(mass)
+    gd = np.empty_like(mass)
     for i in range(lo, hi, rows):
         end = min(i + rows, hi)
         _load_block(x, i, end, depth)
@@ -111,7 +129,9 @@ def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[A
         _load_block(grad, i, end, slope)  # rows beyond the end have gradient 0 and add nothing
         for m in range(len(slopes)):
             _member(slopes[m], depth, score, member, mass)
-            g[:], d[:], gd[:] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            g[:] = np.float32(0.0)
+            d[:] = np.float32(0.0)
+            gd[:] = np.float32(0.0)
             for k in range(n):
                 for r in range(rows):
                     weighted = member[k, r] * slope[k, r]

@@ -26,7 +26,8 @@ def mixture_backward(x: Tensor, slopes: Tensor, grad: Tensor) -> tuple[Tensor, T
     """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
     n, k = x.shape
     width, rows, warps = _tile(k)
-    programs, members = triton.cdiv(n, rows), len(slopes)
+    programs = triton.cdiv(n, rows)
+    members = len(slopes)
     partial = torch.empty((2, members, programs), dtype=torch.float32, device=x.device)
     _mixture_backward[(programs,)](
         x, slopes, grad, partial, n, k, members, programs, WIDTH=width, ROWS=rows, num_warps=warps
@@ -65,9 +66,11 @@ def _mixture_forward(
     depth = _depth(x, at, inside)
     out = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
     for m in range(members):
-        e = tl.where(inside, tl.exp(tl.load(slopes + m) * depth), 0.0)
+        slope = tl.load(slopes + m)
+        e = tl.where(inside, tl.exp(slope * depth), 0.0)
         total = tl.maximum(tl.sum(e, axis=1), 1e-30)
-        out += e * (tl.load(shares + m) / total)[:, None]
+        share = tl.load(shares + m) / total
+        out += e * share[:, None]
     tl.store(probs + at, out, mask=inside)
 
 
@@ -80,10 +83,12 @@ def _mixture_backward(
     g = tl.load(grad + at, mask=inside, other=0.0)
     slot = partial + tl.program_id(0).to(tl.int64)
     for m in range(members):
-        e = tl.where(inside, tl.exp(tl.load(slopes + m) * depth), 0.0)
+        slope = tl.load(slopes + m)
+        e = tl.where(inside, tl.exp(slope * depth), 0.0)
         share = 1.0 / tl.maximum(tl.sum(e, axis=1), 1e-30)
         mean = tl.sum(e * g, axis=1) * share
         spread = tl.sum(e * depth, axis=1) * share
         both = tl.sum(e * g * depth, axis=1) * share
+        covariance = both - mean * spread
         tl.store(slot + m * programs, tl.sum(mean, axis=0))
-        tl.store(slot + (members + m) * programs, tl.sum(both - mean * spread, axis=0))
+        tl.store(slot + (members + m) * programs, tl.sum(covariance, axis=0))

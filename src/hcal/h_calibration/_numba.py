@@ -7,18 +7,21 @@ window, computes its error and writes the gradient of each event. The kernels re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import each, jit, split
+from hcal.compiled import Kernel, in_threads, jit, split
 from hcal.h_calibration.definition import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.numerics import Float64
 
 Array = NDArray[Any]
 
-_WIDTH = 11  # bits of a digit of the radix sort: few enough that the counts stay in the first-level cache
+# Bits of a digit of the radix sort: few enough that the counts stay in the first-level cache.
+_WIDTH = 11
 _DIGITS = 1 << _WIDTH
 # The window sum is stored for every _BLOCK-th window. A binary search over the stored sums finds the block, and a short
 # walk the window. Every _REFRESH blocks the running sum is computed afresh, which bounds its rounding error.
@@ -34,12 +37,25 @@ def families_loss(
     q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[float, Array | None]:
     """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
+    share = 1 / len(q)
     grad = np.empty(q.shape if need_grad else (len(q), 0), q.dtype)
-    losses = [
-        _family_loss(np.ascontiguousarray(p), np.ascontiguousarray(o), s, own, 1 / len(q))
-        for p, o, own in zip(q, marks, grad, strict=True)
-    ]
+    losses = []
+    for probs, happened, grad_of_row in zip(q, marks, grad, strict=True):
+        p = np.ascontiguousarray(probs)
+        o = np.ascontiguousarray(happened)
+        losses.append(_family_loss(p, o, s, grad_of_row, share))
     return sum(losses) / len(q), grad if need_grad else None
+
+
+def compile_all() -> Iterator[tuple[str, Kernel]]:
+    """Compile the kernels for each float type; yield what was compiled, and the last kernel."""
+    for kind in (np.float32, np.float64):
+        probs = np.array([[0.25, 0.75]], kind)
+        marks = np.array([[False, True]])
+        families_loss(probs, marks, ObjectiveSettings(window=1), need_grad=True)
+        # With several threads, parts of the events are cut between runs of equal ones.
+        _next_run(*_sorted_events(probs[0], marks[0]), 1)
+        yield f"the loss of h-calibration in {kind.__name__}", _slide
 
 
 def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, share: float) -> float:
@@ -51,11 +67,12 @@ def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, shar
     window = min(s.window, n)
     ends, weights = _clusters(q, window, s)
     factor = share * s.scale / window
-    losses = each(
+    parts = split(n, partial(_next_run, q, index))
+    losses = in_threads(
         lambda part: _slide(
-            q, index, window, *part, ends, weights, s.epsilon, s.norm, factor, grad
+            q, index, window, *part, ends, weights, float(s.epsilon), s.norm, factor, grad
         ),
-        split(n, lambda edge: _next_run(q, index, edge)),
+        parts,
     )
     return float(s.scale * sum(losses))
 
@@ -64,12 +81,13 @@ def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
     """Return sorted probabilities and their positions, the mark in the top bit."""
     if p.dtype == np.float32:
         pairs, spare = np.empty((2, len(p)), np.uint64)
-        each(lambda part: _pack(p.view(np.uint32), marks, *part, pairs), split(len(p)))
+        in_threads(lambda part: _pack(p.view(np.uint32), marks, *part, pairs), split(len(p)))
         ordered = _radix_sort(pairs, spare)
         # numba supports only little-endian machines, where the lower half of an integer comes first
         return ordered.view(np.float32)[1::2], ordered.view(np.uint32)[::2]
     order = np.argsort((p.view(np.int64) << 1) | marks)
-    return p[order], order.astype(np.uint32) | (marks[order].astype(np.uint32) << np.uint32(31))
+    top_bits = marks[order].astype(np.uint32) << np.uint32(31)
+    return p[order], order.astype(np.uint32) | top_bits
 
 
 @_jit
@@ -89,15 +107,17 @@ def _radix_sort(pairs: Array, spare: Array) -> Array:
         for digit in range(3):
             counts[digit, np.intp((key >> np.uint64(_WIDTH * digit)) & last)] += 1
     for digit in range(3):
-        shift, start, total = np.uint64(31 + _WIDTH * digit), counts[digit], 0
-        for bucket in range(_DIGITS):
-            count = start[bucket]
-            start[bucket] = total
+        shift = np.uint64(31 + _WIDTH * digit)
+        start = counts[digit]
+        total = 0
+        for place in range(_DIGITS):
+            count = start[place]
+            start[place] = total
             total += int(count)
         for i in range(len(pairs)):
-            own = np.intp((pairs[i] >> shift) & last)
-            spare[start[own]] = pairs[i]
-            start[own] += 1
+            bucket = np.intp((pairs[i] >> shift) & last)
+            spare[start[bucket]] = pairs[i]
+            start[bucket] += 1
         pairs, spare = spare, pairs
     return pairs
 
@@ -108,11 +128,14 @@ def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.i
     if s.weighting == "uniform":
         return np.array([m]), np.array([1 / m])
     blocks = -(-m // _BLOCK)
-    first, total = np.empty(blocks), np.empty(blocks)
-    each(lambda part: _block_sums(q, window, m, *part, first, total), split(blocks, grain=_BLOCK))
+    first = np.empty(blocks)
+    total = np.empty(blocks)
+    parts = split(blocks, grain=_BLOCK)
+    in_threads(lambda part: _block_sums(q, window, m, *part, first, total), parts)
     prefix = np.concatenate([[0.0], np.cumsum(total)])
-    edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
-    return edges[1:], 1 / (s.clusters * np.maximum(np.diff(edges), 1))
+    edges = _kmeans_edges(q, window, m, first, prefix, s.clusters, s.iterations)
+    counts = np.maximum(np.diff(edges), 1)
+    return edges[1:], 1 / (s.clusters * counts)
 
 
 @_fast
@@ -122,17 +145,20 @@ def _block_sums(
     """Window sum at the first window of each block, and the sum of window sums over the block."""
     running = 0.0
     for b in range(lo, hi):
-        start, count = b * _BLOCK, min(_BLOCK, m - b * _BLOCK)
+        start = b * _BLOCK
+        count = min(_BLOCK, m - start)
         if b == lo or b % _REFRESH == 0:
             running = 0.0
             for v in q[start : start + window]:
                 running += v
         first[b] = running
         # the step from window i to i + 1 enters the sums of all later windows of the block
-        new, old = q[start + window : start + window + count], q[start : start + count]
-        moved, ahead = 0.0, 0.0
-        for i in range(len(new)):
-            step = np.float64(new[i]) - np.float64(old[i])
+        entering = q[start + window : start + window + count]
+        leaving = q[start : start + count]
+        moved = 0.0
+        ahead = 0.0
+        for i in range(len(entering)):
+            step = np.float64(entering[i]) - np.float64(leaving[i])
             moved += step
             ahead += step * (count - 1 - i)
         total[b] = count * running + ahead
@@ -140,16 +166,17 @@ def _block_sums(
 
 
 @_jit
-def _lloyd(
+def _kmeans_edges(
     q: Array, window: int, m: int, first: Array, prefix: Array, clusters: int, iterations: int
 ) -> NDArray[np.int64]:
     """Lloyd steps from the quantiles (i + ½)/C of the window sums, until nothing moves."""
     centres = np.empty(clusters)
     for i in range(clusters):
-        at = (i + 0.5) / clusters * (m - 1)
-        low = int(at)
-        a, b = _sum_at(q, window, first, low), _sum_at(q, window, first, min(low + 1, m - 1))
-        centres[i] = a + (b - a) * (at - low)
+        place = (i + 0.5) / clusters * (m - 1)
+        low = int(place)
+        below = _sum_at(q, window, first, low)
+        above = _sum_at(q, window, first, min(low + 1, m - 1))
+        centres[i] = below + (above - below) * (place - low)
     edges = np.zeros(clusters + 1, dtype=np.int64)
     edges[clusters] = m
     sums = np.zeros(clusters + 1)
@@ -188,8 +215,10 @@ def _search(
     b = int(np.searchsorted(first, middle, side="right")) - 1
     if b < 0:
         return 0, 0.0
-    running, acc = first[b], prefix[b]
-    start, end = b * _BLOCK, min((b + 1) * _BLOCK, m)
+    running = first[b]
+    acc = prefix[b]
+    start = b * _BLOCK
+    end = min(start + _BLOCK, m)
     for k in range(start, end):
         if k > start:
             running += np.float64(q[k + window - 1]) - np.float64(q[k - 1])
@@ -222,14 +251,19 @@ def _slide(
     share = 1.0 / window  # multiplying is three times as fast as dividing
     even = EVEN * share
     ring = np.zeros(window)
-    loss, cluster = 0.0, 0
-    run, acc, seat = lo, 0.0, 0
+    loss = 0.0
+    cluster = 0
+    run = lo
+    acc = 0.0
+    seat = 0
     first = max(0, lo - window + 1)
     for j in range(first, hi):
         slope = 0.0
         if j < m:
             if j == first or j % (_BLOCK * _REFRESH) == 0:
-                mass, hits, slopes = 0.0, 0, 0.0
+                mass = 0.0
+                hits = 0
+                slopes = 0.0
                 for i in range(j, j + window):
                     mass += q[i]
                     hits += int(index[i] >> 31)
@@ -259,5 +293,6 @@ def _slide(
             value = acc * factor / (j + 1 - run)
             for i in range(run, j + 1):
                 grad[index[i] & 0x7FFFFFFF] = value
-            run, acc = j + 1, 0.0
+            run = j + 1
+            acc = 0.0
     return loss

@@ -28,9 +28,11 @@ def families_loss(
     q: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the loss (float64 scalar) of ONE row of events q (1, n) with marks, and its gradient (1, n)."""
-    p, o = q.reshape(-1).contiguous(), marks.reshape(-1).contiguous()
-    key = torch.empty(len(p), dtype=torch.int32, device=p.device)
-    _pack[(triton.cdiv(len(p), _BLOCK),)](p, o.view(torch.int8), key, len(p), BLOCK=_BLOCK)
+    p = q.reshape(-1).contiguous()
+    o = marks.reshape(-1).contiguous().view(torch.int8)
+    n = len(p)
+    key = torch.empty(n, dtype=torch.int32, device=p.device)
+    _pack[(triton.cdiv(n, _BLOCK),)](p, o, key, n, BLOCK=_BLOCK)
     loss, grad = _keyed_loss(key, s, need_grad)
     return loss, None if grad is None else grad[None]
 
@@ -60,7 +62,7 @@ def _keyed_loss(key: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Ten
         return loss, None
     grad = torch.empty_like(ranked)
     leap = 1 << (n.bit_length() - 1)
-    _share[(blocks,)](
+    _mean_over_ties[(blocks,)](
         key, order, ranked, prefix, torch.cumsum(total_of, 0), grad, n, leap, BLOCK=_BLOCK
     )
     return loss, grad
@@ -72,16 +74,17 @@ def _prefix_sums(key: Tensor) -> tuple[Tensor, Tensor]:
     By blocks: their totals, the prefix sums of those, then every block again from where it starts. That
     reads the keys twice, which costs half of what unpacking them to float64 and scanning that would.
     """
-    n, device = len(key), key.device
+    n = len(key)
+    device = key.device
     blocks = triton.cdiv(n, _BLOCK)
-    mass_of, hits_of = (
-        torch.zeros(blocks + 1, dtype=d, device=device) for d in (torch.float64, torch.int32)
-    )
+    mass_of = torch.zeros(blocks + 1, dtype=torch.float64, device=device)
+    hits_of = torch.zeros(blocks + 1, dtype=torch.int32, device=device)
     _block_totals[(blocks,)](key, mass_of, hits_of, n, BLOCK=_BLOCK)
     mass = torch.empty(n + 1, dtype=torch.float64, device=device)
     hits = torch.empty(n + 1, dtype=torch.int32, device=device)
-    starts = torch.cumsum(mass_of, 0), torch.cumsum(hits_of, 0, dtype=torch.int32)
-    _scan[(blocks,)](key, *starts, mass, hits, n, BLOCK=_BLOCK)
+    mass_start = torch.cumsum(mass_of, 0)
+    hits_start = torch.cumsum(hits_of, 0, dtype=torch.int32)
+    _prefix_of_block[(blocks,)](key, mass_start, hits_start, mass, hits, n, BLOCK=_BLOCK)
     return mass, hits
 
 
@@ -98,7 +101,7 @@ def _clusters(mass: Tensor, window: int, m: int, s: ObjectiveSettings) -> tuple[
     centres = torch.zeros(lanes + 1, dtype=torch.float64, device=device)
     edges = torch.zeros(lanes + 1, dtype=torch.int64, device=device)
     weights = torch.empty(s.clusters, dtype=torch.float64, device=device)
-    _lloyd[(1,)](
+    _kmeans_edges[(1,)](
         mass, torch.cumsum(sums, 0), centres, edges, weights, m, window, s.clusters, s.iterations,
         LANES=lanes, PROBES=_PROBES, PART=_PART, num_warps=8,
     )  # fmt: skip
@@ -118,7 +121,8 @@ def _pack(p, marks, key, n, BLOCK: tl.constexpr):
 @triton.jit
 def _unpack(key, j, inside):
     bits = tl.load(key + j, mask=inside, other=0)
-    return (bits >> 1).to(tl.float32, bitcast=True).to(tl.float64), bits & 1
+    p = (bits >> 1).to(tl.float32, bitcast=True)
+    return p.to(tl.float64), bits & 1
 
 
 @triton.jit
@@ -132,14 +136,16 @@ def _block_totals(key, mass_of, hits_of, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _scan(key, mass_start, hits_start, mass, hits, n, BLOCK: tl.constexpr):
+def _prefix_of_block(key, mass_start, hits_start, mass, hits, n, BLOCK: tl.constexpr):
     """Prefix sums of each block from its start, shifted by one for a leading 0."""
     block = tl.program_id(0)
     j = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = j < n
     p, mark = _unpack(key, j, inside)
-    tl.store(mass + j + 1, tl.load(mass_start + block) + tl.cumsum(p, axis=0), mask=inside)
-    tl.store(hits + j + 1, tl.load(hits_start + block) + tl.cumsum(mark, axis=0), mask=inside)
+    mass_so_far = tl.load(mass_start + block) + tl.cumsum(p, axis=0)
+    hits_so_far = tl.load(hits_start + block) + tl.cumsum(mark, axis=0)
+    tl.store(mass + j + 1, mass_so_far, mask=inside)
+    tl.store(hits + j + 1, hits_so_far, mask=inside)
     if block == 0:
         tl.store(mass, 0.0)
         tl.store(hits, 0)
@@ -147,9 +153,9 @@ def _scan(key, mass_start, hits_start, mass, hits, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def _window_sum(mass, k, window, inside):
-    return tl.load(mass + k + window, mask=inside, other=0.0) - tl.load(
-        mass + k, mask=inside, other=0.0
-    )
+    upto = tl.load(mass + k + window, mask=inside, other=0.0)
+    before = tl.load(mass + k, mask=inside, other=0.0)
+    return upto - before
 
 
 @triton.jit
@@ -157,7 +163,8 @@ def _part_sums(mass, sums, m, window, parts, PART: tl.constexpr):
     """Sum of the window sums over each run of PART windows."""
     part = tl.program_id(0).to(tl.int64) * 8 + tl.arange(0, 8)
     k = part[:, None] * PART + tl.arange(0, PART)[None, :]
-    tl.store(sums + part, tl.sum(_window_sum(mass, k, window, k < m), axis=1), mask=part < parts)
+    total = tl.sum(_window_sum(mass, k, window, k < m), axis=1)
+    tl.store(sums + part, total, mask=part < parts)
 
 
 @triton.jit
@@ -166,11 +173,12 @@ def _sum_before(mass, prefix, edge, window, PART: tl.constexpr):
     part = edge // PART
     base = tl.load(prefix + part - 1, mask=part > 0, other=0.0)
     k = part[:, None] * PART + tl.arange(0, PART)[None, :]
-    return base + tl.sum(_window_sum(mass, k, window, k < edge[:, None]), axis=1)
+    rest = _window_sum(mass, k, window, k < edge[:, None])
+    return base + tl.sum(rest, axis=1)
 
 
 @triton.jit
-def _lloyd(
+def _kmeans_edges(
     mass, prefix, centres, edges, weights, m, window, clusters, iterations,
     LANES: tl.constexpr, PROBES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
@@ -181,38 +189,44 @@ def _lloyd(
     i = tl.arange(0, LANES)
     j = tl.arange(0, PROBES)
     used = i < clusters
-    at = (i.to(tl.float64) + 0.5) / clusters * (m - 1)
-    low = tl.minimum(at.to(tl.int64), m - 1)
-    a = _window_sum(mass, low, window, used)
-    b = _window_sum(mass, tl.minimum(low + 1, m - 1), window, used)
-    tl.store(centres + i, a + (b - a) * (at - low.to(tl.float64)), mask=used)
+    has_next = i + 1 < clusters
+    place = (i.to(tl.float64) + 0.5) / clusters * (m - 1)
+    low = tl.minimum(place.to(tl.int64), m - 1)
+    below = _window_sum(mass, low, window, used)
+    above = _window_sum(mass, tl.minimum(low + 1, m - 1), window, used)
+    start_centre = below + (above - below) * (place - low.to(tl.float64))
+    tl.store(centres + i, start_centre, mask=used)
     for step in range(iterations + 1):
         tl.debug_barrier()
         centre = tl.load(centres + i, mask=used, other=0.0)
-        following = tl.load(centres + i + 1, mask=i + 1 < clusters, other=0.0)
+        following = tl.load(centres + i + 1, mask=has_next, other=0.0)
         middle = (centre + following) / 2
         middle += middle * 1e-10  # HALF_WAY of the settings: rounding must not decide ties
-        found = tl.zeros([LANES], dtype=tl.int64)
+
+        edge = tl.zeros([LANES], dtype=tl.int64)
         width = tl.zeros([], dtype=tl.int64) + m
         while width > 0:
             stride = (width + PROBES - 1) // PROBES
-            position = found[:, None] + (j[None, :] + 1) * stride - 1
+            position = edge[:, None] + (j[None, :] + 1) * stride - 1
             inside = position < m
-            below = inside & (_window_sum(mass, position, window, inside) <= middle[:, None])
-            found += tl.sum(below.to(tl.int64), axis=1) * stride
+            sums = _window_sum(mass, position, window, inside)
+            is_below = inside & (sums <= middle[:, None])
+            edge += tl.sum(is_below.to(tl.int64), axis=1) * stride
             width = stride - 1
-        found = tl.where(i + 1 < clusters, found, m)
-        tl.store(edges + i + 1, found, mask=used)
+        edge = tl.where(has_next, edge, m)
+        tl.store(edges + i + 1, edge, mask=used)
         tl.debug_barrier()
+
         start = tl.load(edges + i, mask=used, other=0)
-        count = (found - start).to(tl.float64)
+        count = (edge - start).to(tl.float64)
+        size = tl.maximum(count, 1.0)
         if step < iterations:
-            upper = _sum_before(mass, prefix, found, window, PART)
+            upper = _sum_before(mass, prefix, edge, window, PART)
             lower = _sum_before(mass, prefix, start, window, PART)
-            moved = tl.where(count > 0, (upper - lower) / tl.maximum(count, 1.0), centre)
+            moved = tl.where(count > 0, (upper - lower) / size, centre)
             tl.store(centres + i, moved, mask=used)
         else:
-            tl.store(weights + i, 1.0 / (clusters * tl.maximum(count, 1.0)), mask=used)
+            tl.store(weights + i, 1.0 / (clusters * size), mask=used)
 
 
 @triton.jit
@@ -224,7 +238,9 @@ def _weight(edges, weights, k, first, last, CLUSTERS: tl.constexpr, LANES: tl.co
     high = tl.sum((edge <= last).to(tl.int32), axis=0)
     weight = k.to(tl.float64) * 0.0 + tl.load(weights + low)
     for cluster in range(low + 1, high + 1):
-        weight = tl.where(k >= tl.load(edges + cluster), tl.load(weights + cluster), weight)
+        start = tl.load(edges + cluster)
+        of_cluster = tl.load(weights + cluster)
+        weight = tl.where(k >= start, of_cluster, weight)
     return weight
 
 
@@ -237,17 +253,18 @@ def _slopes(
     k = first + tl.arange(0, BLOCK)
     inside = (k >= 0) & (k < m)
     total = _window_sum(mass, k, window, inside)
-    count = tl.load(hits + k + window, mask=inside, other=0) - tl.load(
-        hits + k, mask=inside, other=0
-    )
+    hits_upto = tl.load(hits + k + window, mask=inside, other=0)
+    hits_before = tl.load(hits + k, mask=inside, other=0)
+    count = (hits_upto - hits_before).to(tl.float64)
     share = tl.full([], 1.0, tl.float64) / window  # a bare 1.0 would be float32
-    error = (total - count.to(tl.float64)) * share
+    error = (total - count) * share
     weight = _weight(edges, weights, k, first, first + BLOCK - 1, CLUSTERS, LANES)
     weight = tl.where(inside, weight, 0.0)
     excess = tl.abs(error) - epsilon
     # EVEN of the settings: a sum that equals its count up to rounding has no sign
-    excess = tl.where(excess > count.to(tl.float64) * share * 1e-9, excess, 0.0)
-    slope = tl.where(excess > 0, tl.where(error > 0, weight, -weight), 0.0)
+    excess = tl.where(excess > count * share * 1e-9, excess, 0.0)
+    signed_weight = tl.where(error > 0, weight, -weight)
+    slope = tl.where(excess > 0, signed_weight, 0.0)
     if SQUARED:
         slope = slope * 2 * excess
         excess = excess * excess
@@ -274,28 +291,20 @@ def _windows(
     tl.store(partial + tl.program_id(0), tl.sum(excess, axis=0))
     if GRAD:
         _other, leaving = _slopes(
-            mass,
-            hits,
-            edges,
-            weights,
-            start - window,
-            window,
-            m,
-            epsilon,
-            CLUSTERS,
-            LANES,
-            SQUARED,
-            BLOCK,
-        )
+            mass, hits, edges, weights, start - window, window, m, epsilon,
+            CLUSTERS, LANES, SQUARED, BLOCK,
+        )  # fmt: skip
         before = tl.zeros([BEFORE], dtype=tl.float64)
         for first in range(0, window, BEFORE):
-            _own, slope = _slopes(
+            _excess, slope = _slopes(
                 mass, hits, edges, weights, start - window + first, window, m, epsilon,
                 CLUSTERS, LANES, SQUARED, BEFORE,
             )  # fmt: skip
-            before += tl.where(first + tl.arange(0, BEFORE) < window, slope, 0.0)
+            is_before = first + tl.arange(0, BEFORE) < window
+            before += tl.where(is_before, slope, 0.0)
         inside = j < n
-        total = tl.sum(before, axis=0) + tl.cumsum(entering - leaving, axis=0)
+        change = tl.cumsum(entering - leaving, axis=0)
+        total = tl.sum(before, axis=0) + change
         total = tl.where(inside, total * factor, 0.0)
         tl.store(ranked + j, total.to(tl.float32), mask=inside)
         tl.store(prefix + j, tl.cumsum(total, axis=0), mask=inside)
@@ -303,36 +312,40 @@ def _windows(
 
 
 @triton.jit
-def _share(key, order, ranked, prefix, start_of, grad, n, leap, BLOCK: tl.constexpr):
+def _mean_over_ties(key, order, ranked, prefix, start_of, grad, n, leap, BLOCK: tl.constexpr):
     """Hand every event its gradient: that of its rank, or the mean over the ranks that tie with it.
 
     ``prefix`` begins anew in each block, ``start_of`` says where: a run within a block loses no digits.
     """
     j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = j < n
-    own = tl.load(key + j, mask=inside, other=-1)
-    tied = inside & (
-        (own == tl.load(key + j - 1, mask=inside & (j > 0), other=-1))
-        | (own == tl.load(key + j + 1, mask=j + 1 < n, other=-1))
-    )
+    at_j = tl.load(key + j, mask=inside, other=-1)
+    at_previous = tl.load(key + j - 1, mask=inside & (j > 0), other=-1)
+    at_next = tl.load(key + j + 1, mask=j + 1 < n, other=-1)
+    tied = inside & ((at_j == at_previous) | (at_j == at_next))
     value = tl.load(ranked + j, mask=inside, other=0.0)
     if tl.sum(tied.to(tl.int32), axis=0) > 0:
-        first, end = tl.zeros([BLOCK], dtype=tl.int64), tl.zeros([BLOCK], dtype=tl.int64)
+        first = tl.zeros([BLOCK], dtype=tl.int64)
+        end = tl.zeros([BLOCK], dtype=tl.int64)
         step = tl.zeros([], dtype=tl.int64) + leap
-        while step > 0:  # how many keys are below one's own, and how many are not above it
-            low, high = first + step, end + step
+        while step > 0:  # how many keys are below that of an event, and how many are not above it
+            low = first + step
+            high = end + step
             at_low = tl.load(key + low - 1, mask=tied & (low <= n), other=0x7FFFFFFF)
             at_high = tl.load(key + high - 1, mask=tied & (high <= n), other=0x7FFFFFFF)
-            first = tl.where(at_low < own, low, first)
-            end = tl.where(at_high <= own, high, end)
+            first = tl.where(at_low < at_j, low, first)
+            end = tl.where(at_high <= at_j, high, end)
             step = step // 2
-        last, ahead = end - 1, first - 1
-        some = tied & (first > 0)
-        upper = tl.load(prefix + last, mask=tied, other=0.0) - tl.load(
-            prefix + ahead, mask=some, other=0.0
-        )
-        whole = tl.load(start_of + last // BLOCK, mask=tied, other=0.0)
-        whole -= tl.load(start_of + ahead // BLOCK, mask=some, other=0.0)
-        mean = (whole + upper) / tl.maximum(end - first, 1).to(tl.float64)
+
+        last = end - 1
+        ahead = first - 1
+        has_ahead = tied & (first > 0)
+        within_last = tl.load(prefix + last, mask=tied, other=0.0)
+        within_ahead = tl.load(prefix + ahead, mask=has_ahead, other=0.0)
+        start_of_last = tl.load(start_of + last // BLOCK, mask=tied, other=0.0)
+        start_of_ahead = tl.load(start_of + ahead // BLOCK, mask=has_ahead, other=0.0)
+        total = (start_of_last - start_of_ahead) + (within_last - within_ahead)
+        mean = total / tl.maximum(end - first, 1).to(tl.float64)
         value = tl.where(tied, mean.to(tl.float32), value)
-    tl.store(grad + tl.load(order + j, mask=inside, other=0), value, mask=inside)
+    position = tl.load(order + j, mask=inside, other=0)
+    tl.store(grad + position, value, mask=inside)

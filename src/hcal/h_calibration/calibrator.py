@@ -142,8 +142,8 @@ class HCalibrator(Calibrator):
             value = getattr(self, name)
             if value != getattr(ObjectiveSettings, name):
                 raise ValueError(
-                    f"{name}={value!r} is a constant of the h loss and has no effect with another loss: "
-                    f"leave {name} out, or pass loss='h'"
+                    f"{name}={value!r} is a constant of the h loss and has no effect with another "
+                    f"loss: leave {name} out, or pass loss='h'"
                 )
         if callable(self.loss):
             return self.loss
@@ -153,9 +153,9 @@ class HCalibrator(Calibrator):
         if not reason:
             return
         warnings.warn(
-            f"h: the map chosen by select={self.select!r} is nearly uniform ({reason}): do not use its "
-            "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
-            "select='score' or 'top_label' does not.",
+            f"h: the map chosen by select={self.select!r} is nearly uniform ({reason}): do not use "
+            "its probabilities. The error that chose it favours such maps "
+            "(docs/why-not-the-papers-selector.md); select='score' or 'top_label' does not.",
             CalibrationWarning,
             stacklevel=5,
         )

@@ -40,11 +40,13 @@ def can_be_captured(
     """
     if not x.is_cuda or not getattr(module, "capturable", False):
         return False
-    known_loss = objective is torch_nll
+    is_loss_of_hcal = objective is torch_nll
     if isinstance(objective, HCalibrationLoss):
-        known_loss = objective.capturable
-    known_scores = {MONITOR: epoch_ece_ew, **SELECTORS}
-    return known_loss and all(known_scores.get(name) is score for name, score in scores.items())
+        is_loss_of_hcal = objective.capturable
+    scores_of_hcal = {MONITOR: epoch_ece_ew, **SELECTORS}
+    return is_loss_of_hcal and all(
+        scores_of_hcal.get(name) is score for name, score in scores.items()
+    )
 
 
 class CapturedLoop(Loop):

@@ -109,20 +109,27 @@ def one_family(
     q = np.asarray(p, dtype=np.float64)
     order = np.lexsort((marks, q))
     m = min(s.window, len(q))
-    centroid, rate = sliding_means(q[order], m), sliding_means(marks[order], m)
+    centroid = sliding_means(q[order], m)
+    rate = sliding_means(marks[order], m)
     error = centroid - rate
-    uniform = np.full(len(error), 1 / len(error))
-    weight = (
-        uniform if s.weighting == "uniform" else window_weights(centroid, s.clusters, s.iterations)
-    )
+    if s.weighting == "uniform":
+        weight = np.full(len(error), 1 / len(error))
+    else:
+        weight = window_weights(centroid, s.clusters, s.iterations)
+
     excess = np.abs(error) - s.epsilon
     excess[excess <= EVEN * rate] = 0  # a sum that equals its count up to rounding has no sign
-    slope = weight * np.sign(error) * (excess > 0 if s.norm == 1 else 2 * excess)
+    loss = s.scale * (weight * excess**s.norm).sum()
+
+    d_excess = excess > 0 if s.norm == 1 else 2 * excess
+    slope = weight * np.sign(error) * d_excess
     ranked = np.convolve(slope, np.ones(m)) * s.scale / m
-    _, tied = np.unique(np.stack([q[order], marks[order]]), axis=1, return_inverse=True)
+    events = np.stack([q[order], marks[order]])
+    _, tied = np.unique(events, axis=1, return_inverse=True)
+    mean_of_ties = np.bincount(tied, ranked) / np.bincount(tied)
     grad = np.empty(len(q))
-    grad[order] = (np.bincount(tied, ranked) / np.bincount(tied))[tied]
-    return float(s.scale * (weight * excess**s.norm).sum()), grad
+    grad[order] = mean_of_ties[tied]
+    return float(loss), grad
 
 
 def sliding_means(values: ArrayLike, window: int) -> Float64:
@@ -148,8 +155,10 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
     >>> window_weights([0.0, 0.1, 1.0], clusters=2)
     array([0.25, 0.25, 0.5 ])
     """
-    counts = np.diff(kmeans_ranges(centroids, clusters, iterations)[1])
-    return np.repeat(1 / (clusters * np.maximum(counts, 1)), counts)
+    _, edges = kmeans_ranges(centroids, clusters, iterations)
+    counts = np.diff(edges)
+    weight_of_cluster = 1 / (clusters * np.maximum(counts, 1))
+    return np.repeat(weight_of_cluster, counts)
 
 
 def kmeans_ranges(
@@ -170,9 +179,11 @@ def kmeans_ranges(
     centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
     edges = ranges_of(x, centres)
     for _ in range(iterations):
-        counts, sums = np.diff(edges), np.diff(prefix[edges])
-        centres = np.where(counts > 0, sums / np.maximum(counts, 1), centres)
-        before, edges = edges, ranges_of(x, centres)
+        counts = np.diff(edges)
+        means = np.diff(prefix[edges]) / np.maximum(counts, 1)
+        centres = np.where(counts > 0, means, centres)
+        before = edges
+        edges = ranges_of(x, centres)
         if np.array_equal(before, edges):
             break
     return centres, edges
@@ -184,5 +195,6 @@ def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
     >>> ranges_of(np.array([0.0, 0.4, 1.0]), np.array([0.0, 1.0]))
     array([0, 2, 3])
     """
-    inner = np.searchsorted(values, HALF_WAY * (centres[1:] + centres[:-1]) / 2, side="right")
+    middles = HALF_WAY * (centres[1:] + centres[:-1]) / 2
+    inner = np.searchsorted(values, middles, side="right")
     return np.concatenate([[0], inner, [len(values)]]).astype(np.int64)

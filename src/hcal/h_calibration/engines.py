@@ -54,9 +54,9 @@ def loss_and_grad(
     array([[ 0.125, -0.125],
            [-0.25 ,  0.25 ]])
     """
-    settings, family = ObjectiveSettings(**constants), family_of(events)
+    settings = ObjectiveSettings(**constants)
     check_arrays(probs, y)
-    loss, grad = evaluate_loss(probs, y, settings, family, need_grad=True)
+    loss, grad = evaluate_loss(probs, y, settings, family_of(events), need_grad=True)
     return float(loss), np.ascontiguousarray(grad)
 
 
@@ -68,19 +68,18 @@ def evaluate_loss(
     ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.
     The loss is a float, or a scalar tensor in float64 where the engine is torch's.
     """
-    if (
-        not isinstance(probs, np.ndarray)
-        and probs.device.type == "cpu"
-        and has_kernel("hcal.h_calibration._numba")
-    ):
+    is_cpu_tensor = not isinstance(probs, np.ndarray) and probs.device.type == "cpu"
+    if is_cpu_tensor and has_kernel("hcal.h_calibration._numba"):
         import torch
 
         loss, grad = evaluate_loss(probs.numpy(), y.numpy(), settings, family, need_grad)
         # its memory is numpy's, which asks for huge pages: the gradient is written in random order, and with
         # small pages the address look-ups alone double the time at 25 million events
         return probs.new_tensor(loss), None if grad is None else torch.from_numpy(grad)
+
     events = family.gather(probs, y)
-    loss, slope = engine_for(events.q)(events.q, events.marks, settings, need_grad)
+    engine = engine_for(events.q)
+    loss, slope = engine(events.q, events.marks, settings, need_grad)
     return loss, None if slope is None else family.scatter(slope, probs, events)
 
 
@@ -113,7 +112,8 @@ def has_kernel(module: str) -> bool:
 
 def takes_triton(q: Any) -> bool:
     """Return whether the Triton kernels take this tensor: float32 on CUDA, fewer than 2**31 events."""
-    fits = bool(q.is_cuda) and str(q.dtype) == "torch.float32" and q.numel() < TRITON_EVENTS
+    is_cuda_float32 = bool(q.is_cuda) and str(q.dtype) == "torch.float32"
+    fits = is_cuda_float32 and q.numel() < TRITON_EVENTS
     return fits and has_kernel("hcal.h_calibration._triton")
 
 
@@ -137,7 +137,9 @@ def check_arrays(probs: FloatArray, y: IntArray) -> None:
     check_shapes(probs, y)
     if probs.dtype not in (np.float32, np.float64):
         raise ValueError(f"probs must be float32 or float64, got {probs.dtype}")
-    check_ranges(float(probs.min()), float(probs.max()), int(y.min()), int(y.max()), probs.shape[1])
+    least = float(probs.min())
+    most = float(probs.max())
+    check_ranges(least, most, int(y.min()), int(y.max()), probs.shape[1])
 
 
 def check_ranges(least: float, most: float, first: int, last: int, n_classes: int) -> None:

@@ -19,7 +19,7 @@ from hcal.xp import namespace
 EventsArgument = Any
 
 
-class Events(NamedTuple):
+class FamilyEvents(NamedTuple):
     """The events of a family: probabilities (F, n), marks (F, n), and an optional index for ``scatter``."""
 
     q: Any
@@ -31,11 +31,11 @@ class Family(ABC):
     """A choice of events; subclass it and pass an instance as ``events=``."""
 
     @abstractmethod
-    def gather(self, probs: Any, y: Any) -> Events:
+    def gather(self, probs: Any, y: Any) -> FamilyEvents:
         """Return the events of probabilities (N, K) and labels (N,), arrays or tensors."""
 
     @abstractmethod
-    def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
+    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
         """Return the gradient (N, K) in the probabilities, given the one (F, n) in ``events.q``."""
 
     def __repr__(self) -> str:
@@ -60,13 +60,15 @@ def family_of(events: EventsArgument) -> Family:
         if events not in _FAMILIES:
             names = ", ".join(map(repr, _FAMILIES))
             raise ValueError(
-                f"events must be {names}, a class index or a list of subsets of classes, got {events!r}"
+                f"events must be {names}, a class index or a list of subsets of classes, "
+                f"got {events!r}"
             )
         return _FAMILIES[events]()
     if isinstance(events, Integral):
         return Subsets(((int(events),),))
     try:
-        return Subsets(tuple(tuple(sorted({int(c) for c in subset})) for subset in events))
+        subsets = [sorted({int(c) for c in subset}) for subset in events]
+        return Subsets(tuple(map(tuple, subsets)))
     except TypeError:
         raise ValueError(f"events must be a list of subsets of classes, got {events!r}") from None
 
@@ -79,11 +81,11 @@ def _label_marks(y: Any, probs: Any) -> Any:
 class PooledEvents(Family):
     """All N·K events "the label is k" in one list: the paper's choice."""
 
-    def gather(self, probs: Any, y: Any) -> Events:
+    def gather(self, probs: Any, y: Any) -> FamilyEvents:
         """Return one row of all entries."""
-        return Events(probs.reshape(1, -1), _label_marks(y, probs).reshape(1, -1))
+        return FamilyEvents(probs.reshape(1, -1), _label_marks(y, probs).reshape(1, -1))
 
-    def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
+    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
         """Return the gradient entry by entry."""
         return gradient.reshape(probs.shape)
 
@@ -91,13 +93,14 @@ class PooledEvents(Family):
 class TopLabel(Family):
     """The event that the most probable class is the label."""
 
-    def gather(self, probs: Any, y: Any) -> Events:
+    def gather(self, probs: Any, y: Any) -> FamilyEvents:
         """Return one row of the largest entries."""
         xp = namespace(probs)
         top = xp.argmax(probs)
-        return Events(xp.take_along(probs, top).T, (top == y[:, None]).T, top)
+        is_label = top == y[:, None]
+        return FamilyEvents(xp.take_along(probs, top).T, is_label.T, top)
 
-    def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
+    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
         """Return the gradient in the largest entries, 0 elsewhere."""
         return namespace(probs).put_along(0 * probs, events.index, gradient.T)
 
@@ -105,11 +108,11 @@ class TopLabel(Family):
 class ClassWise(Family):
     """One row for each class k, with the N events "the label is k"."""
 
-    def gather(self, probs: Any, y: Any) -> Events:
+    def gather(self, probs: Any, y: Any) -> FamilyEvents:
         """Return K rows, the columns of ``probs``."""
-        return Events(probs.T, _label_marks(y, probs).T)
+        return FamilyEvents(probs.T, _label_marks(y, probs).T)
 
-    def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
+    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
         """Return the gradient, row by column."""
         return gradient.T
 
@@ -131,24 +134,28 @@ class Subsets(Family):
                 "events: a list of subsets needs at least one subset, and no empty one"
             )
 
-    def gather(self, probs: Any, y: Any) -> Events:
+    def gather(self, probs: Any, y: Any) -> FamilyEvents:
         """Return the sum of the entries of each subset."""
-        unknown = {c for subset in self.subsets for c in subset} - set(range(probs.shape[1]))
+        n_classes = probs.shape[1]
+        unknown = set().union(*self.subsets) - set(range(n_classes))
         if unknown:
-            raise ValueError(
-                f"events name class {min(unknown)}, but there are {probs.shape[1]} classes"
-            )
-        # a sum instead of a matrix product, because equal rows must give bitwise equal results
-        q = [probs[:, s[0]] if len(s) == 1 else probs[:, list(s)].sum(1) for s in self.subsets]
+            raise ValueError(f"events name class {min(unknown)}, but there are {n_classes} classes")
         marks = _label_marks(y, probs)
-        xp, happened = namespace(probs), [marks[:, list(s)].any(1) for s in self.subsets]
-        return Events(xp.stack(q).T, xp.stack(happened).T)
+        q = []
+        happened = []
+        for subset in self.subsets:
+            columns = list(subset)
+            # a sum instead of a matrix product, because equal rows must give bitwise equal results
+            q.append(probs[:, subset[0]] if len(subset) == 1 else probs[:, columns].sum(1))
+            happened.append(marks[:, columns].any(1))
+        xp = namespace(probs)
+        return FamilyEvents(xp.stack(q).T, xp.stack(happened).T)
 
-    def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
+    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
         """Return for each class the sum of the gradients of the subsets that hold it."""
         out = 0 * probs
-        for own, subset in zip(gradient, self.subsets, strict=True):
-            out[:, list(subset)] += own[:, None]
+        for of_subset, subset in zip(gradient, self.subsets, strict=True):
+            out[:, list(subset)] += of_subset[:, None]
         return out
 
 

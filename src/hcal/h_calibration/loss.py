@@ -84,7 +84,8 @@ class HCalibrationLoss(torch.nn.Module):
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         wide = check_tensors(probs, y, values=self.check)
         compute = partial(evaluate_loss, settings=self.settings, family=self.events)
-        loss: Tensor = WithGradient.apply(wide, y.to(torch.int64), compute)  # type: ignore[no-untyped-call]
+        labels = y.to(torch.int64)
+        loss: Tensor = WithGradient.apply(wide, labels, compute)  # type: ignore[no-untyped-call]
         return loss.to(probs.dtype)
 
     def extra_repr(self) -> str:
@@ -109,10 +110,10 @@ class WithGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         """Return the gradient in the probabilities."""
-        grad = ctx.saved_tensors[0]
+        (grad,) = ctx.saved_tensors
         # usually the factor is 1 and a copy can be saved; on a GPU, reading the factor would wait for the device
-        whole = upstream.device.type == "cpu" and float(upstream) == 1.0
-        return grad if whole else grad * upstream, None, None
+        is_one = upstream.device.type == "cpu" and float(upstream) == 1.0
+        return grad if is_one else grad * upstream, None, None
 
 
 def check_tensors(probs: Tensor, y: Tensor, *, values: bool = True) -> Tensor:
@@ -134,8 +135,8 @@ def check_tensors(probs: Tensor, y: Tensor, *, values: bool = True) -> Tensor:
         check_arrays(wide.detach().numpy(), y.numpy())
     elif values:
         # a minimum over NaN is NaN; float64 represents every valid label exactly
-        ends = [v for part in (wide.detach(), y) for v in torch.aminmax(part)]
-        least, most, first, last = torch.stack([v.to(torch.float64) for v in ends]).tolist()
+        ends = [*torch.aminmax(wide.detach()), *torch.aminmax(y)]
+        least, most, first, last = torch.stack([end.to(torch.float64) for end in ends]).tolist()
         check_ranges(least, most, int(first), int(last), wide.shape[1])
     return wide
 
@@ -144,22 +145,24 @@ def families_loss(
     p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the mean loss (float64 scalar) over families and its gradient (F, n) in ``p``."""
-    bits = (
-        p.clamp_min(0).contiguous().view(torch.int32 if p.dtype == torch.float32 else torch.int64)
-    )
-    key, order = torch.sort((bits << 1) | marks.to(bits.dtype), dim=1)
-    q, o = (key >> 1).view(p.dtype), key & 1
+    integer = torch.int32 if p.dtype == torch.float32 else torch.int64
+    bits = p.clamp_min(0).contiguous().view(integer)
+    key, order = torch.sort((bits << 1) | marks.to(integer), dim=1)
+    q = (key >> 1).view(p.dtype)
     m = min(s.window, p.shape[1])
     centroid = sliding_sum(q, m) / m
-    rate = sliding_sum(o, m) / m
+    rate = sliding_sum(key & 1, m) / m
     error = centroid - rate
     weight = window_weights(centroid, s)
+
     excess = error.abs() - s.epsilon
     excess = torch.where(excess > EVEN * rate, excess, 0)
     loss = s.scale * (weight * excess**s.norm).sum() / len(p)
     if not need_grad:
         return loss, None
-    slope = weight * error.sign() * (excess > 0 if s.norm == 1 else 2 * excess)
+
+    d_excess = excess > 0 if s.norm == 1 else 2 * excess
+    slope = weight * error.sign() * d_excess
     ranked = _spread_windows(slope, m) * (s.scale / (m * len(p)))
     ranked = mean_over_ties(ranked, key)
     grad = torch.empty_like(p).scatter_(1, order, ranked.to(p.dtype))
@@ -183,23 +186,23 @@ def window_weights(centroid: Tensor, s: ObjectiveSettings) -> Tensor:
     """Return the weight of each window, (F, m) or a scalar for uniform weights."""
     if s.weighting == "uniform":
         return centroid.new_tensor(1 / centroid.shape[1])
-    counts = kmeans_ranges(centroid, s.clusters, s.iterations).diff(dim=1).reshape(-1)
-    each = 1 / (s.clusters * counts.to(torch.float64))
-    return each.repeat_interleave(counts, output_size=centroid.numel()).reshape(centroid.shape)
+    edges = kmeans_ranges(centroid, s.clusters, s.iterations)
+    counts = edges.diff(dim=1).reshape(-1)
+    of_cluster = 1 / (s.clusters * counts.to(torch.float64))
+    weights = of_cluster.repeat_interleave(counts, output_size=centroid.numel())
+    return weights.reshape(centroid.shape)
 
 
 def kmeans_ranges(x: Tensor, clusters: int, iterations: int) -> Tensor:
     """Return the edges (F, C + 1) of the k-means clusters of ascending rows, as in ``definition.kmeans_ranges``."""
     x = x.contiguous()
     prefix = prefix_sum(x)
-    at = (
-        (torch.arange(clusters, device=x.device, dtype=torch.float64) + 0.5)
-        / clusters
-        * (x.shape[1] - 1)
-    )
-    low = at.long()
-    high = (low + 1).clamp_max(x.shape[1] - 1)
-    centres = torch.lerp(x[:, low], x[:, high], at - low)
+    last = x.shape[1] - 1
+    number = torch.arange(clusters, device=x.device, dtype=torch.float64)
+    place = (number + 0.5) / clusters * last
+    low = place.long()
+    high = (low + 1).clamp_max(last)
+    centres = torch.lerp(x[:, low], x[:, high], place - low)
     for _ in range(iterations):
         edges = ranges_of(x, centres)
         counts = edges.diff(dim=1)
@@ -235,7 +238,10 @@ def mean_over_ties(ranked: Tensor, key: Tensor) -> Tensor:
     starts = torch.nn.functional.pad(~same, (1, 0), value=True)
     ends = torch.nn.functional.pad(~same, (0, 1), value=True)
     first = torch.where(starts, position, 0).cummax(dim=1).values
-    last = torch.where(ends, position, n).flip(1).cummin(dim=1).values.flip(1)
+    from_the_end = torch.where(ends, position, n).flip(1)
+    last = from_the_end.cummin(dim=1).values.flip(1)
+
     prefix = prefix_sum(ranked)
-    mean = (prefix.gather(1, last + 1) - prefix.gather(1, first)) / (last + 1 - first)
+    total = prefix.gather(1, last + 1) - prefix.gather(1, first)
+    mean = total / (last + 1 - first)
     return torch.where(first == last, ranked, mean)

@@ -52,11 +52,11 @@ class MixtureMap(ProbabilityMap):
         >>> MixtureMap(slopes=np.ones(1), shares=np.ones(1)).compiled(np.zeros((1, 2))) is None  # float64
         True
         """
+        if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
+            return None
         try:
             from hcal.h_calibration._mixture_numba import mixture_forward
         except ImportError:
-            return None
-        if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
             return None
         return mixture_forward(x, self.slopes.astype(x.dtype), self.shares.astype(x.dtype))
 
@@ -72,7 +72,8 @@ def table_scores(x: Array, table: Array, step: Array) -> Array:
     cells = len(table) - 1
     depth = xp.maximum(x * (-1 / step), 0.0 * x)
     cell = xp.floor_index(xp.minimum(depth, 0.0 * x + (cells - 1)))
-    low, high = xp.take(values, cell), xp.take(values, cell + 1)
+    low = xp.take(values, cell)
+    high = xp.take(values, cell + 1)
     score = low + (depth - cell) * (high - low)
     # Rounding must not raise a score above that of the next knot: the map never inverts the order of two scores.
     return -xp.where(cell < cells - 1, xp.minimum(score, high), score)

@@ -90,7 +90,8 @@ class ScalarMap(TrainableMap):
         values = self.values(x.dtype).to(x.dtype)
         if order is None:
             return torch.softmax(table_scores(x, values, self.step), dim=1)
-        probs: Tensor = _TableSoftmax.apply(x, values, self.step, order)  # type: ignore[no-untyped-call]
+        arguments = (x, values, self.step, order)
+        probs: Tensor = _TableSoftmax.apply(*arguments)  # type: ignore[no-untyped-call]
         return probs
 
     def cell_order(self, x: Tensor) -> CellOrder | None:
@@ -101,9 +102,8 @@ class ScalarMap(TrainableMap):
         cells = len(self.values()) - 1
         cell, part = _locate(x, self.step, cells)
         ordered, order = cell.reshape(-1).to(torch.int32).sort()
-        edges = torch.searchsorted(
-            ordered, torch.arange(cells + 1, device=x.device, dtype=torch.int32)
-        )
+        numbers = torch.arange(cells + 1, device=x.device, dtype=torch.int32)
+        edges = torch.searchsorted(ordered, numbers)
         return CellOrder(order, edges, part.reshape(-1)[order])
 
     def fitted(self, reference: Reference) -> Map:
@@ -128,7 +128,8 @@ class PiecewiseLinear(ScalarMap):
     def __init__(self, segments: int = 100) -> None:
         super().__init__()
         start = torch.full((segments,), 1 - _SOFTNESS**2 / 4, dtype=torch.float64)
-        self.theta, self.step = torch.nn.Parameter(start), _SPAN / segments
+        self.theta = torch.nn.Parameter(start)
+        self.step = _SPAN / segments
 
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return the positive slopes (z,)."""
@@ -179,8 +180,10 @@ class MonotonicNet(ScalarMap):
         draw = torch.Generator().manual_seed(random_state)
         for fan_in, fan_out in pairwise((1, hidden, hidden, 1)):
             bound = 1 / math.sqrt(fan_in)
-            self.layers.append(torch.nn.Parameter(_uniform(bound, fan_out, fan_in, draw=draw)))
-            self.layers.append(torch.nn.Parameter(_uniform(bound, fan_out, draw=draw)))
+            matrix = _uniform(bound, fan_out, fan_in, draw=draw)
+            offset = _uniform(bound, fan_out, draw=draw)
+            self.layers.append(torch.nn.Parameter(matrix))
+            self.layers.append(torch.nn.Parameter(offset))
         if init == "identity":
             for last in list(self.layers)[-2:]:
                 last.data.zero_()
@@ -189,9 +192,11 @@ class MonotonicNet(ScalarMap):
 
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return dg/dx at the midpoints of the cells."""
-        w1, b1, w2, b2, w3, b3 = (p.to(dtype) for p in self.layers)
-        v = torch.relu(self.get_buffer("grid").to(dtype) @ w1.T + b1)
-        f = (torch.relu(v @ w2.T + b2) @ w3.T + b3)[:, 0]
+        w1, b1, w2, b2, w3, b3 = (layer.to(dtype) for layer in self.layers)
+        grid = self.get_buffer("grid").to(dtype)
+        first = torch.relu(grid @ w1.T + b1)
+        second = torch.relu(first @ w2.T + b2)
+        f = (second @ w3.T + b3)[:, 0]
         return (torch.nn.functional.elu(f) + 1) * self.scale
 
 
@@ -220,12 +225,16 @@ class EnsembleLinear(TrainableMap):
     ) -> None:
         super().__init__()
         if init == "published":
-            draw, bound = torch.Generator().manual_seed(random_state), 1 / math.sqrt(members)
-            a, w = _uniform(bound, members, draw=draw), _uniform(bound, members, draw=draw)
+            draw = torch.Generator().manual_seed(random_state)
+            bound = 1 / math.sqrt(members)
+            a = _uniform(bound, members, draw=draw)
+            w = _uniform(bound, members, draw=draw)
         else:
-            a = 1 + torch.linspace(-_SPREAD, _SPREAD, members, dtype=torch.float64) * (members > 1)
+            apart = torch.linspace(-_SPREAD, _SPREAD, members, dtype=torch.float64)
+            a = 1 + apart * (members > 1)
             w = torch.full((members,), 1 / members, dtype=torch.float64)
-        self.a, self.w = torch.nn.Parameter(a), torch.nn.Parameter(w)
+        self.a = torch.nn.Parameter(a)
+        self.w = torch.nn.Parameter(w)
 
     def slopes(self) -> Tensor:
         """Return the positive slopes |a| (m,)."""
@@ -238,13 +247,15 @@ class EnsembleLinear(TrainableMap):
 
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
         """Return probabilities (N, K) of x (N, K)."""
-        slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
+        slopes = self.slopes().to(x.dtype)
+        shares = self.shares().to(x.dtype)
         formula = mixture if kernels_for(x) is None else _Mixture.apply
         return torch.as_tensor(formula(x, slopes, shares))
 
     def fitted(self, reference: Reference) -> Map:
         """Return the mixture; ``reference`` does not matter, since a constant added to a row of x changes nothing."""
-        slopes, shares = (v.detach().cpu().numpy() for v in (self.slopes(), self.shares()))
+        slopes = self.slopes().detach().cpu().numpy()
+        shares = self.shares().detach().cpu().numpy()
         return MixtureMap(slopes=slopes, shares=shares)
 
 
@@ -278,26 +289,35 @@ def build_trainable(
         return PiecewiseLinear(int(size))
     if family == "ensemble":
         return EnsembleLinear(int(size), init=init, random_state=random_state)
-    std, mean = (float(v) for v in torch.std_mean(x.double()))
-    # If all logits are identical the deviation is 0; any positive number will do.
+    std, mean = (float(moment) for moment in torch.std_mean(x.double()))
     return MonotonicNet(
-        int(size), mean=mean, std=std if std > 0 else 1.0, lowest=min(float(x.min()), -1e-6), init=init,
+        int(size),
+        mean=mean,
+        std=std
+        if std > 0
+        else 1.0,  # it is 0 if all logits are identical; any positive number will do
+        lowest=min(float(x.min()), -1e-6),
+        init=init,
         random_state=random_state,
-    )  # fmt: skip
+    )
 
 
 def _uniform(bound: float, *shape: int, draw: torch.Generator) -> Tensor:
-    return (torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1) * bound
+    unit = torch.rand(*shape, generator=draw, dtype=torch.float64)
+    return (unit * 2 - 1) * bound
 
 
 def kernels_for(x: Tensor) -> Any:
     """Return the module of kernels for x (float32; numba on the CPU, Triton on CUDA), or None if there is none."""
-    module = (
-        "hcal.h_calibration._mixture_triton" if x.is_cuda else "hcal.h_calibration._mixture_numba"
-    )
-    small = x.shape[1] <= _TRITON_CLASSES and x.numel() < TRITON_EVENTS
-    fits = x.dtype == torch.float32 and (small if x.is_cuda else x.device.type == "cpu")
-    return importlib.import_module(module) if fits and has_kernel(module) else None
+    if x.is_cuda:
+        module = "hcal.h_calibration._mixture_triton"
+        fits = x.shape[1] <= _TRITON_CLASSES and x.numel() < TRITON_EVENTS
+    else:
+        module = "hcal.h_calibration._mixture_numba"
+        fits = x.device.type == "cpu"
+    if x.dtype != torch.float32 or not fits or not has_kernel(module):
+        return None
+    return importlib.import_module(module)
 
 
 def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
@@ -314,7 +334,8 @@ class _TableSoftmax(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder) -> Tensor:
         probs = torch.softmax(table_scores(x, values, step), dim=1)
         ctx.save_for_backward(x, probs)
-        ctx.cells, ctx.order = len(values) - 1, order
+        ctx.cells = len(values) - 1
+        ctx.order = order
         return probs
 
     @staticmethod
@@ -322,13 +343,15 @@ class _TableSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
         x, probs = ctx.saved_tensors
         inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
-        return None, -_cell_sums(inner, ctx.order, ctx.cells).to(x.dtype), None, None
+        by_value = -_cell_sums(inner, ctx.order, ctx.cells).to(x.dtype)
+        return None, by_value, None, None
 
 
 def _cell_sums(inner: Tensor, order: CellOrder, cells: int) -> Tensor:
     """Return Σ inner·∂w/∂V_c over events (G + 1,), w the interpolation of V."""
     flat = inner.reshape(-1)[order.order].to(torch.float64)
-    total, high = (range_sums(v, order.edges) for v in (flat, flat * order.part))
+    total = range_sums(flat, order.edges)
+    high = range_sums(flat * order.part, order.edges)
     out = torch.zeros(cells + 1, dtype=torch.float64, device=inner.device)
     out[:-1] += total - high
     out[1:] += high
@@ -341,7 +364,8 @@ def range_sums(values: Tensor, edges: Tensor) -> Tensor:
     >>> range_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 3]))
     tensor([3., 4.])
     """
-    return torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))[edges].diff()
+    prefix = torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))
+    return prefix[edges].diff()
 
 
 class _Mixture(torch.autograd.Function):
@@ -350,20 +374,20 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
         ctx.save_for_backward(x, slopes, shares)
-        given = _for_kernels(x, slopes, shares)
-        return torch.as_tensor(kernels_for(x).mixture_forward(*given))
+        arguments = _for_kernels(x, slopes, shares)
+        return torch.as_tensor(kernels_for(x).mixture_forward(*arguments))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         x, slopes, shares = ctx.saved_tensors
-        by_share, by_slope = map(
-            torch.as_tensor, kernels_for(x).mixture_backward(*_for_kernels(x, slopes, grad))
-        )
+        arguments = _for_kernels(x, slopes, grad)
+        gradients = kernels_for(x).mixture_backward(*arguments)
+        by_share, by_slope = map(torch.as_tensor, gradients)
         return None, shares * by_slope, by_share
 
 
 def _for_kernels(*tensors: Tensor) -> list[Any]:
     """Return contiguous tensors on a GPU, arrays on the CPU."""
-    whole = (t.detach().contiguous() for t in tensors)
-    return [t if t.is_cuda else t.numpy() for t in whole]
+    contiguous = [tensor.detach().contiguous() for tensor in tensors]
+    return [tensor if tensor.is_cuda else tensor.numpy() for tensor in contiguous]

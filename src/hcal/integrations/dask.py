@@ -318,7 +318,7 @@ def _rows_of_block(
     if not len(scores):
         return None
     start = starts[number]
-    options = {"input": kind, "classes": names, "start": 0, "whole": False}
+    options = {"input": kind, "classes": names, "start": 0, "complete": False}
     checked = _said_where(lambda block: Rows.of(block, **columns, **options), number, scores)
     return replace(checked, start=start)
 

@@ -122,7 +122,8 @@ def _object(description: dict[str, Any], arrays: dict[str, NDArray[Any]], like: 
         filled = like
     elif kind in _ROW_TYPES:
         filled = object.__new__(_ROW_TYPES[kind])
-        vars(filled).update({entry.name: None for entry in fields(_ROW_TYPES[kind])})
+        for entry in fields(_ROW_TYPES[kind]):
+            object.__setattr__(filled, entry.name, None)
     else:
         raise ValueError(f"a partial result holds {kind[:40]!r}, which is not expected here")
     # Frozen dataclasses have no other way to be filled.

@@ -376,7 +376,7 @@ class _Reader:
         data = self.data(batch, partition, row)
         if not len(data.values):
             return None
-        return replace(rows_of(data, row, whole=False), origin=None)
+        return replace(rows_of(data, row, complete=False), origin=None)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ Reading. A :class:`Request` names the columns of a file and says what its scores
     data = read("task.npz", part="cal")          # a file that says what it holds needs no request
     data = read("new.csv", Request().for_model(header["request"]), keep=True)   # as the model was fitted
 
-``read`` takes one file, several, a folder or a pattern: ``.npz .npy .csv .jsonl .parquet .feather`` and numpy pickles
-``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the columns into the order of a model's
+``read`` takes one file, several, a folder or a pattern: ``.npz .npy .csv .jsonl .parquet .feather``.
+``data.labels()`` are integers, ``data.in_order_of(names)`` puts the columns into the order of a model's
 classes, ``data.beside`` holds the other columns (``keep=True``). ``Request(unlabelled="drop")`` leaves out rows
 without a label; ``data.dropped`` and ``data.notes`` say how many.
 

@@ -33,8 +33,8 @@ class NoRowsError(ValueError):
     """A source holds no rows."""
 
 
-def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
-    """Return rows that were read from a file as checked rows; ``whole`` says whether these are all its rows.
+def rows_of(data: DataFile, start: int = 0, *, complete: bool = True) -> Rows:
+    """Return rows that were read from a file as checked rows; ``complete`` says whether these are all its rows.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def rows_of(data: DataFile, start: int = 0, *, whole: bool = True) -> Rows:
         time=data.time,
         classes=data.classes,
         start=start,
-        whole=whole,
+        complete=complete,
     )
 
 
@@ -81,7 +81,7 @@ def read_piece(piece: Piece) -> Iterator[Rows]:
     """
     for start, data in read_blocks(piece):
         if len(data.values):
-            yield rows_of(data, start, whole=False)
+            yield rows_of(data, start, complete=False)
 
 
 class Batches:
@@ -180,7 +180,7 @@ def batches(
     ----------
     source : path-like, or sequence of them
         A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). A compressed ``.npz`` is
-        one piece, and a pickle is read whole. A program that makes its own rows yields :class:`hcal.rows.Rows`.
+        one piece. A program that makes its own rows yields :class:`hcal.rows.Rows`.
     request : Request, optional
         As for :func:`hcal.io.read`.
     rows : int, optional

@@ -19,11 +19,11 @@ from urllib.parse import unquote
 from hcal.text import one_line
 
 #: The types that can be read.
-TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
-#: Those that are not written.
-_READ_ONLY: Final = (".p", ".pkl")
+TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".parquet")
 #: Endings of files that probably hold rows, and that hcal does not read.
-_UNREADABLE: Final = (".arrow", ".bz2", ".gz", ".orc", ".tsv", ".xlsx", ".xz", ".zip", ".zst")
+_UNREADABLE: Final = (
+    ".arrow", ".bz2", ".gz", ".orc", ".pkl", ".tsv", ".xlsx", ".xz", ".zip", ".zst"
+)  # fmt: skip
 #: A folder of a partitioned table, such as ``country=DE``.
 _PARTITION: Final = re.compile(r"([^=]+)=(.*)")
 #: What Spark and Hive write for a partition whose value is missing.
@@ -64,9 +64,8 @@ def sources_of(source: Any) -> list[Source]:
     files = [file for entry in sources for file in entry.files]
     suffixes = sorted({file.suffix.lower() for file in files})
     if len(suffixes) > 1:
-        raise ValueError(
-            f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern"
-        )
+        listed = ", ".join(suffix or "none" for suffix in suffixes)
+        raise ValueError(f"files of several types, {one_line(listed)}: name one with a pattern")
     _refuse_twice(files)
     return sources
 
@@ -178,15 +177,6 @@ def partition_values(path: Path) -> dict[str, str | None]:
 
 
 # -- outputs that are no inputs -------------------------------------------------------------------
-
-
-def written_name(name: Path) -> Path:
-    """Return the name that an output gets for an input of this name.
-
-    >>> written_name(Path("day/a.csv")), written_name(Path("day/a.pkl"))
-    (PosixPath('day/a.csv'), PosixPath('day/a.npz'))
-    """
-    return name.with_suffix(".npz") if name.suffix.lower() in _READ_ONLY else name
 
 
 def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> None:

@@ -1,4 +1,4 @@
-"""Readers of the file formats: named arrays (.npz, .npy, pickles), text (.csv, .jsonl) and Arrow (.parquet, .feather).
+"""Readers of the file formats: named arrays (.npz, .npy), text (.csv, .jsonl) and Arrow (.parquet, .feather).
 
 A reader has the names of the columns or arrays, says where a file may be cut into pieces, and yields blocks of rows. A
 row of a text file is a line. Arrays are read from their place in the file and never memory-mapped: a mapped file that
@@ -25,9 +25,8 @@ from hcal.class_names import is_number
 from hcal.extras import load_extra
 from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
-from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
-from hcal.text import one_line, plain_text, quoted
+from hcal.text import one_line, quoted, text_of_spreadsheet
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"
@@ -152,11 +151,7 @@ def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
     return replace(stored, file=file, offset=begin + stored.offset)
 
 
-def _open_pickle(file: BinaryIO) -> Openers:
-    return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
-
-
-OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz, ".p": _open_pickle, ".pkl": _open_pickle}
+OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz}
 
 
 class ArrayRows:
@@ -333,7 +328,7 @@ class TextRows(TableRows):
             }
 
     def _texts(self, cells: Sequence[Any]) -> list[Any]:
-        return list(map(plain_text, cells)) if self.csv else list(cells)
+        return list(map(text_of_spreadsheet, cells)) if self.csv else list(cells)
 
 
 def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]:
@@ -356,14 +351,25 @@ def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]
 
 def _csv_names(line: bytes) -> list[str]:
     cells = _split([line.removeprefix(b"\xef\xbb\xbf")])[0]
-    names = [plain_text(cell.strip()) for cell in cells]
-    if len(names) == 1 and ";" in names[0]:
+    names = [text_of_spreadsheet(cell.strip()) for cell in cells]
+    if _has_semicolons(names):
         raise ValueError(
             "its cells are separated by semicolons: save it with commas, and decimal points"
         )
     if all(map(is_number, names)):
         raise ValueError("its first line has numbers: write the names of the columns there")
     return names
+
+
+def _has_semicolons(names: Sequence[str]) -> bool:
+    """Return whether semicolons separate the cells of a first line: one cell, or decimal commas between them.
+
+    A semicolon in the name of one of several columns is a part of that name.
+    """
+    if len(names) == 1:
+        return ";" in names[0]
+    pieces = [piece for name in names for piece in name.split(";")]
+    return len(pieces) > len(names) and all(map(is_number, pieces))
 
 
 def _csv_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, Sequence[Any]]:

@@ -28,6 +28,7 @@ from hcal.io.partitions import PartitionedRows
 from hcal.io.records import are_answers, is_answers
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
 from hcal.io.scale import Scale
+from hcal.progress import logger
 from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
@@ -500,7 +501,7 @@ def read(
     Parameters
     ----------
     path : path-like, or sequence of them
-        ``.npz .npy .csv .parquet .feather .jsonl`` or a numpy pickle ``.p``; a folder or
+        ``.npz .npy .csv .parquet .feather .jsonl``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
         The names of the columns, the kind of the scores, and what happens to rows without a label.
@@ -523,37 +524,59 @@ def read(
     >>> data.kind, data.classes, data.ids, data.labels()
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
-    request, paths = request or Request(), files_of(path)
+    request = request or Request()
+    paths = files_of(path)
     if paths[0].suffix.lower() == ".jsonl" and is_answers(paths, request):
         from hcal.language_models.files import read_answers
 
         fields = read_answers(paths, request, keep=keep)
-        return DataFile(paths[0], part="", more=tuple(paths[1:]), **fields)
-    reading, parts = (
-        Reading(request, part, keep, None if order is None else tuple(order)),
-        list[DataFile](),
-    )
+        data = DataFile(paths[0], part="", more=tuple(paths[1:]), **fields)
+    else:
+        classes = None if order is None else tuple(order)
+        data = _read_rows(paths, Reading(request, part, keep, classes), peak)
+    for note in data.notes:
+        logger.info("%s", note)
+    return data
+
+
+def _read_rows(paths: Sequence[Path], reading: Reading, peak: float) -> DataFile:
+    """Return all rows of files."""
+    parts: list[DataFile] = []
     for piece in list(pieces_of(paths, reading, peak=peak)):
         parts += [data for _, data in read_blocks(replace(piece, reading=reading))]
         if not parts:  # a damaged file may announce rows that it does not hold
             raise ValueError(f"cannot read {paths[0].name}: it has no rows")
         reading = reading.after(parts[0])
-    first, dropped = parts[0], sum(part.dropped for part in parts)
-    if len(parts) > 1:
-        arrays = {name: [getattr(part, name) for part in parts] for name in _BY_ROW}
-        joined: Any = {
-            n: None if any(a is None for a in held) else np.concatenate(held)
-            for n, held in arrays.items()
-        }
-        beside = _joined([part.beside for part in parts])
-        by = _joined([part.by for part in parts])
-        segments = _joined([part.segments for part in parts])
-        first = replace(first, **joined, beside=beside, by=by, segments=segments)
+    dropped = sum(part.dropped for part in parts)
     words = (
         "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     )
-    notes = (f"{words} dropped",) if dropped else ()
-    return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
+    return replace(
+        _end_to_end(parts),
+        path=paths[0],
+        more=tuple(paths[1:]),
+        dropped=dropped,
+        notes=(f"{words} dropped",) if dropped else (),
+    )
+
+
+def _end_to_end(parts: Sequence[DataFile]) -> DataFile:
+    """Return the rows of blocks as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    columns: dict[str, Any] = {}
+    for name in _BY_ROW:
+        arrays = [getattr(part, name) for part in parts]
+        missing = any(array is None for array in arrays)
+        columns[name] = None if missing else np.concatenate(arrays)
+    return replace(
+        first,
+        **columns,
+        beside=_joined([part.beside for part in parts]),
+        by=_joined([part.by for part in parts]),
+        segments=_joined([part.segments for part in parts]),
+    )
 
 
 def _joined(columns: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from hcal.io.finding import TYPES, Source, written_name
+from hcal.io.finding import TYPES, Source
 from hcal.text import one_line
 
 #: How the names of files begin that :func:`hcal.io.atomic_path` has not finished.
@@ -54,7 +54,7 @@ def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
     pairs = list[Pair]()
     first_of = dict[Path, Path]()
     for file, name in relative_names(sources).items():
-        target = folder / written_name(name)
+        target = folder / name
         first = first_of.setdefault(target, file)
         if first is not file:
             raise ValueError(

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -29,8 +30,10 @@ from hcal.methods.ts import Temperature, TemperatureScaling
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 from hcal.rows import Rows
-from hcal.solvers.temperature import label_derivatives, solve_increasing
+from hcal.solvers.temperature import SolvedTemperature, label_derivatives, solve_increasing
 
+#: Logits (N, k) of the options of N questions, and the positions (N,) of the answers.
+QuestionsOfSize = tuple[Float64, IntArray]
 #: The calibrator of all questions whose number of options has no calibrator of its own.
 _COMMON = "common"
 
@@ -90,25 +93,42 @@ class MultipleChoiceCalibrator(Estimator):
         mask : array of bool of shape (N, K), optional
             True where an option exists. Without it, NaN and −inf mark options that do not exist.
         """
-        known, _ = _pad(scores, mask)
-        labels = check_labels(y, *known.shape)
-        absent = np.flatnonzero(np.isneginf(known[np.arange(len(labels)), labels]))
+        padded, _ = _pad(scores, mask)
+        labels = check_labels(y, *padded.shape)
+        absent = np.flatnonzero(np.isneginf(padded[np.arange(len(labels)), labels]))
         if absent.size:
             row = absent[0]
             raise ValueError(
                 f"question {row} has the answer {labels[row]}, which is not one of its options"
             )
-        groups = list(_groups(known, labels))
-        if not groups:
+        questions = list(_by_number_of_options(padded, labels))
+        if not questions:
             raise ValueError("no question has 2 or more options: there is nothing to learn from")
-        n = sum(len(own) for _, own in groups)
-
-        def slope(beta: float) -> float:
-            return sum(float(label_derivatives(z, own, beta)[1].sum()) for z, own in groups) / n
-
-        solved = solve_increasing(slope)
+        solved = solve_increasing(partial(_mean_slope, questions))
         if not solved.converged:
             warnings.warn(f"multiple choice: {solved.message}", CalibrationWarning, stacklevel=2)
+
+        counts: dict[str, Calibrator] = {}
+        for logits, answers in questions:
+            if len(answers) >= self.min_questions and not self._one_temperature():
+                counts[str(logits.shape[1])] = self._member().fit(logits, answers)
+        common = self._common(padded, labels, solved, questions)
+        self._take_over({_COMMON: common, **counts})
+        common.fit_ = replace(
+            common.fit_,
+            before=score_probs(self.uncalibrated(padded), labels),
+            after=score_probs(self.predict_proba(padded), labels),
+        )
+        return self
+
+    def _common(
+        self,
+        padded: Float64,
+        labels: IntArray,
+        solved: SolvedTemperature,
+        questions: list[QuestionsOfSize],
+    ) -> Calibrator:
+        """Return the calibrator with the common temperature, and the record of the fit."""
         common = TemperatureScaling()
         common.prediction_ = Prediction(
             map=Temperature(beta=np.array(solved.beta)),
@@ -117,31 +137,20 @@ class MultipleChoiceCalibrator(Estimator):
             floor=None,
             prior=None,
         )
+        n_questions = len(labels)
+        questions_by_options = {str(logits.shape[1]): len(answers) for logits, answers in questions}
         common.fit_ = FitRecord(
-            rows=len(labels),
-            weight=float(len(labels)),
-            frequencies=np.bincount(labels, minlength=known.shape[1]) / len(labels),
+            rows=n_questions,
+            weight=float(n_questions),
+            frequencies=np.bincount(labels, minlength=padded.shape[1]) / n_questions,
             converged=solved.converged,
-            details={
-                "temperature": 1 / solved.beta,
-                "questions_by_options": {str(z.shape[1]): len(own) for z, own in groups},
-            },
-            source_rows=len(labels),
+            details={"temperature": 1 / solved.beta, "questions_by_options": questions_by_options},
+            source_rows=n_questions,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             version=__version__,
-            fingerprint=leakage.fingerprint(self.rows(known)),
+            fingerprint=leakage.fingerprint(self.rows(padded)),
         )
-        counts = {}
-        for z, own in groups:
-            if len(own) >= self.min_questions and not self._one_temperature():
-                counts[str(z.shape[1])] = self._member().fit(z, own)
-        self._take_over({_COMMON: common, **counts})
-        common.fit_ = replace(
-            common.fit_,
-            before=score_probs(self.uncalibrated(known), labels),
-            after=score_probs(self.predict_proba(known), labels),
-        )
-        return self
+        return common
 
     def _one_temperature(self) -> bool:
         """Return whether the method is a single temperature, which is learned over all questions."""
@@ -156,16 +165,18 @@ class MultipleChoiceCalibrator(Estimator):
 
     def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
         """Return the uncalibrated probabilities (N, K): the softmax over each question's own options."""
-        return np.exp(log_softmax_options(_pad(scores, mask)[0]))
+        padded, _ = _pad(scores, mask)
+        return np.exp(log_softmax_options(padded))
 
     def rows(self, scores: Any, mask: Any = None) -> Float64:
         """Return the rows by which questions are recognised: scores minus the best one, 0 where there is no option.
 
         So neither a constant added to a question nor the padding of the array matters.
         """
-        known, _ = _pad(scores, mask)
-        exists = np.isfinite(known)
-        rows = np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
+        padded, _ = _pad(scores, mask)
+        exists = np.isfinite(padded)
+        below_best = padded - padded.max(axis=1, keepdims=True)
+        rows = np.where(exists, below_best, 0.0)
         used = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
         width = max(used, self.n_classes_) if hasattr(self, "members_") else used
         return np.pad(rows[:, :used], ((0, 0), (0, width - used)))
@@ -177,8 +188,8 @@ class MultipleChoiceCalibrator(Estimator):
         """
         if isinstance(scores, Rows):
             return replace(scores, scores=log_softmax_options(scores.x), kind="log_probs")
-        known, _ = _pad(scores, None)
-        return Rows.of(log_softmax_options(known), y, input="log_probs", **others)
+        padded, _ = _pad(scores, None)
+        return Rows.of(log_softmax_options(padded), y, input="log_probs", **others)
 
     def probs_of(self, rows: Rows) -> Float64:
         """Return the calibrated probabilities (N, K) of checked questions."""
@@ -191,20 +202,23 @@ class MultipleChoiceCalibrator(Estimator):
         -------
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
-        known, counts = _pad(scores, mask)
-        probs = self.members_[_COMMON].prediction_(known)
-        exists = np.isfinite(known)
+        padded, counts = _pad(scores, mask)
+        probs = self.members_[_COMMON].prediction_(padded)
+        exists = np.isfinite(padded)
+        n_options = exists.sum(axis=1)
         for k, member in self.by_count_.items():
-            there = exists & (exists.sum(axis=1) == k)[:, None]
-            if there.any():
-                probs[there] = member.predict_proba(known[there].reshape(-1, k)).ravel()
-        return probs if counts is None else [p[:c] for p, c in zip(probs, counts, strict=True)]
+            options = exists & (n_options == k)[:, None]
+            if options.any():
+                logits = padded[options].reshape(-1, k)
+                probs[options] = member.predict_proba(logits).ravel()
+        if counts is None:
+            return probs
+        return [row[:count] for row, count in zip(probs, counts, strict=True)]
 
     def predict(self, scores: Any, mask: Any = None) -> IntArray:
         """Return the position of the most probable option of each question."""
-        return np.array(
-            [int(np.argmax(p)) for p in self.predict_proba(scores, mask)], dtype=np.int64
-        )
+        probs = self.predict_proba(scores, mask)
+        return np.array([int(np.argmax(row)) for row in probs], dtype=np.int64)
 
     # -- as every calibrator -------------------------------------------------------------------------
 
@@ -244,7 +258,8 @@ class MultipleChoiceCalibrator(Estimator):
         """The formula that is deployed and exported; only ``method="ts"`` has one."""
         if self.by_count_:
             raise ValueError(
-                f'multiple choice with {self.method!r} has one map a number of options: only method="ts" is one graph'
+                f"multiple choice with {self.method!r} has one map a number of options: "
+                'only method="ts" is one graph'
             )
         return self.members_[_COMMON].prediction_
 
@@ -256,8 +271,11 @@ class MultipleChoiceCalibrator(Estimator):
     @property
     def preserves(self) -> Preserves:
         """What all members preserve."""
-        kept = {"order", *(member.preserves for member in getattr(self, "members_", {}).values())}
-        return None if None in kept else ("accuracy" if "accuracy" in kept else "order")
+        members = getattr(self, "members_", {}).values()
+        preserved = {member.preserves for member in members}
+        if None in preserved:
+            return None
+        return "accuracy" if "accuracy" in preserved else "order"
 
     def facts(self) -> dict[str, Any]:
         """Return what a model file stores in addition to the members: nothing."""
@@ -279,23 +297,17 @@ def _pad(scores: Any, mask: Any) -> tuple[Float64, list[int] | None]:
     """Return scores (N, K), −inf where there is no option, and the lengths of a ragged input (None for an array)."""
     counts = None
     if isinstance(scores, list | tuple):
-        parts = [to_numpy(s, "scores")[0] for s in scores]
-        padded, counts = pad_options(parts, np.nan), [p.size for p in parts]
+        parts = [to_numpy(row, "scores")[0] for row in scores]
+        counts = [part.size for part in parts]
+        padded = pad_options(parts, np.nan)
     else:
-        padded = np.array(to_numpy(scores, "scores")[0], dtype=np.float64)
+        array, _ = to_numpy(scores, "scores")
+        padded = np.array(array, dtype=np.float64)
     if padded.ndim != 2 or not padded.size:
         raise ValueError(f"scores must be questions x options, got shape {padded.shape}")
     exists = ~(np.isnan(padded) | np.isneginf(padded))
     if mask is not None:
-        given = np.asarray(to_numpy(mask, "mask")[0], dtype=bool)
-        if given.shape != padded.shape:
-            raise ValueError(f"mask has shape {given.shape}, scores {padded.shape}")
-        if (given & ~exists).any():
-            row, option = np.argwhere(given & ~exists)[0]
-            raise ValueError(
-                f"question {row} has no score for option {option}, which the mask says exists"
-            )
-        exists &= given
+        exists &= _checked_mask(mask, exists)
     if np.isposinf(padded[exists]).any():
         raise ValueError("scores contain +inf")
     if not exists.any(axis=1).all():
@@ -303,13 +315,37 @@ def _pad(scores: Any, mask: Any) -> tuple[Float64, list[int] | None]:
     return np.where(exists, padded, -np.inf), counts
 
 
-def _groups(known: Float64, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:
-    """Yield (scores, answers) of the questions with the same number of options, at least 2."""
-    exists = np.isfinite(known)
-    number = exists.sum(axis=1)
-    place = (
-        exists.cumsum(axis=1)[np.arange(len(y)), y] - 1
-    )  # the position of the answer among the existing options
-    for k in np.unique(number[number > 1]):
-        rows = number == k
-        yield known[exists & rows[:, None]].reshape(-1, k), place[rows].astype(np.int64)
+def _checked_mask(mask: Any, has_score: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    array, _ = to_numpy(mask, "mask")
+    exists = np.asarray(array, dtype=bool)
+    if exists.shape != has_score.shape:
+        raise ValueError(f"mask has shape {exists.shape}, scores {has_score.shape}")
+    without_score = np.argwhere(exists & ~has_score)
+    if without_score.size:
+        row, option = without_score[0]
+        raise ValueError(
+            f"question {row} has no score for option {option}, which the mask says exists"
+        )
+    return exists
+
+
+def _by_number_of_options(padded: Float64, y: IntArray) -> Iterator[QuestionsOfSize]:
+    """Yield scores and answers of the questions with the same number of options, at least 2."""
+    exists = np.isfinite(padded)
+    n_options = exists.sum(axis=1)
+    # The position of the answer among the options that exist.
+    answer = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1
+    for k in np.unique(n_options[n_options > 1]):
+        rows = n_options == k
+        options = exists & rows[:, None]
+        yield padded[options].reshape(-1, k), answer[rows].astype(np.int64)
+
+
+def _mean_slope(questions: list[QuestionsOfSize], beta: float) -> float:
+    """Return the derivative of the mean NLL in β."""
+    n_questions = sum(len(answers) for _, answers in questions)
+    total = 0.0
+    for logits, answers in questions:
+        _, slopes, _ = label_derivatives(logits, answers, beta)
+        total += float(slopes.sum())
+    return total / n_questions

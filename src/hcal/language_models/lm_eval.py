@@ -190,7 +190,8 @@ def _log_likelihoods(where: str, responses: Any) -> Float64:
 def _contexts_and_options(arguments: Any) -> list[tuple[Any, str]]:
     """Return the (context, continuation) pairs of the requests; none if a continuation is no text."""
     listing = arguments if isinstance(arguments, list) else []
-    if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, …}
+    # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, …}
+    if isinstance(arguments, dict):
         ordered = sorted(arguments, key=_number_in)
         listing = [_values(arguments[key]) for key in ordered]
     pairs = [(entry[0], entry[1]) for entry in listing if isinstance(entry, list) and entry[1:]]

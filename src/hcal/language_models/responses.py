@@ -68,8 +68,8 @@ def _question(record: Record) -> tuple[Float64, int | None]:
         answer = _target(row["target"], labels, texts) if "target" in row else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{record.where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it "
-            f"({quoted(error)})"
+            f"{record.where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' "
+            f"beside it ({quoted(error)})"
         ) from None
     except ValueError as error:
         raise ValueError(f"{record.where}: {error}") from None

@@ -102,8 +102,8 @@ def _of_response(response: Any) -> Any:
         return [position["logprob"] for position in positions(response)]
     except KeyError:
         raise ValueError(
-            "the response has no 'logprob' of its tokens: ask the server for them; a response to a question needs "
-            "'options' (such as [\"A\", \"B\"]) and 'target' beside it"
+            "the response has no 'logprob' of its tokens: ask the server for them; a response to "
+            "a question needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it"
         ) from None
 
 

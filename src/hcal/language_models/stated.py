@@ -22,8 +22,8 @@ from hcal.text import quoted
 
 #: The confidence that words stand for if no number is stated; pass another table to :func:`read_stated`.
 WORDS: Final[Mapping[str, float]] = {
-    "certain": 0.99, "almost certain": 0.95, "highly likely": 0.9, "very likely": 0.9, "likely": 0.7,
-    "probable": 0.7, "better than even": 0.6, "about even": 0.5, "toss-up": 0.5, "possible": 0.4,
+    "certain": 0.99, "almost certain": 0.95, "highly likely": 0.9, "very likely": 0.9,
+    "likely": 0.7, "probable": 0.7, "better than even": 0.6, "about even": 0.5, "toss-up": 0.5, "possible": 0.4,
     "unlikely": 0.2, "improbable": 0.2, "very unlikely": 0.1, "highly unlikely": 0.1,
     "almost no chance": 0.05, "impossible": 0.01,
 }  # fmt: skip
@@ -58,7 +58,10 @@ class Stated:
         if not self.unread:
             return ""
         examples = ", ".join(self.quotes[:_EXAMPLES])
-        return f"{len(self.unread):,} answers whose confidence cannot be read were dropped, such as {examples}"
+        return (
+            f"{len(self.unread):,} answers whose confidence cannot be read were dropped, such as "
+            f"{examples}"
+        )
 
 
 def read_stated(
@@ -131,8 +134,8 @@ def answers_of(correct: Sequence[bool | None]) -> IntArray | None:
         return None
     if missing:
         raise ValueError(
-            f"{len(missing):,} of {len(correct):,} answers have neither 'correct' nor 'answer' and 'target', and "
-            "the others have: leave them out"
+            f"{len(missing):,} of {len(correct):,} answers have neither 'correct' nor 'answer' and "
+            "'target', and the others have: leave them out"
         )
     return np.array(correct, dtype=np.int64)
 
@@ -154,27 +157,31 @@ _PERCENT: Final = r"\s*(?:%|per ?cents?\b|pct\b)"
 #: A number that nothing else hangs on, with a per cent sign if it has one.
 _QUANTITY: Final = re.compile(rf"({_DIGITS})({_PERCENT})?")
 _RANGE: Final = re.compile(
-    rf"(?:between |from )?({_DIGITS})({_PERCENT})?\s*(?:-|to|and|bis|\.\.+)\s*({_DIGITS})({_PERCENT})?"
+    rf"(?:between |from )?({_DIGITS})({_PERCENT})?\s*"
+    rf"(?:-|to|and|bis|\.\.+)\s*({_DIGITS})({_PERCENT})?"
 )
 _RATIO: Final = re.compile(
-    rf"({_DIGITS})\s*(?:/|out of)\s*({_DIGITS})(?!\s*(?:/|{_PERCENT}|(?!times|cases|points|marks|stars)[a-z]+s\b))"
+    rf"({_DIGITS})\s*(?:/|out of)\s*({_DIGITS})"
+    rf"(?!\s*(?:/|{_PERCENT}|(?!times|cases|points|marks|stars)[a-z]+s\b))"
 )
 #: A number of things that a confidence rests on: "of 3 sources: 85 %".
 _COUNT: Final = re.compile(r"(?<![\d%] )\b(?:of|from|in|with|after|among) \d+ [a-z]+s\b")
 #: With these words a number is a bound, the opposite of a confidence, denied, or one of several.
 _TURNING: Final = (
-    "not", "no", "never", "nor", "neither", "cannot", "without", "nicht", "kein", "at least", "at most",
-    "less", "more", "fewer", "greater", "higher", "lower", "better", "worse", "under", "over", "above", "below",
-    "beyond", "up to", "min", "minimum", "max", "maximum", "or", "vs", "versus", "if", "unless",
-    r"doubt\w*", r"uncertain\w*", "unsure", r"unlikel\w*", r"improbabl\w*", r"wrong\w*", r"incorrect\w*",
-    r"mistake\w*", r"false\w*", r"error\w*", r"risk\w*", r"fail\w*",
+    "not", "no", "never", "nor", "neither", "cannot", "without", "nicht", "kein",
+    "at least", "at most", "less", "more", "fewer", "greater", "higher", "lower", "better",
+    "worse", "under", "over", "above", "below", "beyond", "up to", "min", "minimum", "max",
+    "maximum", "or", "vs", "versus", "if", "unless", r"doubt\w*", r"uncertain\w*", "unsure",
+    r"unlikel\w*", r"improbabl\w*", r"wrong\w*", r"incorrect\w*", r"mistake\w*",
+    r"false\w*", r"error\w*", r"risk\w*", r"fail\w*",
 )  # fmt: skip
 _TURNED: Final = re.compile(rf"\b(?:{'|'.join(_TURNING)})\b|n't\b|[<>≤≥±]")
 #: Words beside a confidence in words that do not change it.
 _NEUTRAL: Final = frozenset(
     {
-        "i", "am", "i'm", "it", "it's", "is", "that", "this", "the", "a", "my", "answer", "confidence", "level",
-        "think", "believe", "feel", "say", "would", "be", "correct", "right", "probability", "chance", "here",
+        "i", "am", "i'm", "it", "it's", "is", "that", "this", "the", "a", "my", "answer",
+        "confidence", "level", "think", "believe", "feel", "say", "would", "be", "correct",
+        "right", "probability", "chance", "here",
     }
 )  # fmt: skip
 #: Ratios of one number to itself that are marks, and not even odds.
@@ -188,7 +195,7 @@ class Reader:
     def __init__(self, scale: Scale, *, ranges: str, words: Mapping[str, float]) -> None:
         self._scale = scale
         self._ranges = ranges
-        self._words = {plain_text(name): value for name, value in words.items()}
+        self._words = {statement_text(name): value for name, value in words.items()}
         #: Plain numbers on the scale, and those outside of it.
         self.inside = list[float]()
         self.outside = list[float]()
@@ -199,7 +206,7 @@ class Reader:
             return None
         if not isinstance(statement, str):
             return self._on_scale(_number(statement))
-        text = plain_text(statement)
+        text = statement_text(statement)
         if not text or len(text) > _LONGEST_TEXT:
             return None
         if not any(char.isdigit() for char in text):
@@ -210,16 +217,17 @@ class Reader:
         """Raise a ValueError if more plain numbers lie outside of the scale than confidences could be read."""
         if len(self.outside) > n_read:
             raise ValueError(
-                f"{len(self.outside):,} of {len(self.outside) + n_read:,} confidences are not between "
-                f"{self._scale.low:g} and {self._scale.high:g}: {self.about_scale()}"
+                f"{len(self.outside):,} of {len(self.outside) + n_read:,} confidences are not "
+                f"between {self._scale.low:g} and {self._scale.high:g}: {self.about_scale()}"
             )
 
     def about_scale(self) -> str:
         """Return what to do about numbers outside of the scale."""
         numbers = [*self.outside, *self.inside]
         return (
-            f"plain numbers go from {min(numbers):g} to {max(numbers):g}, and were read on a scale from {self._scale}; "
-            "say their scale, such as unit='0-10' (--unit 0-10), or unit='percent'"
+            f"plain numbers go from {min(numbers):g} to {max(numbers):g}, and were read on a scale "
+            f"from {self._scale}; say their scale, such as unit='0-10' (--unit 0-10), or "
+            "unit='percent'"
         )
 
     def _on_scale(self, number: float) -> float | None:
@@ -288,11 +296,12 @@ def _ratio(match: re.Match[str]) -> float | None:
     >>> [_ratio(_RATIO.search(text)) for text in ("9/10", "10/10", "1/2", "50/50", "60/40", "24/7")]
     [0.9, 1.0, 0.5, None, None, None]
     """
-    part, whole = float(match[1]), float(match[2])
-    if not 0 <= part <= whole or whole == 0 or math.isinf(whole):
+    part = float(match[1])
+    total = float(match[2])
+    if not 0 <= part <= total or total == 0 or math.isinf(total):
         return None
-    are_odds = part + whole == 100 or (part == whole and whole not in _FULL_MARKS)
-    return None if are_odds else part / whole
+    are_odds = part + total == 100 or (part == total and total not in _FULL_MARKS)
+    return None if are_odds else part / total
 
 
 def _stands_alone(text: str, match: re.Match[str]) -> bool:
@@ -320,13 +329,13 @@ def _around(text: str, phrase: str) -> tuple[str, str, str]:
     return text[: match.start()], phrase, text[match.end() :]
 
 
-def plain_text(text: str) -> str:
+def statement_text(text: str) -> str:
     """Return a text in lower case with ASCII digits, decimal points, and one kind of dash.
 
     A comma between digits is a decimal comma, unless three digits follow: "1,000" may be a thousand, so it stays and
     makes the number unreadable. So do raised digits and fractions such as ½.
 
-    >>> plain_text("８５％"), plain_text("95,5 %"), plain_text("70–80"), plain_text("1,000")
+    >>> statement_text("８５％"), statement_text("95,5 %"), statement_text("70–80"), statement_text("1,000")
     ('85%', '95.5 %', '70-80', '1,000')
     """
     chars = [_plain_char(char) for char in text.casefold()]

@@ -127,40 +127,40 @@ class Map(ABC):
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays by name; an array of an inner map is named ``field.name``."""
-        found: dict[str, Any] = {}
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
+        arrays: dict[str, Any] = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
             if isinstance(value, Map):
-                found |= {f"{each.name}.{name}": part for name, part in value.arrays().items()}
-            elif "array" in each.metadata and value is not None:
-                found[each.name] = value
-        return found
+                for name, inner_array in value.arrays().items():
+                    arrays[f"{field.name}.{name}"] = inner_array
+            elif "array" in field.metadata and value is not None:
+                arrays[field.name] = value
+        return arrays
 
     def options(self) -> dict[str, Any]:
         """Return all other fields: options, and the types and options of inner maps."""
-        others = (f.name for f in dataclasses.fields(self) if "array" not in f.metadata)  # type: ignore[arg-type]
-        found = {name: getattr(self, name) for name in others}
-        own = {
-            name: value.options() if isinstance(value, Map) else value
-            for name, value in found.items()
-        }
-        return {"type": type(self).__name__, **own}
+        options: dict[str, Any] = {"type": type(self).__name__}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if "array" in field.metadata:
+                continue
+            value = getattr(self, field.name)
+            options[field.name] = value.options() if isinstance(value, Map) else value
+        return options
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
         """Raise a ValueError that names a field that is not as declared; ``sizes`` gives sizes such as K if known."""
-        known = dict(sizes)
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
+        all_sizes = dict(sizes)
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            name = field.name
+            value = getattr(self, name)
             if isinstance(value, Map):
                 value.check_fields(sizes)
-            elif not each.metadata:
-                raise ValueError(f"{each.name!r} is no map")
-            elif "array" in each.metadata:
-                _check_array(each.name, value, each.metadata["array"], known)
-            elif "choices" in each.metadata and value not in each.metadata["choices"]:
-                raise ValueError(
-                    f"{each.name!r} is {value!r}, declared is one of {each.metadata['choices']}"
-                )
+            elif not field.metadata:
+                raise ValueError(f"{name!r} is no map")
+            elif "array" in field.metadata:
+                _check_array(name, value, field.metadata["array"], all_sizes)
+            elif "choices" in field.metadata:
+                _check_choice(name, value, field.metadata["choices"])
 
 
 class ProbabilityMap(Map):
@@ -180,69 +180,97 @@ def build_map(
     types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> Map:
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; only ``types`` may occur."""
-    known = {each.__name__: each for each in types}
+    classes = {cls.__name__: cls for cls in types}
     name = options.get("type")
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str) or name not in classes:
         raise ValueError(
-            f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}"
+            f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(classes)}"
         )
-    fields = {each.name: each for each in dataclasses.fields(known[name])}  # type: ignore[arg-type]
-    given = {key: value for key, value in options.items() if key != "type"}
-    for key, value in given.items():
+
+    values = {key: value for key, value in options.items() if key != "type"}
+    outer_arrays = dict(arrays)
+    for key, value in values.items():
         if isinstance(value, dict):
-            start = f"{key}."
-            own = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-            arrays = {n: a for n, a in arrays.items() if not n.startswith(start)}
-            given[key] = build_map(types, value, own)
-    given |= arrays
-    if unknown := sorted(set(given) - set(fields)):
+            inner_arrays = _pop_inner(outer_arrays, f"{key}.")
+            values[key] = build_map(types, value, inner_arrays)
+    values |= outer_arrays
+
+    declared = dataclasses.fields(classes[name])  # type: ignore[arg-type]
+    fields = {field.name: field for field in declared}
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
         raise ValueError(f"{unknown[0][:80]!r} is not a field of {name}")
-    needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in given]
-    if needed:
-        raise ValueError(f"{needed[0]!r} is missing")
-    return known[name](**given)
+    for key, field in fields.items():
+        if field.default is dataclasses.MISSING and key not in values:
+            raise ValueError(f"{key!r} is missing")
+    return classes[name](**values)
+
+
+def _pop_inner(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Remove the arrays of an inner map, and return them by their names in it."""
+    names = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arrays.pop(name) for name in names}
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name!r} is {value!r}, declared is one of {choices}")
 
 
 def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> None:
+    """Raise a ValueError if a value is not as declared; sizes that it defines are added to ``sizes``."""
     if value is None and spec.optional:
         return
     if not isinstance(value, np.ndarray) or value.dtype != spec.dtype:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise ValueError(f"{name!r} has type {kind}, declared is an array of {spec.dtype}")
-    if value.ndim != len(spec.shape) or not all(
-        map(_fits, spec.shape, value.shape, [sizes] * value.ndim)
-    ):
-        shape, known = (
-            ", ".join(map(str, spec.shape)),
-            ", ".join(f"{letter} = {n}" for letter, n in sizes.items()),
-        )
+    if not _has_shape(value, spec, sizes):
+        shape = ", ".join(map(str, spec.shape))
+        letters = ", ".join(f"{letter} = {n}" for letter, n in sizes.items())
         raise ValueError(
-            f"{name!r} has shape {value.shape}, declared is ({shape}) with {known or 'no size known yet'}"
+            f"{name!r} has shape {value.shape}, declared is ({shape}) "
+            f"with {letters or 'no size known yet'}"
         )
     if value.size == 0:
         return
-    least, most = value.min(), value.max()  # NaN if any value is, and then no comparison holds
-    if not (least >= spec.low and most <= spec.high):
-        bad = "NaN" if np.isnan(least) else f"{least if least < spec.low else most:.6g}"
-        raise ValueError(
-            f"{name!r} holds {bad}, declared are values in [{spec.low:g}, {spec.high:g}]"
-        )
+    _check_range(name, value, spec)
     if spec.order is not None:
-        good = value[1:] > value[:-1] if spec.order == "increasing" else value[1:] >= value[:-1]
-        if not good.all():
-            raise ValueError(
-                f"{name!r} must be {spec.order}, entry {int(np.argmin(good)) + 1} is not"
-            )
+        _check_order(name, value, spec.order)
+
+
+def _has_shape(value: NDArray[Any], spec: Spec, sizes: dict[str, int]) -> bool:
+    if value.ndim != len(spec.shape):
+        return False
+    axes = zip(spec.shape, value.shape, strict=True)
+    return all(_fits(size, length, sizes) for size, length in axes)
 
 
 def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:
     """Return whether an axis is as long as declared; the first axis with a letter defines the letter's size."""
     if isinstance(size, int):
         return length == size
-    found = _SIZE.fullmatch(size)
-    assert found is not None, f"a size is a number, a letter, or a letter and a number: {size!r}"
-    count = length - int(found[2] or 0)
-    return count >= 0 and count == sizes.setdefault(found[1], count)
+    parts = _SIZE.fullmatch(size)
+    assert parts is not None, f"a size is a number, a letter, or a letter and a number: {size!r}"
+    letter, more_entries = parts.groups()
+    count = length - int(more_entries or 0)
+    return count >= 0 and count == sizes.setdefault(letter, count)
+
+
+def _check_range(name: str, value: NDArray[Any], spec: Spec) -> None:
+    least = value.min()  # NaN if any value is, and then no comparison holds
+    most = value.max()
+    if least >= spec.low and most <= spec.high:
+        return
+    wrong = least if least < spec.low else most
+    text = "NaN" if np.isnan(least) else f"{wrong:.6g}"
+    raise ValueError(f"{name!r} holds {text}, declared are values in [{spec.low:g}, {spec.high:g}]")
+
+
+def _check_order(name: str, value: NDArray[Any], order: str) -> None:
+    steps_up = value[1:] > value[:-1] if order == "increasing" else value[1:] >= value[:-1]
+    if not steps_up.all():
+        entry = int(np.argmin(steps_up)) + 1
+        raise ValueError(f"{name!r} must be {order}, entry {entry} is not")
 
 
 def log_sigmoid(x: Array) -> Array:

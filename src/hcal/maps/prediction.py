@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hcal.compiled import kernel_pays
 from hcal.inputs import INPUT_KINDS, InputKind, to_logits
 from hcal.maps.base import Map, array, map_type, option
 from hcal.numerics import Float64, FloatArray
@@ -20,8 +21,9 @@ _LEAST_FLOOR = 1e-31
 #: happen.
 LEAST_PROBABILITY = 1e-37
 _LOG_2 = float(np.log(2.0))
-#: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
-_BLOCK_SCORES = 4_000_000
+#: Rows are predicted in blocks of about this many scores, which stay in the cache: larger blocks take three times as
+#: long at 5000 x 100. Memory stays bounded at any N.
+_BLOCK_SCORES = 65_536
 #: Scores further below the top score of their row count as this far below, so that products with them stay finite.
 _LOWEST = -1e30
 
@@ -52,38 +54,51 @@ class Prediction(Map):
             x = xp.maximum(x - xp.row_max(x), _LOWEST)
         return self.of_logits(x, scores) + 0 * xp.row_max(scores)
 
-    def in_blocks(self, scores: FloatArray, *, kernel: bool = True) -> FloatArray:
-        """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block."""
-        if kernel and self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax:
-            # The kernel works in blocks of its own and does all that is left to do.
-            done: FloatArray | None = (
-                self.map.compiled(scores) if to_logits(scores, self.kind) is scores else None
-            )
-            if done is not None:
-                return done
+    def in_blocks(self, scores: FloatArray, *, once: bool = False) -> FloatArray:
+        """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block.
+
+        ``once`` says that the caller predicts these rows and no others, so that a kernel must pay for its loading.
+        """
+        kernel = kernel_pays(*scores.shape, once=once)
+        if kernel:
+            probs = self._by_the_kernel_alone(scores)
+            if probs is not None:
+                return probs
+
         out = np.empty(scores.shape, dtype=scores.dtype)
-        wide = scores.dtype if self.map.float32_safe else np.float64
+        width = scores.dtype if self.map.float32_safe else np.float64
         step = max(1, _BLOCK_SCORES // (scores.shape[1] * self.map.expansion))
         for start in range(0, len(scores), step):
-            given = scores[start : start + step]
-            x = to_logits(given, self.kind).astype(wide, copy=False)
-            probs = self.of_logits(x, given, kernel=kernel)
-            out[start : start + step] = (
-                probs if probs.dtype == out.dtype else self.narrowed(probs, given)
-            )
+            block = scores[start : start + step]
+            x = to_logits(block, self.kind).astype(width, copy=False)
+            probs = self.of_logits(x, block, kernel=kernel)
+            if probs.dtype != out.dtype:
+                probs = self.narrowed(probs, block)
+            out[start : start + step] = probs
         return out
+
+    def _by_the_kernel_alone(self, scores: FloatArray) -> FloatArray | None:
+        """Return probabilities (N, K) where a kernel does all that is to be done, in blocks of its own."""
+        does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
+        if not does_all or to_logits(scores, self.kind) is not scores:
+            return None
+        return self.map.compiled(scores)
 
     def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
         """Return probabilities (N, K) of finite logits x (N, K), in their float width; x was made from ``scores``."""
         inner = x if self.floor is None else raise_to_floor(x, self.floor)
         probs = self.map.compiled(inner) if kernel else None
-        kept = probs is not None and self.map.kernel_keeps_argmax and inner is scores
+        is_kept = probs is not None and self.map.kernel_keeps_argmax and inner is scores
+
         if probs is None:
             probs = self.map.probabilities(inner)
-            probs = probs if probs.dtype == x.dtype else namespace(x).astype(probs, x)
+            if probs.dtype != x.dtype:
+                probs = namespace(x).astype(probs, x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
-        return probs if kept or self.preserves is None else keep_argmax(probs, scores)
+        if is_kept or self.preserves is None:
+            return probs
+        return keep_argmax(probs, scores)
 
     def narrowed(self, probs: Array, x: Array) -> Array:
         """Return probabilities in the narrower float type of the logits x, with the argmax kept after this rounding."""
@@ -122,7 +137,8 @@ def raise_to_floor(x: Array, floor: Array) -> Array:
     xp = namespace(x)
     knee = xp.log(2 * floor)
     depth = xp.maximum(knee - x, 0.0)
-    return xp.where(depth > 0, knee - _LOG_2 * (depth / (depth + _LOG_2)), x)
+    raised = knee - _LOG_2 * (depth / (depth + _LOG_2))
+    return xp.where(depth > 0, raised, x)
 
 
 def reweight(probs: Array, log_ratio: Array) -> Array:
@@ -134,7 +150,8 @@ def reweight(probs: Array, log_ratio: Array) -> Array:
     xp = namespace(probs)
     shifted = probs * xp.exp(log_ratio - xp.row_max(log_ratio))
     total = xp.row_sum(shifted)
-    return xp.where(total > 0, shifted / xp.where(total > 0, total, 1.0), probs)
+    scaled = shifted / xp.where(total > 0, total, 1.0)
+    return xp.where(total > 0, scaled, probs)
 
 
 def keep_argmax(probs: Array, x: Array) -> Array:
@@ -147,9 +164,11 @@ def keep_argmax(probs: Array, x: Array) -> Array:
     np.int64(1)
     """
     xp = namespace(probs)
-    wanted, found = xp.argmax(x), xp.argmax(probs)
-    best = xp.take_along(probs, found)
-    own = xp.take_along(probs, wanted)
-    return xp.put_along(
-        probs, wanted, xp.where(wanted == found, own, best + xp.eps(probs) * xp.abs(best))
-    )
+    top = xp.argmax(x)
+    top_after = xp.argmax(probs)
+    if isinstance(probs, np.ndarray) and (top == top_after).all():
+        return probs
+    largest = xp.take_along(probs, top_after)
+    just_above = largest + xp.eps(probs) * xp.abs(largest)
+    top_prob = xp.where(top == top_after, xp.take_along(probs, top), just_above)
+    return xp.put_along(probs, top, top_prob)

@@ -22,15 +22,19 @@ from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
 #: Knots and values of the curve of one class.
-Curve = tuple[Float64, Float64]
+Points = tuple[Float64, Float64]
 #: A function that learns one curve from p_k, the indicators [y = k] and the weights, all of shape (N,).
-FitCurve = Callable[[Float64, Float64, Float64 | None], Curve]
+FitCurve = Callable[[Float64, Float64, Float64 | None], Points]
 #: Steps (lo, hi] with knots at their upper ends; lines, constant beyond the ends; lines that continue beyond the ends.
 Shape = Literal["step", "line", "straight on"]
 #: The largest value of a probability: an average of probabilities may exceed 1 by rounding.
 MOST = 1 + 1e-9
 
-_COLUMNS = 64  # columns copied at a time: reading one column of an array costs as much as reading a cache line of them
+#: A curve without points, which changes nothing.
+NO_POINTS: Points = (np.empty(0), np.empty(0))
+
+#: Columns copied at a time: reading one column of an array costs as much as reading a cache line of them.
+_COLUMNS = 64
 
 
 def read_curves(x: Array, offsets: Array, knots: Array, values: Array, shape: str) -> Array:
@@ -46,25 +50,46 @@ def read_curves(x: Array, offsets: Array, knots: Array, values: Array, shape: st
     """
     if knots.shape[0] == 0:
         return x
-    xp, last = namespace(x), knots.shape[0] - 1
-    start, length = offsets[:-1], offsets[1:] - offsets[:-1]
-    end = start + length - 1
     if shape == "step":
-        at = xp.minimum(start + xp.segment_search(knots, offsets, x), end)
-        found = xp.take(values, xp.clip(at, 0, last))
+        heights = _read_steps(x, offsets, knots, values)
     else:
-        low = start + xp.segment_search(knots, offsets, x, side="right") - 1
-        low = xp.clip(xp.maximum(xp.minimum(low, end - 1), start), 0, last)
-        high = xp.clip(xp.minimum(low + 1, end), 0, last)
-        left, bottom = xp.take(knots, low), xp.take(values, low)
-        width = xp.take(knots, high) - left
-        along = x
-        if shape == "line":
-            first, final = (xp.take(knots, xp.clip(ends, 0, last)) for ends in (start, end))
-            along = xp.clip(x, first, final)
-        share = xp.where(width > 0, (along - left) / xp.where(width > 0, width, 1.0), 0.0)
-        found = bottom + share * (xp.take(values, high) - bottom)
-    return xp.where(length > 0, found, x)
+        heights = _read_lines(x, offsets, knots, values, beyond_ends=shape == "straight on")
+    has_curve = offsets[1:] > offsets[:-1]
+    return namespace(x).where(has_curve, heights, x)
+
+
+def _read_steps(x: Array, offsets: Array, knots: Array, values: Array) -> Array:
+    xp = namespace(x)
+    start = offsets[:-1]
+    last_of_curve = offsets[1:] - 1
+    step = xp.minimum(start + xp.segment_search(knots, offsets, x), last_of_curve)
+    return xp.take(values, xp.clip(step, 0, knots.shape[0] - 1))
+
+
+def _read_lines(
+    x: Array, offsets: Array, knots: Array, values: Array, *, beyond_ends: bool
+) -> Array:
+    xp = namespace(x)
+    last = knots.shape[0] - 1
+    start = offsets[:-1]
+    end = offsets[1:] - 1
+
+    # The two knots around each value; outside the knots, the two next to it.
+    low = start + xp.segment_search(knots, offsets, x, side="right") - 1
+    low = xp.clip(xp.maximum(xp.minimum(low, end - 1), start), 0, last)
+    high = xp.clip(xp.minimum(low + 1, end), 0, last)
+    left = xp.take(knots, low)
+    width = xp.take(knots, high) - left
+    bottom = xp.take(values, low)
+    rise = xp.take(values, high) - bottom
+
+    along = x
+    if not beyond_ends:
+        first = xp.take(knots, xp.clip(start, 0, last))
+        final = xp.take(knots, xp.clip(end, 0, last))
+        along = xp.clip(x, first, final)
+    share = (along - left) / xp.where(width > 0, width, 1.0)
+    return bottom + xp.where(width > 0, share, 0.0) * rise
 
 
 def check_curves(offsets: IntArray, knots: Float64) -> None:
@@ -87,7 +112,8 @@ def normalised(raw: Array, probs: Array, floor: Array) -> Array:
     """
     xp = namespace(raw)
     total = xp.row_sum(raw)
-    shares = xp.where(total > 0, raw / xp.where(total > 0, total, 1.0), probs)
+    divided = raw / xp.where(total > 0, total, 1.0)
+    shares = xp.where(total > 0, divided, probs)
     return (shares + floor) / (1 + raw.shape[-1] * floor)
 
 
@@ -147,16 +173,14 @@ def fit_curves(
     array([0, 2, 2])
     """
     mass = np.bincount(y, weights=weight, minlength=probs.shape[1])
-    empty = np.empty(0), np.empty(0)
-    return end_to_end(
-        [
-            fit_one(p, (y == k).astype(np.float64), weight) if mass[k] > 0 else empty
-            for k, p in columns(probs)
-        ]
-    )
+    curves = []
+    for k, p in columns(probs):
+        hit = (y == k).astype(np.float64)
+        curves.append(fit_one(p, hit, weight) if mass[k] > 0 else NO_POINTS)
+    return end_to_end(curves)
 
 
-def end_to_end(curves: list[Curve]) -> dict[str, Any]:
+def end_to_end(curves: list[Points]) -> dict[str, Any]:
     """Return curves, one after the other, as ``offsets``, ``knots`` and ``values``."""
     knots, values = zip(*curves, strict=True)
     offsets = np.cumsum([0, *map(len, knots)], dtype=np.int64)
@@ -172,8 +196,10 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
     >>> float(default_floor(None, 50, 2)), float(default_floor(None, 1e-200, 4))
     (0.01, 0.25)
     """
-    # The weights may sum to less than 1.
-    return np.array(1.0 / (max(n_rows, 1.0) * n_classes) if floor is None else float(floor))
+    if floor is not None:
+        return np.array(float(floor))
+    rows = max(n_rows, 1.0)  # weights may sum to less than 1
+    return np.array(1.0 / (rows * n_classes))
 
 
 def pool_equal(
@@ -186,9 +212,11 @@ def pool_equal(
     """
     mass = np.ones(len(p)) if weight is None else weight
     order = np.argsort(p, kind="stable")
-    p, mass, hits = p[order], mass[order], (hit * mass)[order]
+    p = p[order]
     first = run_starts(p)
-    return p[first], np.add.reduceat(mass, first), np.add.reduceat(hits, first)
+    pooled_mass = np.add.reduceat(mass[order], first)
+    pooled_hits = np.add.reduceat((hit * mass)[order], first)
+    return p[first], pooled_mass, pooled_hits
 
 
 @parameters
@@ -211,6 +239,5 @@ class CurvePerClass(Calibrator):
         probs = xp.rounded(softmax(x))
         curves = fit_curves(probs, y, weight, self._curve(probs, y))
         total = len(y) if weight is None else float(weight.sum())
-        return Fitted(
-            Curves(shape=self.shape, floor=default_floor(self.floor, total, x.shape[1]), **curves)
-        )
+        floor = default_floor(self.floor, total, x.shape[1])
+        return Fitted(Curves(shape=self.shape, floor=floor, **curves))

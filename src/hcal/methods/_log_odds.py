@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
+from operator import attrgetter
 
 import numpy as np
 
@@ -40,10 +41,11 @@ class OddsMap(Map):
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
         """Raise a ValueError that names a field that is not as declared."""
-        classes = sizes.get("K")
-        super().check_fields(
-            sizes if classes is None else {**sizes, "E": 1 if classes == 2 else classes}
-        )
+        n_classes = sizes.get("K")
+        if n_classes is not None:
+            n_events = 1 if n_classes == 2 else n_classes
+            sizes = {**sizes, "E": n_events}
+        super().check_fields(sizes)
 
 
 def log_odds(x: Array) -> Array:
@@ -53,12 +55,16 @@ def log_odds(x: Array) -> Array:
     array([[-1000.,  1000.]])
     """
     xp = namespace(x)
-    top, largest = xp.argmax(x), xp.row_max(x)
+    top = xp.argmax(x)
+    largest = xp.row_max(x)
+    below = x - largest
+    mass = xp.exp(below)
+    others = xp.put_along(xp.row_sum(mass) - mass, top, 1.0)
+    odds = below - xp.log(others)
+
     # 1 − p of the top class is the sum of the others; subtracting would lose all digits.
     rest = xp.log_sum_exp(xp.put_along(x + 0.0, top, -np.inf))
-    p = xp.exp(x - largest)
-    others = xp.put_along(xp.row_sum(p) - p, top, 1.0)
-    return xp.put_along(x - largest - xp.log(others), top, largest - rest)
+    return xp.put_along(odds, top, largest - rest)
 
 
 def expit(x: Array) -> Array:
@@ -104,14 +110,16 @@ def fit_events(
     >>> fit_events(odds, y, None, lambda o, hit, w: (np.zeros(2), True), np.array([0.0, 1.0]))
     (array([[0., 1.]]), True)
     """
-    used, own = events(odds), event_labels(y, odds.shape[1])
-    found, converged = np.tile(identity, (used.shape[1], 1)).astype(np.float64), True
-    for k, o in columns(used):
-        hit = (own == k).astype(np.float64)
+    event_odds = events(odds)
+    labels = event_labels(y, odds.shape[1])
+    parameters = np.tile(identity, (event_odds.shape[1], 1)).astype(np.float64)
+    all_converged = True
+    for k, column in columns(event_odds):
+        hit = (labels == k).astype(np.float64)
         if hit.any():
-            found[k], well = fit_one(o, hit, weight)
-            converged &= well
-    return found, converged
+            parameters[k], converged = fit_one(column, hit, weight)
+            all_converged &= converged
+    return parameters, all_converged
 
 
 def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
@@ -123,7 +131,8 @@ def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
     array([0.66666667, 0.25      , 0.25      ])
     """
     mass = np.ones(len(hit)) if weight is None else weight
-    hits, misses = float(mass @ hit), float(mass @ (1 - hit))
+    hits = float(mass @ hit)
+    misses = float(mass @ (1 - hit))
     return np.where(hit > 0, (hits + 1) / (hits + 2), 1 / (misses + 2))
 
 
@@ -138,7 +147,7 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None
     array([0., 0.])
     """
     size = design.shape[1]
-    found = []
+    candidates = []
     for kept in range(size - 1, -1, -1):
         for chosen in combinations(range(1, size), kept):
             used = [0, *chosen]
@@ -146,7 +155,7 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None
             if (solved.theta[1:] >= 0).all():
                 theta = np.zeros(size)
                 theta[used] = solved.theta
-                found.append(replace(solved, theta=theta))
-        if kept == size - 1 and found:  # no bound is active
+                candidates.append(replace(solved, theta=theta))
+        if kept == size - 1 and candidates:  # no bound is active
             break
-    return min(found, key=lambda solved: solved.value)
+    return min(candidates, key=attrgetter("value"))

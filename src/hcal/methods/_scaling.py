@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.methods.base import Calibrator, Fitted
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray
-from hcal.solvers.temperature import logit_scale
+from hcal.rows import Rows
+from hcal.solvers.temperature import SolvedTemperature, logit_scale
 from hcal.xp import Array, namespace
 
 #: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.
 EPS = float(np.finfo(np.float64).eps)
 #: The width of the grid of logits, relative to their typical spread.
 _GRID = 2.0**-32
-_LEAST, _MOST = float(np.log(EPS)), float(np.log1p(-EPS))
+_LEAST = float(np.log(EPS))
+_MOST = float(np.log1p(-EPS))
 
 
 @map_type
@@ -39,11 +42,11 @@ class OneTemperature(Calibrator):
     weighted = True
     map_types = (Temperature,)
 
-    def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
-        """Return the result of a fit with β = 1/T; ``facts`` are added to ``info_``."""
-        return Fitted(
-            Temperature(beta=np.array(beta)), converged, message, {"temperature": 1 / beta, **facts}
-        )
+    def _solution(self, solved: SolvedTemperature, **facts: float) -> Fitted:
+        """Return the result of a fit; ``facts`` are added to its details."""
+        details = {"temperature": 1 / solved.beta, **facts}
+        scaling = Temperature(beta=np.array(solved.beta))
+        return Fitted(scaling, solved.converged, solved.message, details)
 
 
 def clipped_log_probs(x: Array) -> Array:
@@ -72,15 +75,18 @@ class ClassLines(Map):
 
     def __call__(self, x: Array) -> Array:
         """Return log-probabilities (N, K) of logits (N, K)."""
-        xp, scores = namespace(x), self.offsets
+        xp = namespace(x)
+        scores = self.offsets
         for i, feature in enumerate(class_features(x, self.slopes.shape[0])):
             scores = scores + feature[..., self.present] * self.slopes[i]
         log_inner = xp.log_softmax(scores)
         if self.present.shape[0] == x.shape[-1]:
             return log_inner
+
         log_p = xp.log_softmax(x)
         shared = log_inner + xp.log_sum_exp(log_p[..., self.present])
-        return xp.put_along(log_p, 0 * xp.argmax(log_p) + self.present, shared)
+        positions = 0 * xp.argmax(log_p) + self.present  # the same for every row
+        return xp.put_along(log_p, positions, shared)
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
         """Raise a ValueError that names a field that is not as declared."""
@@ -104,8 +110,10 @@ def class_features(x: Array, count: int) -> list[Array]:
     if count == 1:
         return [clipped_log_probs(x)]
     xp = namespace(x)
-    p, top = xp.softmax(x), xp.argmax(x)
-    rest = xp.put_along(1 - p, top, xp.row_sum(xp.put_along(p, top, 0.0)))
+    p = xp.softmax(x)
+    top = xp.argmax(x)
+    rest_of_top = xp.row_sum(xp.put_along(p, top, 0.0))
+    rest = xp.put_along(1 - p, top, rest_of_top)
     return [clipped_log_probs(x), -xp.log(xp.clip(rest, EPS, 1 - EPS))]
 
 
@@ -165,25 +173,38 @@ def by_rank(x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
     >>> by_rank(np.array([[1.0, 3.0, 2.0]]), np.array([0]))
     (array([[3., 2., 1.]]), array([2]))
     """
-    own = x[np.arange(len(y)), y]
-    place = (x > own[:, None]).sum(axis=1)
-    return -np.sort(-x, axis=1), np.asarray(place, dtype=np.int64)
+    label_values = x[np.arange(len(y)), y]
+    rank = (x > label_values[:, None]).sum(axis=1)
+    return -np.sort(-x, axis=1), np.asarray(rank, dtype=np.int64)
 
 
-def thinned_ranks(
-    x: FloatArray, y: IntArray, weight: Float64 | None, max_events: int, usual: float = 1.0
-) -> tuple[Float64, IntArray, Float64 | None, float]:
-    """Return every n-th row of logits, sorted and divided by a unit, the rank of its label, its weight, and the unit.
+class ThinnedRows(NamedTuple):
+    """Every n-th row of logits, sorted and divided by a unit."""
 
-    At most ``max_events`` logits are kept. The unit is 1 for logits of a usual scale, as published; otherwise it brings
-    them to the scale ``usual``.
+    logits: Float64  # (n, K)
+    labels: IntArray  # (n,) the rank of the label's logit
+    weight: Float64 | None  # (n,)
+    unit: float
 
-    >>> thinned_ranks(np.array([[0.0, 3000.0]]), np.array([0]), None, 10)[3]
+
+def thinned_ranks(rows: Rows, max_events: int, usual: float = 1.0) -> ThinnedRows:
+    """Return every n-th row of logits, sorted and divided by a unit; at most ``max_events`` logits are kept.
+
+    The unit is 1 for logits of a usual scale, as published; otherwise it brings them to the scale ``usual``.
+
+    >>> thinned_ranks(Rows(np.array([[0.0, 3000.0]]), "logits", y=np.array([0])), 10).unit
     1500.0
     """
-    every = -(-x.size // max_events)
+    kept = slice(None, None, thinning_step(rows, max_events))
     # All classes share one function, so rows can be sorted.
-    kept, own = by_rank(on_grid(x[::every]), y[::every])
-    scale = logit_scale(kept)
-    unit = 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale / usual
-    return kept / unit, own, None if weight is None else weight[::every], unit
+    ranked, labels = by_rank(on_grid(rows.x[kept]), rows.labels[kept])
+    scale = logit_scale(ranked)
+    is_usual = scale == 0 or 0.5 <= scale <= 100
+    unit = 1.0 if is_usual else scale / usual
+    weight = None if rows.weight is None else rows.weight[kept]
+    return ThinnedRows(ranked / unit, labels, weight, unit)
+
+
+def thinning_step(rows: Rows, max_events: int) -> int:
+    """Return n where every n-th row has at most ``max_events`` logits."""
+    return -(-rows.x.size // max_events)

@@ -35,8 +35,6 @@ __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy", "ranking within segments"] | None
 
-#: A fit with more scores than this predicts its own rows by the compiled kernel; for fewer, loading it takes longer.
-_MANY_SCORES = 1_000_000
 #: Methods with folds replace integer weights by copies of the rows, up to this many rows.
 _MOST_COPIES = 200_000
 #: A fit warns if the sum of the weights is this many times the number of rows, or the inverse.
@@ -179,13 +177,18 @@ class Calibrator(TakesScores, ABC):
         if age is not None and not self.weighted:
             raise ValueError(f"{self.name!r} takes no weights, so its rows cannot age")
         fingerprint = leakage.fingerprint(rows.logits())
-        rows = as_copies(by_content(rows)) if self.grouped else by_content(rows)
+        rows = by_content(rows)
+        if self.grouped:
+            rows = as_copies(rows)
+
         floor = self._floor_of(rows)
-        fitted = named(self._fit(self._prepared(rows, floor)), rows.names)
+        fitted = self._fit(self._prepared(rows, floor))
+        fitted = in_names_of_classes(fitted, rows.names)
+        preserves = fitted.preserves
         self.prediction_ = Prediction(
             map=fitted.map,
             kind=rows.kind,
-            preserves=self.promises if fitted.preserves == "as declared" else fitted.preserves,
+            preserves=self.promises if preserves == "as declared" else preserves,
             floor=floor,
             prior=None,
         )
@@ -215,14 +218,17 @@ class Calibrator(TakesScores, ABC):
 
             return predict_on_device(self, scores)
         rows = Rows.of_scores(scores, input=self.prediction_.kind, like=self.fit_)
-        return rows.restored(self.probs_of(rows))
+        return rows.restored(self._floored(rows, once=False))
 
     def probs_of(self, rows: Rows) -> FloatArray:
         """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them.
 
         None of them is 0, unless :meth:`with_prior` says that a class does not occur.
         """
-        probs = self.prediction_.in_blocks(rows.scores)
+        return self._floored(rows, once=True)
+
+    def _floored(self, rows: Rows, *, once: bool) -> FloatArray:
+        probs = self.prediction_.in_blocks(rows.scores, once=once)
         log_ratio = self.prediction_.prior
         excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
         if self.floored and not excluded:
@@ -240,7 +246,7 @@ class Calibrator(TakesScores, ABC):
         -------
         array of shape (N,)
         """
-        probs = self.probs_of(self.rows_like(scores))
+        probs = self._floored(self.rows_like(scores), once=False)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def score(self, scores: Any, y: Any, sample_weight: Any = None) -> float:
@@ -256,7 +262,9 @@ class Calibrator(TakesScores, ABC):
         rows = self.rows_like(scores, y, weight=sample_weight)
         return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
-    def rows_like(self, scores: Any, y: Any = None, *, whole: bool = True, **others: Any) -> Rows:
+    def rows_like(
+        self, scores: Any, y: Any = None, *, complete: bool = True, **others: Any
+    ) -> Rows:
         """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
 
         ``scores`` may be rows that were checked before, with all that belongs to them. ``others`` are
@@ -265,7 +273,7 @@ class Calibrator(TakesScores, ABC):
         kind = self.prediction_.kind
         if isinstance(scores, Rows):
             return scores.in_order_of(self.fit_, kind)
-        return Rows.of(scores, y, input=kind, like=self.fit_, whole=whole, **others)
+        return Rows.of(scores, y, input=kind, like=self.fit_, complete=complete, **others)
 
     def with_prior(self, frequencies: Any) -> Self:
         """Return this calibrator for other class frequencies than those of the calibration set.
@@ -315,9 +323,10 @@ class Calibrator(TakesScores, ABC):
         """
         if self.fit_.from_folds:
             raise ValueError(
-                "this calibrator was learned on models of folds, and another model gives the scores, so new scores "
-                "cannot be compared with those of the fit: fit CalibratedClassifier with ensemble=True or "
-                "cv='prefit', or pass the frequencies to with_prior"
+                "this calibrator was learned on models of folds, and another model gives the "
+                "scores, so new scores cannot be compared with those of the fit: fit "
+                "CalibratedClassifier with ensemble=True or cv='prefit', or pass the frequencies "
+                "to with_prior"
             )
         return self._with_prior_of(self.rows_like(scores))
 
@@ -332,12 +341,14 @@ class Calibrator(TakesScores, ABC):
         ratio = prior.frequency_ratio(probs, stated)
         new = old * ratio / (old @ ratio)
         # Nothing can be learned about a class without calibration rows: its probability is not changed.
-        moved = self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
+        log_ratio = np.where(old > 0, prior.log_ratio(new, old), 0.0)
+        moved = self._with_prior(new, log_ratio)
         p_value = 1.0 if bins is None else bins.p_value(probs, ratio)
         if p_value <= prior.LEVEL:
             words = (
-                f"no class frequencies explain the new scores (p = {p_value:.2g}): more has changed than how often "
-                "each class occurs, so the estimated frequencies may be far off"
+                f"no class frequencies explain the new scores (p = {p_value:.2g}): more has "
+                "changed than how often each class occurs, so the estimated frequencies may be "
+                "far off"
             )
             moved.fit_ = replace(moved.fit_, notes=(words,))
             warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
@@ -446,9 +457,10 @@ class Calibrator(TakesScores, ABC):
         n_rows = int(np.count_nonzero(weight))
         if not n_rows / _FAR <= total <= n_rows * _FAR:
             words = (
-                f"{self.name}: sample_weight sums to {total:.4g} over {n_rows} rows; a weight counts rows (2 is the "
-                "row twice), so the fit takes the data for that many: pass "
-                "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter"
+                f"{self.name}: sample_weight sums to {total:.4g} over {n_rows} rows; a weight "
+                "counts rows (2 is the row twice), so the fit takes the data for that many: pass "
+                "sample_weight * (len(sample_weight) / sample_weight.sum()) "
+                "if only their ratios matter"
             )
             warnings.warn(words, CalibrationWarning, stacklevel=4)
 
@@ -462,7 +474,8 @@ class Calibrator(TakesScores, ABC):
         x = rows.logits().astype(np.float64, copy=False)
         if floor is not None:
             x = raise_to_floor(x, floor)
-        return replace(rows, scores=x, kind="logits", groups=rows.groups if self.grouped else None)
+        groups = rows.groups if self.grouped else None
+        return replace(rows, scores=x, kind="logits", groups=groups)
 
     def _record(self, rows: Rows, fitted: Fitted, fingerprint: leakage.Fingerprint) -> FitRecord:
         """Return what is known about the fit, with the scores before and after on its rows."""
@@ -493,8 +506,7 @@ class Calibrator(TakesScores, ABC):
 
     def _probs_of_fit(self, rows: Rows) -> FloatArray:
         """Return probabilities (N, K) of the rows of the fit, before its record exists."""
-        many = rows.scores.size > _MANY_SCORES
-        return self.prediction_.in_blocks(rows.scores, kernel=many)
+        return self.prediction_.in_blocks(rows.scores, once=True)
 
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
         """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""
@@ -518,15 +530,14 @@ class Calibrator(TakesScores, ABC):
         before = self.fit_.before["nll"]
         after = self.fit_.after["nll"]
         if after > before * (1 + 1e-6) + 1e-12:
-            words = f"{self.name}: NLL on the calibration set rose from {before:.6g} to {after:.6g}"
-            warnings.warn(
-                f"{words}; the calibrator left it worse than before",
-                CalibrationWarning,
-                stacklevel=3,
+            words = (
+                f"{self.name}: NLL on the calibration set rose from {before:.6g} to {after:.6g}; "
+                "the calibrator left it worse than before"
             )
+            warnings.warn(words, CalibrationWarning, stacklevel=3)
 
 
-def named(fitted: Fitted, names: ClassNames | None) -> Fitted:
+def in_names_of_classes(fitted: Fitted, names: ClassNames | None) -> Fitted:
     """Return the same with the user's class names in the message and the notes."""
     notes = tuple(with_names(words, names) for words in fitted.notes)
     return replace(fitted, message=with_names(fitted.message, names), notes=notes)
@@ -557,18 +568,24 @@ def by_content(rows: Rows) -> Rows:
     x = rows.logits()
     y = rows.labels
     top = x.max(axis=1)
-    gaps = (top - x[np.arange(len(y)), y], top - x.min(axis=1), top - x.mean(axis=1))
+    gap_to_label = top - x[np.arange(len(y)), y]
+    gap_to_least = top - x.min(axis=1)
+    gap_to_mean = top - x.mean(axis=1)
     # Rounding moves a gap by far less than this grid.
-    unit = float(np.median(gaps[1])) * 2.0**-30 or 1.0
-    keys = [np.rint(gap / unit) for gap in gaps[::-1]]
+    unit = float(np.median(gap_to_least)) * 2.0**-30 or 1.0
+    keys = [np.rint(gap / unit) for gap in (gap_to_mean, gap_to_least, gap_to_label)]
     order = np.lexsort(keys)
+
     same = np.all([key[order[1:]] == key[order[:-1]] for key in keys], axis=0)
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
     if tied.size:  # usually few rows, which are sorted by all of their scores
         rank = class_ranks(x, y, rows.weight)
-        some = order[tied]
-        scores = np.rint((top[some, None] - x[some][:, np.argsort(rank)]) / unit)
-        order[tied] = some[np.lexsort((*scores.T, rank[y[some]], *(key[some] for key in keys)))]
+        tied_rows = order[tied]
+        depth = top[tied_rows, None] - x[tied_rows][:, np.argsort(rank)]
+        scores = np.rint(depth / unit)
+        all_keys = [*scores.T, rank[y[tied_rows]]]
+        all_keys += [key[tied_rows] for key in keys]
+        order[tied] = tied_rows[np.lexsort(all_keys)]
     return rows[order]
 
 
@@ -593,7 +610,8 @@ def as_copies(rows: Rows) -> Rows:
     weight = rows.weight
     if weight is None or weight.sum() > _MOST_COPIES or (weight != np.rint(weight)).any():
         return rows
-    return replace(rows[np.repeat(np.arange(len(rows)), weight.astype(np.int64))], weight=None)
+    copies = np.repeat(np.arange(len(rows)), weight.astype(np.int64))
+    return replace(rows[copies], weight=None)
 
 
 def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:

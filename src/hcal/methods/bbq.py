@@ -7,12 +7,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hcal.methods._curves import Curve, CurvePerClass, FitCurve, pool_equal
+from hcal.methods._curves import CurvePerClass, FitCurve, Points, pool_equal
 from hcal.methods.hb import bin_rates
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 _LOG_FLOOR = -100.0  # a row of a bin that is certain and wrong costs 100 nats instead of infinity
-_ELBOW = 0.001  # sorted scores that drop by less than this times the variance of all scores count as flat
+# Sorted scores that drop by less than this times the variance of all scores count as flat.
+_ELBOW = 0.001
 
 
 class BayesianBinning(CurvePerClass):
@@ -47,25 +48,31 @@ class BayesianBinning(CurvePerClass):
 
 def _average_histograms(
     counts: IntArray, p: Float64, hit: Float64, _weight: Float64 | None
-) -> Curve:
+) -> Points:
     """Fit one histogram for each number of bins in ``counts`` and average them; the rows are sorted once for all."""
-    edges = [np.linspace(0, 1, b + 1) for b in counts]
-    lower, upper = np.concatenate([e[:-1] for e in edges]), np.concatenate([e[1:] for e in edges])
+    edges = [np.linspace(0, 1, count + 1) for count in counts]
+    lower = np.concatenate([e[:-1] for e in edges])
+    upper = np.concatenate([e[1:] for e in edges])
     first = np.cumsum(counts) - counts
+
     p, mass, hits = pool_equal(p, hit, None)
-    mass, hits = prefix_sums(mass), prefix_sums(hits)
+    mass = prefix_sums(mass)
+    hits = prefix_sums(hits)
     values = bin_rates(p, mass, hits, lower, upper)
+
     # The cross-entropy of each histogram on its own rows, with the bins (lo, hi] of prediction.
     start = np.where(lower == 0.0, 0, np.searchsorted(p, lower, side="right"))
     stop = np.searchsorted(p, upper, side="right")
     entropy = binary_cross_entropy(values, hits[stop] - hits[start], mass[stop] - mass[start])
     weights = bic_weights(np.add.reduceat(entropy, first), counts, mass[-1])
+
     # The weighted mean of the kept histograms is again a step function, on the union of their edges.
     kept = np.flatnonzero(weights)
     knots = np.unique(np.concatenate([edges[m][1:] for m in kept]))
     mean = np.zeros(len(knots))
     for m in kept:
-        mean += weights[m] * values[first[m] + np.searchsorted(edges[m][1:], knots)]
+        bin_of_knot = np.searchsorted(edges[m][1:], knots)
+        mean += weights[m] * values[first[m] + bin_of_knot]
     return knots, mean
 
 
@@ -110,7 +117,8 @@ def elbow_weights(scores: Float64) -> Float64:
     threshold = _ELBOW * float(np.var(scores))
     while k < len(drop) and drop[k] > threshold:
         k += 1
+
+    before_elbow = order[: k + 1]
     weights = np.zeros(len(scores))
-    weights[order[: k + 1]] = scores[order[: k + 1]]
-    weights /= weights.sum()
-    return weights
+    weights[before_elbow] = scores[before_elbow]
+    return weights / weights.sum()

@@ -9,6 +9,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.rows import Rows
 from hcal.solvers.families import ClassLinear
 from hcal.solvers.nll import fit_nll
+from hcal.solvers.optimise import Search
 
 
 class BetaCalibration(Calibrator):
@@ -34,17 +35,20 @@ class BetaCalibration(Calibrator):
     map_types = (ClassLines,)
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        present, place = present_classes(y)
+        present, place = present_classes(rows.labels)
         k = len(present)
-        features = np.hstack([feature[:, present] for feature in class_features(x, 2)])
-        solved = fit_nll(
-            ClassLinear(k, inputs=2), features, place, weight, max_iterations=200, tolerance=1e-6,
-            bounds=(np.repeat([0.0, -np.inf], [2 * k, k]), np.full(3 * k, np.inf)),
-            gain=1e-7 if features.size > 10**6 else 1e-12,
-        )  # fmt: skip
+        features = [feature[:, present] for feature in class_features(rows.x, 2)]
+        x = np.hstack(features)
+
+        least = np.repeat([0.0, -np.inf], [2 * k, k])
+        search = Search(
+            bounds=(least, np.full(3 * k, np.inf)),
+            max_iterations=200,
+            tolerance=1e-6,
+            gain=1e-7 if x.size > 10**6 else 1e-12,
+        )
+        solved = fit_nll(ClassLinear(k, inputs=2), x, place, rows.weight, search=search)
+
         a, b, c = np.split(solved.theta, 3)
-        found = ClassLines(present=present, slopes=np.stack([a, b]), offsets=c)
-        return Fitted(found, solved.converged, solved.message, {"iterations": solved.iterations})
+        lines = ClassLines(present=present, slopes=np.stack([a, b]), offsets=c)
+        return Fitted(lines, solved.converged, solved.message, {"iterations": solved.iterations})

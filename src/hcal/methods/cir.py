@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.methods._curves import Curve, CurvePerClass, FitCurve
+from hcal.methods._curves import CurvePerClass, FitCurve, Points
 from hcal.methods.iso import isotonic_points
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
@@ -40,15 +40,17 @@ class CenteredIsotonicRegression(CurvePerClass):
         return _centered
 
 
-def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Points:
     knots, mass, values = isotonic_points(p, hit, weight)
     first = run_starts(values)
     level = values[first]
     centre = np.add.reduceat(knots * mass, first) / np.add.reduceat(mass, first)
     # A stretch at 0 or 1 keeps both its ends; any other becomes its centre.
     flat = (level <= 0) | (level >= 1)
-    low, high = knots[first], knots[np.append(first[1:], len(knots)) - 1]
-    points = np.concatenate([np.where(flat, low, centre), high[flat & (high > low)]])
-    heights = np.concatenate([level, level[flat & (high > low)]])
+    low = knots[first]
+    high = knots[np.append(first[1:], len(knots)) - 1]
+    has_two_ends = flat & (high > low)
+    points = np.concatenate([np.where(flat, low, centre), high[has_two_ends]])
+    heights = np.concatenate([level, level[has_two_ends]])
     order = np.argsort(points)
     return points[order], heights[order]

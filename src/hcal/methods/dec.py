@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from hcal.methods.parameters import Between, NotBelowZero, Seed, parameters
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
-from hcal.solvers.optimise import Best, lbfgs
+from hcal.solvers.optimise import Best, Search, lbfgs
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -29,7 +29,7 @@ _MOST_WORK = 5e8
 _CLIP = 1e-7
 # The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two weights. Without a
 # bound, a critic becomes a hard threshold.
-_REACH = 50.0
+_LARGEST = 50.0
 _PATIENCE = 20  # critics without a better held-out score after which the search ends
 
 
@@ -95,71 +95,92 @@ class DecisionCalibration(Calibrator):
     random_state: Seed = 0
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        groups = rows.groups
-        total = float(len(y)) if weight is None else float(weight.sum())
-        floor = default_floor(self.floor, total, x.shape[1])
-        held = deal_folds(x, 5, groups) == 0
+        floor = default_floor(self.floor, rows.total, rows.n_classes)
+        is_held_out = deal_folds(rows.x, 5, rows.groups) == 0
         # Classes are sorted by their rows, so that the random starts do not depend on the numbers of the classes.
-        ranks = class_ranks(x, y, weight)
-        x, y = on_grid(x)[:, np.argsort(ranks)], ranks[y]
-        solved = solve_temperature(x, y, weight)
+        ranks = class_ranks(rows.x, rows.labels, rows.weight)
+        x = on_grid(rows.x)[:, np.argsort(ranks)]
+        y = ranks[rows.labels]
+
+        solved = solve_temperature(x, y, rows.weight)
         probs = np.asarray(softmax(solved.beta * x), dtype=np.float64)
-        share = unit_weight(weight, len(y))
-        count = self._choose(probs, y, share, held, floor) if self.critics is None else self.critics
-        steps = list(islice(critic_steps(probs, y, share, self.random_state), count))
-        vectors = np.array([critic for critic, _ in steps]).reshape(count, x.shape[1])
-        shifts = np.array([shift for _, shift in steps]).reshape(count, 2, x.shape[1])
-        found = CriticSteps(
+        present = _Predictions(probs, y, unit_weight(rows.weight, len(rows)))
+        if self.critics is None:
+            count = self._choose(present, is_held_out, floor)
+        else:
+            count = self.critics
+        steps = list(islice(critic_steps(present, self.random_state), count))
+
+        k = rows.n_classes
+        critics = np.array([critic for critic, _ in steps]).reshape(count, k)
+        shifts = np.array([shift for _, shift in steps]).reshape(count, 2, k)
+        corrections = CriticSteps(
             beta=np.array(solved.beta),
-            critics=vectors[:, ranks],
+            critics=critics[:, ranks],
             shifts=shifts[:, :, ranks],
             floor=floor,
         )
-        info = {
+        details = {
             "temperature": 1 / solved.beta,
             "critics": count,
             "chosen_on_held_out_rows": self.critics is None,
         }
-        return Fitted(found, solved.converged, solved.message, info)
+        return Fitted(corrections, solved.converged, solved.message, details)
 
-    def _choose(
-        self, x: Float64, y: IntArray, share: Float64, held: NDArray[np.bool_], floor: Float64
-    ) -> int:
+    def _choose(self, present: _Predictions, is_held_out: NDArray[np.bool_], floor: Float64) -> int:
         """Return the number of critics with the lowest Brier score on the held-out rows."""
-        if len(x) < 10 or self.max_critics < 1 or held.all():
+        size = present.probs.size
+        if len(present.labels) < 10 or self.max_critics < 1 or is_held_out.all():
             return 0
-        most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))
-        p, marks = x[held], np.eye(x.shape[1])[y[held]]
-        weight = share[~held] / share[~held].sum()
+        most = min(self.max_critics, max(5, int(_MOST_WORK / size)))
 
-        def brier() -> float:
-            return float(share[held] @ ((_normalised(p, floor) - marks) ** 2).sum(axis=1))
-
+        held_out = present.at(is_held_out)
         best = Best(_PATIENCE)
-        best.over(brier(), 0)
-        steps = critic_steps(x[~held], y[~held], weight, self.random_state)
-        for count, step in enumerate(islice(steps, most), 1):
-            p = adjusted(p, *step)
-            if best.over(brier(), count):
+        best.over(held_out.brier(floor), 0)
+        training = present.at(~is_held_out)
+        training = training._replace(weight=training.weight / training.weight.sum())
+        steps = critic_steps(training, self.random_state)
+        for count, (critic, shift) in enumerate(islice(steps, most), 1):
+            held_out = held_out._replace(probs=adjusted(held_out.probs, critic, shift))
+            if best.over(held_out.brier(floor), count):
                 break
         return int(best.what)
 
 
-def critic_steps(
-    x: Float64, y: IntArray, weight: Float64, random_state: int
-) -> Iterator[tuple[Float64, Float64]]:
+class _Predictions(NamedTuple):
+    """The predictions that critics correct, with the labels."""
+
+    probs: Float64  # (N, K)
+    labels: IntArray  # (N,)
+    weight: Float64  # (N,)
+
+    def at(self, rows: NDArray[np.bool_]) -> _Predictions:
+        """Return those of some rows."""
+        return _Predictions(self.probs[rows], self.labels[rows], self.weight[rows])
+
+    def marks(self) -> Float64:
+        """Return the labels as rows of one 1, (N, K)."""
+        return np.eye(self.probs.shape[1])[self.labels]
+
+    def brier(self, floor: Float64) -> float:
+        """Return the weighted sum of squared errors."""
+        errors = _normalised(self.probs, floor) - self.marks()
+        return float(self.weight @ (errors**2).sum(axis=1))
+
+
+def critic_steps(predictions: _Predictions, random_state: int) -> Iterator[tuple[Float64, Float64]]:
     """Yield critics (K,) and their shifts (2, K), each trained on predictions corrected by those before it."""
     rng = np.random.RandomState(random_state)
+    x = predictions.probs
     k = x.shape[1]
-    marks, steps = np.eye(k)[y], 200 if x.size < 10**7 else 30
+    marks = predictions.marks()
+    iterations = 200 if x.size < 10**7 else 30
     while True:
         residual = marks - np.clip(x, _CLIP, 1 - _CLIP)
         start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)  # of the published size
-        critic = train_critic(x, residual, weight, start[0] - start[1], steps)
-        shift = adjustment(x, residual, weight, critic)
+        error = CriticError(x, residual, predictions.weight)
+        critic = train_critic(error, start[0] - start[1], iterations)
+        shift = adjustment(error, critic)
         x = adjusted(x, critic, shift)
         yield critic, shift
 
@@ -169,7 +190,9 @@ def _normalised(x: Array, floor: Array) -> Array:
     xp = namespace(x)
     cut = xp.clip(x, floor, 1 - floor)
     total = xp.row_sum(cut)
-    return xp.where(total > 0, cut / xp.where(total > 0, total, 1.0), 1 / x.shape[-1] + 0 * cut)
+    shares = cut / xp.where(total > 0, total, 1.0)
+    uniform = 1 / x.shape[-1] + 0 * cut
+    return xp.where(total > 0, shares, uniform)
 
 
 def action_weight(x: Array, critic: Array) -> Array:
@@ -187,51 +210,46 @@ def adjusted(x: Array, critic: Array, shift: Array) -> Array:
     return x + w * shift[0] + (1 - w) * shift[1]
 
 
-def critic_gain(
-    x: Float64, residual: Float64, weight: Float64
-) -> Callable[[Float64], tuple[float, Float64]]:
-    """Return v ↦ −Σ_a ‖Σ_i ω_i w_a(x_i)(Y_i − x_i)‖₂ and its gradient.
+class CriticError:
+    """The error Σ_a ‖Σ_i ω_i w_a(x_i)(Y_i − x_i)‖₂ that a critic v looks for.
 
-    ``x`` are the current predictions (N, K), ``residual`` is Y − x, ``weight`` (N,) sums to 1.
-
-    >>> gain = critic_gain(np.array([[0.5, 0.5]]), np.array([[0.5, -0.5]]), np.ones(1))
-    >>> round(-gain(np.zeros(2))[0], 4)
+    >>> error = CriticError(np.array([[0.5, 0.5]]), np.array([[0.5, -0.5]]), np.ones(1))
+    >>> round(-error.negative(np.zeros(2))[0], 4)
     0.7071
     """
-    total = weight @ residual
 
-    def loss(v: Float64) -> tuple[float, Float64]:
-        w = action_weight(x, v)
-        first = (weight * w) @ residual
-        second = total - first
-        norms = float(np.linalg.norm(first)), float(np.linalg.norm(second))
-        direction = first / max(norms[0], 1e-12) - second / max(norms[1], 1e-12)
-        slope = (residual @ direction) * weight * w * (1 - w)
-        return -float(norms[0] + norms[1]), -(slope @ x)
+    def __init__(self, x: Float64, residual: Float64, weight: Float64) -> None:
+        self.x = x  # (N, K) the current predictions
+        self.residual = residual  # (N, K) Y − x
+        self.weight = weight  # (N,) sums to 1
+        self._total = weight @ residual
 
-    return loss
+    def negative(self, v: Float64) -> tuple[float, Float64]:
+        """Return minus the error, and its gradient."""
+        w = action_weight(self.x, v)
+        first = (self.weight * w) @ self.residual
+        second = self._total - first
+        first_norm = float(np.linalg.norm(first))
+        second_norm = float(np.linalg.norm(second))
+        direction = first / max(first_norm, 1e-12) - second / max(second_norm, 1e-12)
+        slope = (self.residual @ direction) * self.weight * w * (1 - w)
+        return -float(first_norm + second_norm), -(slope @ self.x)
 
 
-def train_critic(
-    x: Float64, residual: Float64, weight: Float64, start: Float64, max_iterations: int = 200
-) -> Float64:
+def train_critic(error: CriticError, start: Float64, max_iterations: int = 200) -> Float64:
     """Return the critic v (K,) with the largest error, found from ``start``."""
-    loss = critic_gain(x, residual, weight)
-    reach = np.full(x.shape[1], _REACH)
-    return lbfgs(
-        loss,
-        start,
-        bounds=(-reach, reach),
-        max_iterations=max_iterations,
-        tolerance=1e-9,
-        gain=1e-12,
-    ).theta
+    bound = np.full(error.x.shape[1], _LARGEST)
+    search = Search(
+        bounds=(-bound, bound), max_iterations=max_iterations, tolerance=1e-9, gain=1e-12
+    )
+    return lbfgs(error.negative, start, search).theta
 
 
-def adjustment(x: Float64, residual: Float64, weight: Float64, critic: Float64) -> Float64:
+def adjustment(error: CriticError, critic: Float64) -> Float64:
     """Return B (2, K), the weighted least-squares fit of Y − x by the action weights."""
-    w = action_weight(x, critic)
-    omega = np.stack([w, 1 - w], axis=1)
-    gram = (omega.T * weight) @ omega
-    target = (omega.T * weight) @ residual
-    return np.asarray(np.linalg.lstsq(gram, target, rcond=1e-12)[0], dtype=np.float64)
+    w = action_weight(error.x, critic)
+    actions = np.stack([w, 1 - w], axis=1)
+    gram = (actions.T * error.weight) @ actions
+    target = (actions.T * error.weight) @ error.residual
+    shifts, *_ = np.linalg.lstsq(gram, target, rcond=1e-12)
+    return np.asarray(shifts, dtype=np.float64)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.maps.prediction import raise_to_floor
-from hcal.methods._scaling import thinned_ranks, without_mean
+from hcal.methods._scaling import ThinnedRows, thinned_ranks, thinning_step, without_mean
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Count, Seed, parameters
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
-from hcal.solvers.families import MonotoneNet, cells_over
+from hcal.solvers.families import LineCells, MonotoneNet, cells_over
 from hcal.solvers.nll import fit_nll, mean_nll, select
-from hcal.solvers.optimise import Best, Solution
+from hcal.solvers.optimise import Best, Search, Solution
 from hcal.xp import Array, interp, namespace
 
 # A search ends after this many iterations without a lower held-out NLL.
@@ -102,58 +103,91 @@ class DiagonalOrderPreserving(Calibrator):
     max_iterations: Count = 2000
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        groups = rows.groups
         if not self.hidden:
             raise ValueError("hidden must hold at least one size, got none")
-        every = -(-x.size // _MOST_EVENTS)
-        members = None if groups is None else groups[::every]
-        ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS)
-        cells = cells_over(ranked)
-        folds = fold_sides(deal_folds(x[::every], self.folds, members))
-
-        def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
-            return ranked[rows], own[rows], None if kept is None else kept[rows]
-
-        def held_out(table: Float64, sides: Sides) -> float:
-            scores, labels, share = part(sides[1])
-            return mean_nll(interp(scores, cells.edges, table), labels, share)
-
-        def fit(size: int, sides: Sides, _: Any) -> tuple[Solution, Float64]:
-            net, best = MonotoneNet(size, cells, self.random_state), Best(_PATIENCE)
-
-            def watch(theta: Float64) -> bool:
-                return best.over(held_out(net.table(theta), sides), theta.copy())
-
-            stops = self.early_stopping and len(folds) > 1
-            solved = fit_nll(
-                net, *part(sides[0]), max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9,
-                watch=watch if stops else None,
-            )  # fmt: skip
-            if best.what is not None:
-                solved = replace(solved, theta=best.what, converged=True, message="")
-            return solved, net.table(solved.theta)
-
-        found = select(
-            self.hidden,
-            [(sides, sides) for sides in folds],
-            fit,
-            lambda m, sides: held_out(m[1], sides),
+        kept = slice(None, None, thinning_step(rows, _MOST_EVENTS))
+        groups = None if rows.groups is None else rows.groups[kept]
+        thinned = thinned_ranks(rows, _MOST_EVENTS)
+        cells = cells_over(thinned.logits)
+        folds = fold_sides(deal_folds(rows.x[kept], self.folds, groups))
+        networks = _Networks(
+            rows=thinned,
+            cells=cells,
+            random_state=self.random_state,
+            max_iterations=self.max_iterations,
+            stops_early=self.early_stopping and len(folds) > 1,
         )
-        models = [solved for solved, _ in found.models]
-        held = dict(zip(map(str, self.hidden), found.scores, strict=True))
-        info = {
-            "hidden": found.chosen,
-            "iterations": [m.iterations for m in models],
-            "rows": len(ranked),
+
+        sides = [(fold, fold) for fold in folds]
+        chosen = select(self.hidden, sides, networks.train, networks.held_out_nll)
+        solutions = [model.solved for model in chosen.models]
+        values = np.mean([model.table for model in chosen.models], axis=0)
+        table = MonotoneTable(
+            unit=np.array(thinned.unit),
+            knots=cells.edges,
+            values=values,
+            least=_least_probability(rows),
+        )
+
+        scores = dict(zip(map(str, self.hidden), chosen.scores, strict=True))
+        details = {
+            "hidden": chosen.chosen,
+            "iterations": [solved.iterations for solved in solutions],
+            "rows": len(thinned.logits),
+            "held_out_nll": scores,
         }
-        failed = [m.message for m in models if not m.converged]
-        values = np.mean([table for _, table in found.models], axis=0)
-        least = _least_probability(rows)
-        table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values, least=least)
-        return Fitted(table, not failed, failed[0] if failed else "", info | {"held_out_nll": held})
+        messages = [solved.message for solved in solutions if not solved.converged]
+        return Fitted(table, not messages, messages[0] if messages else "", details)
+
+
+class _Network(NamedTuple):
+    """A trained network, and its values at the edges of the cells."""
+
+    solved: Solution
+    table: Float64
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """How a network is trained on the rows of a fold, and scored on those held out."""
+
+    rows: ThinnedRows
+    cells: LineCells
+    random_state: int
+    max_iterations: int
+    stops_early: bool
+
+    def train(self, size: int, sides: Sides, _previous: _Network | None) -> _Network:
+        """Train a network of a size on the first side; early stopping looks at the second."""
+        net = MonotoneNet(size, self.cells, self.random_state)
+        best = Best(_PATIENCE)
+        watch = partial(self._is_over, net, best, sides) if self.stops_early else None
+        search = Search(max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9, watch=watch)
+        x, y, weight = self._part(sides[0])
+        solved = fit_nll(net, x, y, weight, search=search)
+        if best.what is not None:
+            solved = replace(solved, theta=best.what, converged=True, message="")
+        return _Network(solved, net.table(solved.theta))
+
+    def held_out_nll(self, network: _Network, sides: Sides) -> float:
+        """Return the mean NLL of the second side."""
+        return self._nll_of_table(network.table, sides)
+
+    def _is_over(self, net: MonotoneNet, best: Best, sides: Sides, theta: Float64) -> bool:
+        score = self._nll_of_table(net.table(theta), sides)
+        return best.over(score, theta.copy())
+
+    def _nll_of_table(self, table: Float64, sides: Sides) -> float:
+        x, y, weight = self._part(sides[1])
+        return mean_nll(interp(x, self.cells.edges, table), y, weight)
+
+    def _part(self, rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
+        weight = self.rows.weight
+        return (
+            self.rows.logits[rows],
+            self.rows.labels[rows],
+            None if weight is None else weight[rows],
+        )
 
 
 def _least_probability(rows: Rows) -> Float64:
@@ -162,4 +196,5 @@ def _least_probability(rows: Rows) -> Float64:
     Normalising the rows again takes a little of it, so it is 5 % more.
     """
     total = max(rows.total, 1.0)
-    return np.array(max(1.05 * min(0.5 / total, 0.05 / rows.n_classes), _LEAST))
+    least = 1.05 * min(0.5 / total, 0.05 / rows.n_classes)
+    return np.array(max(least, _LEAST))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from hcal.methods._scaling import OneTemperature, top_hits
@@ -9,7 +12,7 @@ from hcal.methods.base import Fitted
 from hcal.methods.parameters import Positive, parameters
 from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
-from hcal.solvers.temperature import logit_scale, solve_increasing, top_probability
+from hcal.solvers.temperature import confidence_gap, logit_scale, solve_increasing
 
 
 @parameters
@@ -41,18 +44,20 @@ class ExpectationConsistency(OneTemperature):
     bracket: tuple[Positive, Positive] = (0.01, 10.0)
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        low, high = self.bracket
-        if low >= high:
+        coldest, hottest = self.bracket
+        if coldest >= hottest:
             raise ValueError(f"bracket must be two increasing temperatures, got {self.bracket}")
-        scale, share = logit_scale(x) or 1.0, unit_weight(weight, len(y))
-        low, high = low * min(1.0, scale), high * max(1.0, scale)
-        accuracy = float(share @ top_hits(x, y))
-        solved = solve_increasing(
-            lambda beta: float(share @ top_probability(x, beta)) - accuracy,
-            (-float(np.log(high)), -float(np.log(low))),
+        scale = logit_scale(rows.x) or 1.0
+        coldest = coldest * min(1.0, scale)
+        hottest = hottest * max(1.0, scale)
+
+        share = unit_weight(rows.weight, len(rows))
+        accuracy = float(share @ top_hits(rows.x, rows.labels))
+        gap = partial(confidence_gap, rows.x, share, 1.0, accuracy)
+        log_betas = (-float(np.log(hottest)), -float(np.log(coldest)))
+        solved = solve_increasing(gap, log_betas)
+        message = (
+            "no temperature gives a mean confidence equal to the accuracy "
+            f"{accuracy:.4g}: {solved.message}"
         )
-        message = f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"
-        return self._found(solved.beta, solved.converged, message, accuracy=accuracy)
+        return self._solution(replace(solved, message=message), accuracy=accuracy)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.methods._curves import Curve, CurvePerClass, FitCurve, columns, pool_equal
+from hcal.methods._curves import CurvePerClass, FitCurve, Points, columns, pool_equal
 from hcal.methods.bbq import bic_weights, binary_cross_entropy
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
@@ -46,13 +46,16 @@ class NearIsotonicEnsemble(CurvePerClass):
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         # Counting the starting groups of every class is fast, so hours of work are refused at once.
-        groups = [len(start_groups(p, y == k)[1].beta) for k, p in columns(probs)]
-        work = float((np.array(groups, dtype=np.float64) ** 2).sum() / 2)
+        groups = np.empty(probs.shape[1])
+        for k, p in columns(probs):
+            _, start = start_groups(p, y == k)
+            groups[k] = len(start.beta)
+        work = float((groups**2).sum() / 2)
         if work > _MAX_WORK:
             raise ValueError(
-                f"enir would score {work:.1e} groups along its paths (limit {_MAX_WORK:.0e}, minutes of work): "
-                f"{len(y)} rows are too many for {probs.shape[1]} classes; fit it on a subset of the rows, "
-                "or use 'iso', where the path ends"
+                f"enir would score {work:.1e} groups along its paths (limit {_MAX_WORK:.0e}, "
+                f"minutes of work): {len(y)} rows are too many for {probs.shape[1]} classes; "
+                "fit it on a subset of the rows, or use 'iso', where the path ends"
             )
         return _average_path
 
@@ -71,22 +74,25 @@ def start_groups(p: Float64, hit: NDArray[Any]) -> tuple[Float64, NearIsotonic]:
     """Return the upper ends of runs of equal label frequency along p (N,), and these runs as the start of the path."""
     p, mass, hits = pool_equal(p, hit, None)
     first = run_starts(hits / mass)
-    mass, hits = np.add.reduceat(mass, first), np.add.reduceat(hits, first)
-    upper = np.append(
-        (p[first[1:] - 1] + p[first[1:]]) / 2, 1.0
-    )  # midpoints between neighbouring p
-    return upper, NearIsotonic(hits / mass, mass, hits, np.ones(len(first), dtype=np.int64))
+    mass = np.add.reduceat(mass, first)
+    hits = np.add.reduceat(hits, first)
+    midpoints = (p[first[1:] - 1] + p[first[1:]]) / 2
+    width = np.ones(len(first), dtype=np.int64)
+    return np.append(midpoints, 1.0), NearIsotonic(hits / mass, mass, hits, width)
 
 
-def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
+def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Points:
     upper, start = start_groups(p, hit)
     # Two passes over the path, one to score the models and one to add those with weight, need only O(G) memory.
-    scored = [
-        (binary_cross_entropy(m.beta, m.hits, m.mass).sum(), len(m.beta)) for m in path(start)
-    ]
+    scored = []
+    for model in path(start):
+        entropy = binary_cross_entropy(model.beta, model.hits, model.mass).sum()
+        scored.append((entropy, len(model.beta)))
     entropies, sizes = np.array(scored).T
+    weights = bic_weights(entropies, sizes, len(p))
+
     mean = np.zeros(len(upper))
-    for weight, model in zip(bic_weights(entropies, sizes, len(p)), path(start), strict=True):
+    for weight, model in zip(weights, path(start), strict=True):
         if weight > 0:
             mean += weight * np.repeat(model.beta, model.width)
     return upper, np.clip(mean, 0.0, 1.0)
@@ -94,24 +100,32 @@ def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
 
 def path(start: NearIsotonic) -> Iterator[NearIsotonic]:
     """Yield the model after each merge; if nothing ever merges, the start."""
-    now, time = start, 0.0
+    now = start
+    time = 0.0
     while len(now.beta) > 1:
         # A value moves down where it exceeds its right neighbour, up where the left exceeds it.
-        above = np.pad((now.beta[:-1] > now.beta[1:]).astype(np.float64), 1)
+        falls = now.beta[:-1] > now.beta[1:]
+        above = np.pad(falls.astype(np.float64), 1)
         slope = np.diff(-above) / now.mass
-        closing, gap = -np.diff(slope), np.diff(now.beta)
+
+        # Neighbours that move in parallel never meet.
+        closing = -np.diff(slope)
+        gap = np.diff(now.beta)
         wait = np.full(len(gap), np.inf)
-        np.divide(
-            gap, closing, out=wait, where=closing != 0
-        )  # infinite if neighbours move in parallel
+        np.divide(gap, closing, out=wait, where=closing != 0)
         soonest = float(wait.min())
         if not np.isfinite(soonest):
             break
+
         together = wait <= soonest + _SAME_TIME * (1 + time + soonest)
         time += soonest
         first = np.flatnonzero(np.concatenate([[True], ~together]))
-        merged = (np.add.reduceat(a, first) for a in (now.mass, now.hits, now.width))
-        now = NearIsotonic((now.beta + slope * soonest)[first], *merged)
+        now = NearIsotonic(
+            beta=(now.beta + slope * soonest)[first],
+            mass=np.add.reduceat(now.mass, first),
+            hits=np.add.reduceat(now.hits, first),
+            width=np.add.reduceat(now.width, first),
+        )
         yield now
     if now is start:
         yield start

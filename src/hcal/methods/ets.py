@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ class TemperatureMixture(ProbabilityMap):
 
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
-        xp, w = namespace(x), self.weights
+        xp = namespace(x)
+        w = self.weights
         scaled = xp.softmax(self.beta * (x - xp.row_max(x)))
         return w[0] * scaled + w[1] * xp.softmax(x) + w[2] / x.shape[-1]
 
@@ -61,39 +63,38 @@ class EnsembleTemperatureScaling(Calibrator):
     map_types = (TemperatureMixture,)
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
         # Brent's method compares nearly equal values, so its input must not differ by rounding from fit to fit.
-        x, y = by_rank(on_grid(x), y)
-        share = unit_weight(weight, len(y))
-        start = solve_temperature(x, y, weight)
+        x, y = by_rank(on_grid(rows.x), rows.labels)
+        share = unit_weight(rows.weight, len(y))
+        start = solve_temperature(x, y, rows.weight)
         near = float(np.log(start.beta))
-
-        def brier(log_beta: float) -> float:
-            gram, label = _moments(x, y, share, [float(np.exp(log_beta))])
-            return float(gram[0, 0] - 2 * label[0])
-
+        brier = partial(_brier, x, y, share)
         beta = float(np.exp(minimise_scalar(brier, near - 3, near + 3, points=7)))
-        mix = _simplex_weights(*_moments(x, y, share, [beta, 1.0]), 1 / x.shape[1])
-        info = {"temperature": 1 / beta, "weights": mix.tolist()}
-        return Fitted(
-            TemperatureMixture(beta=np.array(beta), weights=mix),
-            start.converged,
-            start.message,
-            info,
-        )
+
+        gram, label = _moments(x, y, share, [beta, 1.0])
+        weights = _simplex_weights(gram, label, 1 / rows.n_classes)
+        details = {"temperature": 1 / beta, "weights": weights.tolist()}
+        mixture = TemperatureMixture(beta=np.array(beta), weights=weights)
+        return Fitted(mixture, start.converged, start.message, details)
+
+
+def _brier(x: Float64, y: IntArray, share: Float64, log_beta: float) -> float:
+    """Return the squared error of softmax(βx), up to a constant."""
+    gram, label = _moments(x, y, share, [float(np.exp(log_beta))])
+    return float(gram[0, 0] - 2 * label[0])
 
 
 def _moments(
     x: Float64, y: IntArray, share: Float64, betas: list[float]
 ) -> tuple[Float64, Float64]:
     """Return the mean product of softmax(βx) for each pair of β, and the mean probability of the label for each β."""
-    gram, label = np.zeros((len(betas),) * 2), np.zeros(len(betas))
+    gram = np.zeros((len(betas), len(betas)))
+    label = np.zeros(len(betas))
     for rows in row_blocks(x.shape, _BLOCK_EVENTS):
-        parts = np.stack([softmax(beta * x[rows]) for beta in betas])
-        gram += np.einsum("n,ank,bnk->ab", share[rows], parts, parts, optimize=True)
-        label += parts[:, np.arange(parts.shape[1]), y[rows]] @ share[rows]
+        members = np.stack([softmax(beta * x[rows]) for beta in betas])
+        gram += np.einsum("n,ank,bnk->ab", share[rows], members, members, optimize=True)
+        of_label = members[:, np.arange(members.shape[1]), y[rows]]
+        label += of_label @ share[rows]
     return gram, label
 
 
@@ -101,16 +102,25 @@ def _simplex_weights(gram: Float64, label: Float64, even: float) -> Float64:
     """Return the weights of two members and of the uniform 1/K (``even``) with the least squared error."""
     from scipy.optimize import minimize
 
-    gram, label = np.pad(gram, (0, 1), constant_values=even), np.append(label, even)
-
-    def error(w: Float64) -> tuple[float, Float64]:
-        return float(w @ gram @ w - 2 * label @ w), 2 * (gram @ w - label)
-
+    gram = np.pad(gram, (0, 1), constant_values=even)
+    label = np.append(label, even)
     sums_to_1: Any = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
     exact: Any = {"ftol": 1e-14}
-    start, box = np.array([1.0, 0.0, 0.0]), [(0.0, 1.0)] * 3
-    found = minimize(
-        error, start, jac=True, method="SLSQP", bounds=box, constraints=sums_to_1, options=exact
+    result = minimize(
+        _squared_error,
+        np.array([1.0, 0.0, 0.0]),
+        args=(gram, label),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints=sums_to_1,
+        options=exact,
     )
-    weights = np.clip(found.x, 0, 1)
+    weights = np.clip(result.x, 0, 1)
     return np.asarray(weights / weights.sum())
+
+
+def _squared_error(w: Float64, gram: Float64, label: Float64) -> tuple[float, Float64]:
+    """Return the squared error of a mixture, up to a constant, and its gradient."""
+    error = float(w @ gram @ w - 2 * label @ w)
+    return error, 2 * (gram @ w - label)

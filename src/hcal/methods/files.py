@@ -26,8 +26,12 @@ _KINDS: dict[str, Any] = {
     "name": str, "params": dict, "kind": str, "map": dict, "preserves": str | None, "fit": dict,
 }  # fmt: skip
 _KINDS_OF_COMPOSITES: dict[str, Any] = {"name": str, "params": dict, "members": dict, "facts": dict}
-#: Prefixes of the arrays of the map and of the fingerprint of the rows, and the names of the other two arrays.
-_MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
+#: Prefixes of the arrays of the map and of the fingerprint of the rows.
+_MAP = "map."
+_ROWS = "fitted_on."
+#: The names of the other two arrays.
+_FLOOR = "floor"
+_PRIOR = "prior"
 
 
 def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
@@ -52,17 +56,19 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
     elif isinstance(calibrator, Calibrator):
         header, arrays = describe(calibrator)
     else:
-        hint = ""
-        if hasattr(calibrator, "calibrator_"):
-            hint = ": save its calibrator_, and the classifier itself with joblib or skops"
-        elif hasattr(calibrator, "calibrated_classifiers_"):
-            hint = (
-                ": save it with joblib or skops, because it has several classifiers and calibrators"
-            )
-        raise TypeError(
-            f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}"
-        )
+        name = type(calibrator).__name__
+        advice = _advice(calibrator)
+        raise TypeError(f"hcal.save takes a fitted calibrator, got {name}{advice}")
     write_model(path, header, arrays)
+
+
+def _advice(other: object) -> str:
+    """Say how to save an object that holds calibrators."""
+    if hasattr(other, "calibrator_"):
+        return ": save its calibrator_, and the classifier itself with joblib or skops"
+    if hasattr(other, "calibrated_classifiers_"):
+        return ": save it with joblib or skops, because it has several classifiers and calibrators"
+    return ""
 
 
 def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -72,8 +78,9 @@ def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, value in params.items():
         if callable(value):
             raise ValueError(
-                f"the parameter {name!r} is a function, and a model file holds no code: set it to a value "
-                f"with set_params({name}=…) before you save; the fitted model stays as it is"
+                f"the parameter {name!r} is a function, and a model file holds no code: "
+                f"set it to a value with set_params({name}=…) before you save; "
+                "the fitted model stays as it is"
             )
     header = {
         "name": calibrator.name,
@@ -86,9 +93,10 @@ def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {f"{_MAP}{name}": array for name, array in prediction.map.arrays().items()}
     for name, array in calibrator.fit_.fingerprint.items():
         arrays[f"{_ROWS}{name}"] = array
-    for name, array in ((_FLOOR, prediction.floor), (_PRIOR, prediction.prior)):
-        if array is not None:
-            arrays[name] = array
+    if prediction.floor is not None:
+        arrays[_FLOOR] = prediction.floor
+    if prediction.prior is not None:
+        arrays[_PRIOR] = prediction.prior
     return header, arrays
 
 
@@ -100,23 +108,23 @@ def plain_params(calibrator: Any) -> dict[str, Any]:
     >>> plain_params(SegmentedCalibrator(TemperatureScaling()))["method"]
     {'name': 'ts', 'params': {'input': 'logits'}}
     """
-    params = calibrator.get_params(deep=False)
-    inner = {name: value for name, value in params.items() if isinstance(value, Calibrator)}
-    described = {
-        name: {"name": value.name, "params": plain_params(value)} for name, value in inner.items()
-    }
-    return {**params, **described}
+    params = dict(calibrator.get_params(deep=False))
+    for name, value in params.items():
+        if isinstance(value, Calibrator):
+            params[name] = {"name": value.name, "params": plain_params(value)}
+    return params
 
 
 def _params(plain: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters that :func:`plain_params` describes; only registered methods can be among them."""
-    inner = {
-        name: value for name, value in plain.items() if isinstance(value, dict) and "name" in value
-    }
-    return {**plain, **{name: _unfitted(value) for name, value in inner.items()}}
+    params = dict(plain)
+    for name, value in plain.items():
+        if isinstance(value, dict) and "name" in value:
+            params[name] = _unfitted_inner(value)
+    return params
 
 
-def _unfitted(described: dict[str, Any]) -> Calibrator:
+def _unfitted_inner(described: dict[str, Any]) -> Calibrator:
     name = described["name"]
     params = described.get("params")
     if name not in list_calibrators() or not isinstance(params, dict):
@@ -128,7 +136,7 @@ def _unfitted(described: dict[str, Any]) -> Calibrator:
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
-    """Read a calibrator that :func:`save` wrote with this version or an earlier one, from 0.3 on.
+    """Read a calibrator that :func:`save` wrote with this version or an earlier one, from 0.4 on.
 
     The checksum, the header and every array are checked against the declarations of the method before anything is
     computed. A file that does not pass is refused with an error that names what is wrong.
@@ -155,25 +163,22 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     name = header["name"]
     if not is_calibrator(name):
         raise ValueError(
-            f"it holds the method {name[:60]!r}, which is not registered here: import its module and call "
-            "hcal.register(its class) first, or upgrade hcal if the method is newer"
+            f"it holds the method {name[:60]!r}, which is not registered here: import its module "
+            "and call hcal.register(its class) first, or upgrade hcal if the method is newer"
         )
     method = get_calibrator(name)
     calibrator = method(**check_params(method, _params(header["params"])))
     # Such methods decide in the fit, or their common calibrator does; the others preserve what they declare.
-    chosen = not {"preserve", "method"}.isdisjoint(header["params"])
-    if not chosen and header["preserves"] not in (None, method.promises):
+    is_decided_in_fit = not {"preserve", "method"}.isdisjoint(header["params"])
+    if not is_decided_in_fit and header["preserves"] not in (None, method.promises):
         raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
-    parts = {
-        start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-        for start in (_MAP, _ROWS)
-    }
-    known = {_FLOOR, _PRIOR, *(f"{start}{n}" for start, part in parts.items() for n in part)}
-    if unknown := sorted(set(arrays) - known):
-        raise ValueError(f"{unknown[0][:80]!r} is not an array of a model")
-    record = FitRecord.from_json(header["fit"], parts[_ROWS])
+
+    for array_name in sorted(arrays):
+        if array_name not in (_FLOOR, _PRIOR) and not array_name.startswith((_MAP, _ROWS)):
+            raise ValueError(f"{array_name[:80]!r} is not an array of a model")
+    record = FitRecord.from_json(header["fit"], _with_prefix(_ROWS, arrays))
     Request.from_json(record.request)
-    fitted_map = build_map(calibrator.types_of_maps(), header["map"], parts[_MAP])
+    fitted_map = build_map(calibrator.types_of_maps(), header["map"], _with_prefix(_MAP, arrays))
     fitted_map.check_fields(record.sizes)
     prediction = Prediction(
         map=fitted_map,
@@ -188,20 +193,27 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     return calibrator
 
 
+def _with_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays whose names have a prefix, by the rest of their names."""
+    names = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arrays[name] for name in names}
+
+
 def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and arrays of a calibrator that consists of others; arrays are named ``member/array``."""
     headers: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for key, member in calibrator.members_.items():
-        headers[key], own = describe(member)
-        arrays |= {f"{key}/{name}": array for name, array in own.items()}
-    params = calibrator.get_params(deep=False)
-    return {
+        headers[key], member_arrays = describe(member)
+        for name, array in member_arrays.items():
+            arrays[f"{key}/{name}"] = array
+    header = {
         "name": calibrator.name,
-        "params": params,
+        "params": calibrator.get_params(deep=False),
         "members": headers,
         "facts": calibrator.facts(),
-    }, arrays
+    }
+    return header, arrays
 
 
 def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
@@ -214,25 +226,24 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     module, _, class_name = _COMPOSITES[header["name"]].rpartition(".")
     method = getattr(importlib.import_module(module), class_name)
     members = {}
-    for key, each in header["members"].items():
-        if type(each) is not dict:
+    for key, member in header["members"].items():
+        if type(member) is not dict:
             raise ValueError(f"the member {key[:40]!r} is no calibrator")
-        members[key] = rebuild(
-            each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")}
-        )
-    stray = [n for n in arrays if n.partition("/")[0] not in members]
-    if stray:
-        raise ValueError(f"{stray[0][:80]!r} is not an array of a member")
-    return method(**check_params(method, header["params"])).restore(members, header["facts"])
+        members[key] = rebuild(member, _with_prefix(f"{key}/", arrays))
+    for array_name in arrays:
+        key, _, _ = array_name.partition("/")
+        if key not in members:
+            raise ValueError(f"{array_name[:80]!r} is not an array of a member")
+    calibrator = method(**check_params(method, header["params"]))
+    return calibrator.restore(members, header["facts"])
 
 
 def _check_kinds(header: dict[str, Any], kinds: dict[str, Any]) -> None:
     for name, kind in kinds.items():
         value = header[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise ValueError(
-                f"{name!r} is {type(value).__name__}, declared is {getattr(kind, '__name__', kind)}"
-            )
+            declared = getattr(kind, "__name__", kind)
+            raise ValueError(f"{name!r} is {type(value).__name__}, declared is {declared}")
 
 
 def _check_header(header: dict[str, Any]) -> None:

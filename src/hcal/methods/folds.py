@@ -37,7 +37,7 @@ def split(rows: Rows, folds: int) -> list[tuple[Rows, Rows]]:
     """
     if rows.weight is None:
         sides = fold_sides(deal_folds(rows.scores, folds, rows.groups))
-        return [(rows[fitted], rows[held]) for fitted, held in sides]
+        return [(rows[fitted], rows[left_out]) for fitted, left_out in sides]
     shares = fold_shares(rows.scores, folds, rows.weight, rows.groups)
     if len(shares) == 1:
         return [(rows, rows)]
@@ -61,17 +61,22 @@ def fold_shares(
     ends[order] = np.cumsum(weight[order])
     starts = ends - weight
     # Weights that are smaller than rows take shorter turns, so that there are as many turns as rows.
-    turn = min(1.0, float(weight.sum()) / len(x))
+    total = float(weight.sum())
+    turn = min(1.0, total / len(x))
     if groups is not None:
-        fold = _deal_groups(groups, weight, (starts + ends - turn) / 2, folds)
+        middles = (starts + ends - turn) / 2
+        fold = _deal_groups(groups, weight, middles, folds)
         numbers = np.arange(fold.max() + 1)
         return np.where(fold == numbers[:, None], weight, 0.0)
-    count = max(1, min(folds, int(float(weight.sum()) / turn + _ROUNDING)))
+
+    turns = int(total / turn + _ROUNDING)
+    count = max(1, min(folds, turns))
     if count == 1:
         return weight[None, :]
-    return np.stack(
-        [_covered(ends, f, count, turn) - _covered(starts, f, count, turn) for f in range(count)]
-    )
+    shares = [
+        _covered(ends, f, count, turn) - _covered(starts, f, count, turn) for f in range(count)
+    ]
+    return np.stack(shares)
 
 
 def deal_folds(x: FloatArray, folds: int, groups: IntArray | None = None) -> IntArray:
@@ -128,8 +133,9 @@ def _by_score(x: FloatArray, weight: Float64 | None) -> IntArray:
     log_p = log_softmax(x.astype(np.float64))
     p = np.exp(log_p)
     mass = p.mean(axis=0) if weight is None else weight @ p / weight.sum()
-    keys = [np.round(key, 9) for key in (p @ mass, log_p[:, mass.argmax()])]
-    return np.lexsort(keys).astype(np.int64)
+    expected = np.round(p @ mass, 9)
+    of_commonest = np.round(log_p[:, mass.argmax()], 9)
+    return np.lexsort([expected, of_commonest]).astype(np.int64)
 
 
 def _deal_groups(groups: IntArray, weight: Float64, place: Float64, folds: int) -> IntArray:

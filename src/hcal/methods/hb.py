@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from hcal.methods._curves import Curve, CurvePerClass, FitCurve, pool_equal
+from hcal.methods._curves import CurvePerClass, FitCurve, Points, pool_equal
 from hcal.methods._scaling import EPS
 from hcal.methods.parameters import Count, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
@@ -38,15 +40,13 @@ class HistogramBinning(CurvePerClass):
     bins: Count = 10
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
-        edges = np.linspace(0, 1, self.bins + 1)
+        return partial(_histogram, np.linspace(0, 1, self.bins + 1))
 
-        def learner(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
-            p, mass, hits = pool_equal(p, hit, weight)
-            return edges[1:], bin_rates(
-                p, prefix_sums(mass), prefix_sums(hits), edges[:-1], edges[1:]
-            )
 
-        return learner
+def _histogram(edges: Float64, p: Float64, hit: Float64, weight: Float64 | None) -> Points:
+    p, mass, hits = pool_equal(p, hit, weight)
+    rates = bin_rates(p, prefix_sums(mass), prefix_sums(hits), edges[:-1], edges[1:])
+    return edges[1:], rates
 
 
 def bin_rates(p: Float64, mass: Float64, hits: Float64, lower: Float64, upper: Float64) -> Float64:
@@ -59,8 +59,8 @@ def bin_rates(p: Float64, mass: Float64, hits: Float64, lower: Float64, upper: F
     array([0.25, 1.  ])
     """
     inside = np.clip(p, EPS, 1 - EPS)
-    start, stop = np.searchsorted(inside, lower), np.searchsorted(inside, upper)
+    start = np.searchsorted(inside, lower)
+    stop = np.searchsorted(inside, upper)
     size = mass[stop] - mass[start]
-    return np.where(
-        size > 0, (hits[stop] - hits[start]) / np.where(size > 0, size, 1.0), (lower + upper) / 2
-    )
+    rates = (hits[stop] - hits[start]) / np.where(size > 0, size, 1.0)
+    return np.where(size > 0, rates, (lower + upper) / 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.special import logit
 
@@ -31,7 +33,8 @@ class SharedBins(ProbabilityMap):
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
-        raw = xp.take(self.values, xp.searchsorted(self.edges, log_odds(x), side="right"))
+        bin_of_event = xp.searchsorted(self.edges, log_odds(x), side="right")
+        raw = xp.take(self.values, bin_of_event)
         return normalised(raw, xp.softmax(x), self.floor)
 
 
@@ -67,16 +70,16 @@ class IMaxBinning(Calibrator):
     floor: NotNegative | None = None
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        odds = log_odds(x)
-        positives = np.sort(odds[np.arange(len(y)), y])
+        odds = log_odds(rows.x)
+        positives = np.sort(odds[np.arange(len(rows)), rows.labels])
         # Sorted before the draws, so that the start depends neither on the order of rows nor on the class numbers.
         odds = np.sort(odds, axis=None)
-        edges = maximise_information(odds, seed_centres(odds, self.bins, self.random_state))
+        start = seed_centres(odds, self.bins, self.random_state)
+        edges = maximise_information(odds, start)
         values = label_frequencies(odds, positives, edges)
-        found = SharedBins(edges=edges, values=values, floor=default_floor(self.floor, *x.shape))
-        return Fitted(found, details={"edges": edges.tolist()})
+        floor = default_floor(self.floor, *rows.x.shape)
+        bins = SharedBins(edges=edges, values=values, floor=floor)
+        return Fitted(bins, details={"edges": edges.tolist()})
 
 
 def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
@@ -92,26 +95,37 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     if odds.size > _SEEDING_EVENTS:
         odds = odds[rng.randint(odds.size, size=_SEEDING_EVENTS)]
     trials = 2 + int(np.log(n_centres))
-    p, softplus = expit(odds), np.logaddexp(0, odds)
-
-    def divergence(centre: int) -> Float64:
-        """½KL(a‖m) + ½KL(b‖m) of Bernoullis given by log-odds, m = (a + b)/2, with the KLs written out."""
-        difference = (p - p[centre]) * (odds - odds[centre]) / 4
-        bregman = np.logaddexp(0, (odds + odds[centre]) / 2) - (softplus + softplus[centre]) / 2
-        return np.asarray(np.maximum(difference + bregman, 0.0))
+    bernoullis = _Bernoullis(odds, expit(odds), np.logaddexp(0, odds))
 
     centres = [int(rng.randint(odds.size))]
-    nearest = divergence(centres[0])
+    nearest = bernoullis.divergence(centres[0])
     for _ in range(1, n_centres):
-        reach = np.cumsum(nearest)
-        drawn = np.searchsorted(reach, rng.random_sample(trials) * reach[-1])
+        cumulated = np.cumsum(nearest)
+        drawn = np.searchsorted(cumulated, rng.random_sample(trials) * cumulated[-1])
         drawn = np.minimum(drawn, odds.size - 1)
         rng.random_sample(trials)  # the published code draws these too and drops them
-        options = [np.minimum(nearest, divergence(int(c))) for c in drawn]
-        best = int(np.argmin([option.sum() for option in options]))
+
+        candidates = [np.minimum(nearest, bernoullis.divergence(int(c))) for c in drawn]
+        best = int(np.argmin([distances.sum() for distances in candidates]))
         centres.append(int(drawn[best]))
-        nearest = options[best]
+        nearest = candidates[best]
     return np.sort(odds[centres])
+
+
+class _Bernoullis(NamedTuple):
+    """Bernoulli distributions by their log-odds, with their probabilities and ln(1 + e^odds)."""
+
+    odds: Float64
+    p: Float64
+    softplus: Float64
+
+    def divergence(self, centre: int) -> Float64:
+        """Return ½KL(a‖m) + ½KL(b‖m) of all and of one, m = (a + b)/2 in log-odds, with the KLs written out."""
+        odds, p, softplus = self
+        difference = (p - p[centre]) * (odds - odds[centre]) / 4
+        of_mean = np.logaddexp(0, (odds + odds[centre]) / 2)
+        bregman = of_mean - (softplus + softplus[centre]) / 2
+        return np.asarray(np.maximum(difference + bregman, 0.0))
 
 
 def maximise_information(odds: Float64, representatives: Float64) -> Float64:
@@ -126,16 +140,18 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
     overall = mass[-1] / odds.size
     edges = _edges(representatives)
     for _ in range(_ITERATIONS):
-        cut = np.concatenate([[0], np.searchsorted(odds, edges, side="left"), [odds.size]])
-        count = np.diff(cut)
-        mean = np.where(count > 0, np.diff(mass[cut]) / np.maximum(count, 1), overall)
+        inner_cuts = np.searchsorted(odds, edges, side="left")
+        cuts = np.concatenate([[0], inner_cuts, [odds.size]])
+        count = np.diff(cuts)
+        mean = np.where(count > 0, np.diff(mass[cuts]) / np.maximum(count, 1), overall)
         edges = _edges(logit(np.clip(mean, EPS, 1 - EPS)))
     return edges
 
 
 def _edges(representatives: Float64) -> Float64:
     """Return the log-odds at which neighbouring representatives describe an event equally well."""
-    up, down = (np.abs(np.diff(np.logaddexp(0, sign * representatives))) for sign in (1, -1))
+    up = np.abs(np.diff(np.logaddexp(0, representatives)))
+    down = np.abs(np.diff(np.logaddexp(0, -1 * representatives)))
     return np.sort(np.log(np.maximum(up, EPS)) - np.log(np.maximum(down, EPS)))
 
 
@@ -147,8 +163,11 @@ def label_frequencies(odds: Float64, positives: Float64, edges: Float64) -> Floa
     >>> label_frequencies(np.array([-1.0, 1.0, 2.0]), np.array([2.0]), np.array([0.0]))
     array([0. , 0.5])
     """
-    count = np.diff(np.searchsorted(odds, edges, side="left"), prepend=0, append=odds.size)
-    hits = np.diff(np.searchsorted(positives, edges, side="left"), prepend=0, append=positives.size)
+    cuts = np.searchsorted(odds, edges, side="left")
+    count = np.diff(cuts, prepend=0, append=odds.size)
+    cuts_of_hits = np.searchsorted(positives, edges, side="left")
+    hits = np.diff(cuts_of_hits, prepend=0, append=positives.size)
+
     inner = (edges[1:] + edges[:-1]) / 2
     middle = expit(np.concatenate([edges[:1], inner, edges[-1:]]))
     return np.where(count > 0, hits / np.maximum(count, 1), middle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from hcal.methods._curves import Curve, CurvePerClass, FitCurve, pool_equal
+from hcal.methods._curves import CurvePerClass, FitCurve, Points, pool_equal
 from hcal.numerics import Float64, FloatArray, IntArray
 
 
@@ -48,7 +48,7 @@ def isotonic_points(
     return knots, mass, np.clip(isotonic_regression(hits / mass, weights=mass).x, 0.0, 1.0)
 
 
-def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Points:
     knots, _, values = isotonic_points(p, hit, weight)
     # The interpolation needs only the two ends of a flat stretch.
     inner = np.zeros(len(values), dtype=bool)

@@ -46,12 +46,10 @@ class NeighbourErrors(ProbabilityMap):
         if self.probs.shape[0] == 0:
             return queries
         distance = distances(queries, self.probs)
+        limit = xp.kth_smallest(distance, self.count)
         error = self.probs - xp.one_hot(self.labels, x.shape[-1], self.probs)
-        moved = subtract_error(
-            queries,
-            mean_errors(distance, xp.kth_smallest(distance, self.count), self.count, error),
-            self.threshold,
-        )
+        mean_error = mean_errors(distance, limit, self.count, error)
+        moved = subtract_error(queries, mean_error, self.threshold)
         return moved / xp.row_sum(moved)
 
     @property
@@ -89,8 +87,9 @@ def mean_errors(distance: Array, limit: Array, count: Array, error: Array) -> Ar
     inside = xp.astype(distance < limit * (1 - _ROUNDING), error)
     within = xp.astype(distance <= limit * (1 + _ROUNDING), error)
     tied = within - inside
-    left = (count - xp.row_sum(inside)) / xp.maximum(xp.row_sum(tied), 1.0)
-    return (inside + tied * left) @ error / count
+    places_left = count - xp.row_sum(inside)
+    share = places_left / xp.maximum(xp.row_sum(tied), 1.0)
+    return (inside + tied * share) @ error / count
 
 
 def subtract_error(queries: Array, error: Array, threshold: Array | float) -> Array:
@@ -104,7 +103,8 @@ def subtract_error(queries: Array, error: Array, threshold: Array | float) -> Ar
     moved = queries - error
     # Rounding must not decide at the threshold: where the error equals p, the difference may be 1e-17 instead of 0.
     least = threshold + _AT_THRESHOLD
-    return namespace(queries).where((queries <= least) | (moved <= least), queries, moved)
+    stays = (queries <= least) | (moved <= least)
+    return namespace(queries).where(stays, queries, moved)
 
 
 @parameters
@@ -140,47 +140,52 @@ class LocallyEqualErrors(Calibrator):
     folds: TwoOrMore = 10
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        groups = rows.groups
-        return self._learn(x, y, 1.0, groups)
+        return self._learn(rows, 1.0)
 
-    def _learn(self, x: Float64, y: IntArray, beta: float, groups: IntArray | None) -> Fitted:
+    def _learn(self, rows: Rows, beta: float) -> Fitted:
         """Choose the neighbourhood on softmax(βx) and keep the rows."""
-        n, k = x.shape
+        n = len(rows)
+        k = rows.n_classes
         work = 2.0 * n * n * k
         if work > _MAX_WORK:
-            words = f"{self.name!r} compares all pairs of rows: {n} rows of {k} classes are {work:.1e} operations"
             raise ValueError(
-                f"{words} (limit {_MAX_WORK:.0e}, minutes of work); fit it on a subset of the rows"
+                f"{self.name!r} compares all pairs of rows: {n} rows of {k} classes are "
+                f"{work:.1e} operations (limit {_MAX_WORK:.0e}, minutes of work); "
+                "fit it on a subset of the rows"
             )
-        chosen = self._choose(x * beta, y, groups)
-        kept = n if chosen["threshold"] < 1 else 0
-        probs = softmax(beta * x[:kept]) if kept else np.empty((0, k))
-        count, threshold = (
-            np.array(_count(chosen["fraction"], n), dtype=np.int64),
-            np.array(chosen["threshold"]),
+        details = self._choose(rows, beta)
+        threshold = details["threshold"]
+        kept = n if threshold < 1 else 0
+        probs = softmax(beta * rows.x[:kept]) if kept else np.empty((0, k))
+        neighbours = NeighbourErrors(
+            beta=np.array(beta),
+            probs=probs,
+            labels=rows.labels[:kept],
+            count=np.array(_count(details["fraction"], n), dtype=np.int64),
+            threshold=np.array(threshold),
         )
-        found = NeighbourErrors(
-            beta=np.array(beta), probs=probs, labels=y[:kept], count=count, threshold=threshold
-        )
-        return Fitted(found, details=chosen)
+        return Fitted(neighbours, details=details)
 
-    def _choose(self, x: Float64, y: IntArray, groups: IntArray | None) -> dict[str, Any]:
+    def _choose(self, rows: Rows, beta: float) -> dict[str, Any]:
         """Return the (fraction, threshold) with the lowest mean held-out NLL; the first one if several tie."""
         fractions = FRACTIONS if self.fraction is None else (float(self.fraction),)
         thresholds = THRESHOLDS if self.threshold is None else (float(self.threshold),)
-        folds = fold_sides(deal_folds(x, self.folds, groups))
+        candidates = list(product(fractions, thresholds))
+        x = rows.x * beta
+        folds = fold_sides(deal_folds(x, self.folds, rows.groups))
+
         # With one row or group there are no held-out rows: take the last point, which changes nothing by default.
-        best, loss = -1, None
-        if len(folds) > 1 and len(fractions) * len(thresholds) > 1:
+        best = -1
+        loss = None
+        if len(folds) > 1 and len(candidates) > 1:
             probs = softmax(x)
-            losses = np.mean(
-                [held_out_nll(probs, y, sides, fractions, thresholds) for sides in folds], axis=0
-            )
+            losses_of_folds = [
+                held_out_nll(probs, rows.labels, sides, fractions, thresholds) for sides in folds
+            ]
+            losses = np.mean(losses_of_folds, axis=0)
             best = int(losses.argmin())
             loss = float(losses.flat[best])
-        fraction, threshold = list(product(fractions, thresholds))[best]
+        fraction, threshold = candidates[best]
         return {"fraction": fraction, "threshold": threshold, "held_out_nll": loss}
 
 
@@ -196,19 +201,25 @@ def held_out_nll(
     thresholds: Values,
 ) -> Float64:
     """Return the mean NLL of the held-out rows for every (fraction, threshold); neighbours are searched once."""
-    fit, held = sides
+    fit, held_out = sides
     error = probs[fit] - np.eye(probs.shape[1])[y[fit]]
     counts = [_count(fraction, len(fit)) for fraction in fractions]
     last = [count - 1 for count in counts]
     total = np.zeros((len(fractions), len(thresholds)))
-    for rows in row_blocks((len(held), len(fit)), _BLOCK_DISTANCES):
-        queries, own = probs[held[rows]], (np.arange(len(held[rows])), y[held[rows]])
+    for block in row_blocks((len(held_out), len(fit)), _BLOCK_DISTANCES):
+        rows = held_out[block]
+        queries = probs[rows]
         distance = distances(queries, probs[fit])
         limits = np.partition(distance, last, axis=1)[:, last]
         for i, count in enumerate(counts):
-            shift = mean_errors(distance, limits[:, i : i + 1], np.array(count), error)
+            mean_error = mean_errors(distance, limits[:, i : i + 1], np.array(count), error)
             for j, threshold in enumerate(thresholds):
-                moved = subtract_error(queries, shift, threshold)
-                chance = np.clip(moved[own] / moved.sum(axis=1), _LOG_CLIP, 1 - _LOG_CLIP)
-                total[i, j] -= np.log(chance).sum()
-    return total / len(held)
+                moved = subtract_error(queries, mean_error, threshold)
+                total[i, j] += _nll_of_shares(moved, y[rows])
+    return total / len(held_out)
+
+
+def _nll_of_shares(unnormalised: Float64, y: IntArray) -> float:
+    """Return the summed NLL of rows that are divided by their sum."""
+    chance = unnormalised[np.arange(len(y)), y] / unnormalised.sum(axis=1)
+    return -float(np.log(np.clip(chance, _LOG_CLIP, 1 - _LOG_CLIP)).sum())

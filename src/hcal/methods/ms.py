@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from hcal.methods.parameters import Count, NotNegative, parameters
 from hcal.methods.sms import matrix_strength
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
-from hcal.solvers.families import MatrixScaling as MatrixFamily
+from hcal.solvers.families import MatrixLinear
 from hcal.solvers.nll import Ridge, fit_nll, mean_nll, select
-from hcal.solvers.optimise import Solution
+from hcal.solvers.optimise import Search, Solution
 from hcal.solvers.temperature import logit_scale, solve_temperature
 from hcal.xp import Array, namespace
 
@@ -37,9 +38,13 @@ class FoldedMatrices(ProbabilityMap):
 
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
-        xp, f = namespace(x), _features_of(x, self.features)
-        models = range(self.matrix.shape[0])
-        return sum(xp.softmax(f @ self.matrix[i].T + self.offset[i]) for i in models) / len(models)
+        xp = namespace(x)
+        features = _features_of(x, self.features)
+        n_models = self.matrix.shape[0]
+        total = 0
+        for i in range(n_models):
+            total = total + xp.softmax(features @ self.matrix[i].T + self.offset[i])
+        return total / n_models
 
 
 def _features_of(x: Array, features: str) -> Array:
@@ -64,53 +69,77 @@ class FoldMatrices(Calibrator):
     folds: Count = 5
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        groups = rows.groups
-        if self.folds == 1 and self.penalty is None and len(x) > 1:
+        if self.folds == 1 and self.penalty is None and len(rows) > 1:
             raise ValueError(
                 "folds=1 leaves nothing to choose the penalty on: pass penalty=(lambda, mu)"
             )
-        k = x.shape[1]
+        k = rows.n_classes
         grid = penalty_grid(k) if self.penalty is None else [self.penalty]
-        folds = fold_sides(deal_folds(x, self.folds, groups))
-        _check_work(x, len(grid), len(folds))
-        x = on_grid(x) if self.features == "logits" else _features_of(x, self.features)
-        solved = solve_temperature(x, y, weight)
-        family = MatrixFamily(k)
-        start = family.start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
+        folds = fold_sides(deal_folds(rows.x, self.folds, rows.groups))
+        _check_work(rows.x, len(grid), len(folds))
 
-        def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
-            return x[rows], y[rows], None if weight is None else weight[rows]
-
-        def fit(pair: Pair, rows: IntArray, previous: Solution | None) -> Solution:
-            # The diagonal is not penalised. With few rows it could grow without limit along features of rounding size,
-            # so the tolerances below stop at gains too small for any held-out row to show.
-            strength = matrix_strength(k, 0.0, *pair)
-            return fit_nll(
-                family, *part(rows), penalty=Ridge(strength, np.zeros_like(strength)),
-                start=start if previous is None else previous.theta, max_iterations=150, tolerance=1e-5,
-                gain=1e-7 if k > 24 else 1e-10, newton_gain=1e-9,
-            )  # fmt: skip
-
-        def score(model: Solution, rows: IntArray) -> float:
-            held, labels, own = part(rows)
-            return mean_nll(family.vjp(model.theta, held)[0], labels, own)
-
-        found = select(grid, folds, fit, score)
-        lam, mu = found.chosen
-        info: dict[str, Any] = {"lambda": lam, "mu": mu, "folds": len(folds)}
-        if len(grid) > 1:
-            info["grid"] = [[*pair, s] for pair, s in zip(grid, found.scores, strict=True)]
-        theta = np.stack([m.theta for m in found.models])
+        x = on_grid(rows.x) if self.features == "logits" else _features_of(rows.x, self.features)
+        models = _Models.of(x, rows.labels, rows.weight)
+        chosen = select(grid, folds, models.fit, models.held_out_nll)
+        theta = np.stack([model.theta for model in chosen.models])
         matrices = FoldedMatrices(
             features=self.features,
             matrix=theta[:, : k * k].reshape(-1, k, k),
             offset=theta[:, k * k :],
         )
-        failed = [m.message for m in found.models if not m.converged]
-        return Fitted(matrices, not failed, failed[0] if failed else "", info)
+
+        lam, mu = chosen.chosen
+        details: dict[str, Any] = {"lambda": lam, "mu": mu, "folds": len(folds)}
+        if len(grid) > 1:
+            scored = zip(grid, chosen.scores, strict=True)
+            details["grid"] = [[*pair, score] for pair, score in scored]
+        messages = [model.message for model in chosen.models if not model.converged]
+        return Fitted(matrices, not messages, messages[0] if messages else "", details)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """How a matrix is fitted to the rows of a fold, and scored on those held out."""
+
+    x: Float64
+    y: IntArray
+    weight: Float64 | None
+    start: Float64
+
+    @classmethod
+    def of(cls, x: Float64, y: IntArray, weight: Float64 | None) -> Self:
+        """Return the models of rows; a fit begins at temperature scaling."""
+        solved = solve_temperature(x, y, weight)
+        beta = solved.beta if solved.converged else 1.0 / (logit_scale(x) or 1.0)
+        return cls(x, y, weight, MatrixLinear(x.shape[1]).start * beta)
+
+    def fit(self, pair: Pair, rows: IntArray, previous: Solution | None) -> Solution:
+        """Fit a matrix with a pair of penalties, from the one of the pair before."""
+        # The diagonal is not penalised. With few rows it could grow without limit along features of rounding size,
+        # so the tolerances below stop at gains too small for any held-out row to show.
+        k = self.x.shape[1]
+        off_diagonal, of_offsets = pair
+        strength = matrix_strength(k, 0.0, off_diagonal, of_offsets)
+        search = Search(
+            max_iterations=150, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10, newton_gain=1e-9
+        )
+        return fit_nll(
+            MatrixLinear(k),
+            *self._part(rows),
+            penalty=Ridge(strength, np.zeros_like(strength)),
+            start=self.start if previous is None else previous.theta,
+            search=search,
+        )
+
+    def held_out_nll(self, model: Solution, rows: IntArray) -> float:
+        """Return the mean NLL of rows."""
+        x, y, weight = self._part(rows)
+        scores, _ = MatrixLinear(self.x.shape[1]).vjp(model.theta, x)
+        return mean_nll(scores, y, weight)
+
+    def _part(self, rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
+        weight = None if self.weight is None else self.weight[rows]
+        return self.x[rows], self.y[rows], weight
 
 
 def penalty_grid(n_classes: int) -> list[Pair]:
@@ -119,7 +148,8 @@ def penalty_grid(n_classes: int) -> list[Pair]:
     >>> len(penalty_grid(10)), len(penalty_grid(100))
     (49, 16)
     """
-    decades = [10.0**i for i in range(1, -6 if n_classes < 100 else -3, -1)]
+    lowest = -5 if n_classes < 100 else -2
+    decades = [10.0**i for i in range(1, lowest - 1, -1)]
     return list(product(decades, decades))
 
 
@@ -128,9 +158,10 @@ def _check_work(x: Float64, pairs: int, folds: int) -> None:
     work = float(n) * k * k * pairs * folds
     if work > _MOST_WORK:
         raise ValueError(
-            f"{n} rows × {k} classes with {pairs} pairs (lambda, mu) and {folds} folds is {work:.2g} "
-            f"row·matrix products; the limit for ten minutes is {_MOST_WORK:.2g}. Fit one pair without "
-            "selection, penalty=(lambda, mu) and folds=1, or use 'sms', which has nothing to tune."
+            f"{n} rows × {k} classes with {pairs} pairs (lambda, mu) and {folds} folds is "
+            f"{work:.2g} row·matrix products; the limit for ten minutes is {_MOST_WORK:.2g}. "
+            "Fit one pair without selection, penalty=(lambda, mu) and folds=1, or use 'sms', "
+            "which has nothing to tune."
         )
 
 

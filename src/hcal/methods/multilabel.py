@@ -106,8 +106,10 @@ class MultilabelCalibrator(Estimator):
         out = np.empty(x.shape)
         for j in range(x.shape[1]):
             odds = _log_odds(self.members_["common"].predict_proba(x[:, j]))
-            if (own := self.members_.get(str(j))) is not None:
-                odds += self.own_weight_[j] * (_log_odds(own.predict_proba(x[:, j])) - odds)
+            member = self.members_.get(str(j))
+            if member is not None:
+                member_odds = _log_odds(member.predict_proba(x[:, j]))
+                odds += self.own_weight_[j] * (member_odds - odds)
             out[:, j] = 1 / (1 + np.exp(-odds))
         return restore(out, origin, self.label_names_ if self._named() else None)
 
@@ -127,10 +129,9 @@ class MultilabelCalibrator(Estimator):
                 "brier": brier(p, present),
                 "ece_ew": ece_ew(p, present),
             }
-        means = {
-            metric: float(np.mean([row[metric] for row in table.values()]))
-            for metric in ("nll", "brier", "ece_ew")
-        }
+        means = {}
+        for metric in ("nll", "brier", "ece_ew"):
+            means[metric] = float(np.mean([row[metric] for row in table.values()]))
         return table | {"mean": means}
 
     def facts(self) -> dict[str, Any]:
@@ -139,22 +140,16 @@ class MultilabelCalibrator(Estimator):
 
     def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
         """Set the fitted attributes from a model file, after checking them."""
-        names, weight = facts.get("labels"), facts.get("own_weight", ())
-        if (
-            not isinstance(names, list)
-            or not names
-            or not all(isinstance(name, str) for name in names)
-        ):
+        names = facts.get("labels")
+        if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
             raise ValueError("'labels' must be a list of names")
-        sized = isinstance(weight, list) and len(weight) == len(names)
-        if not sized or not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
+        weight = facts.get("own_weight", ())
+        is_sized = isinstance(weight, list) and len(weight) == len(names)
+        if not is_sized or not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
             raise ValueError("'own_weight' must be one number in [0, 1] for each label")
-        known = {"common", *map(str, range(len(names)))}
-        if (
-            "common" not in members
-            or not set(members) <= known
-            or any(m.n_classes_ != 2 for m in members.values())
-        ):
+        possible = {"common", *map(str, range(len(names)))}
+        are_binary = all(member.n_classes_ == 2 for member in members.values())
+        if "common" not in members or not set(members) <= possible or not are_binary:
             raise ValueError("the members must be 'common' and binary calibrators of the labels")
         self.members_ = members
         self.label_names_ = tuple(names)
@@ -163,9 +158,8 @@ class MultilabelCalibrator(Estimator):
         return self
 
     def _member(self, x: FloatArray, hit: IntArray) -> Calibrator:
-        with (
-            warnings.catch_warnings()
-        ):  # about one label among many; the common calibrator supports it
+        with warnings.catch_warnings():
+            # They are about one label among many, which the common calibrator supports.
             warnings.simplefilter("ignore", CalibrationWarning)
             return make_calibrator(self.method, input=self.kind_).fit(x, hit)
 
@@ -175,7 +169,7 @@ class MultilabelCalibrator(Estimator):
 
     def _check(self, scores: Any) -> tuple[FloatArray, Origin]:
         """Return checked scores (N, L) of the kind that was fitted, and where they come from."""
-        kind = getattr(self, "kind_", self.input) if hasattr(self, "members_") else self.input
+        kind = self.kind_ if hasattr(self, "members_") else self.input
         if kind not in ("logits", "probs"):
             raise ValueError(f'input must be "logits" or "probs", got {kind!r}')
         array, origin = to_numpy(scores, "scores")
@@ -198,7 +192,9 @@ def label_names(labels: Any, columns: Any, n_labels: int) -> tuple[str, ...]:
     (('cat', 'dog'), ('0', '1'))
     """
     names = labels if labels is not None else columns
-    texts = tuple(str(name) for name in (range(n_labels) if names is None else names))
+    if names is None:
+        names = range(n_labels)
+    texts = tuple(map(str, names))
     if len(texts) != n_labels:
         raise ValueError(f"labels has {len(texts)} names for {n_labels} columns")
     if len(set(texts)) < n_labels:
@@ -226,8 +222,9 @@ def in_order_of(
         return array[:, [place[name] for name in names]]
     if set(names) == set(map(str, range(len(names)))):
         return array  # the labels of the fit have no names
-    listed = (one_line(", ".join(map(str, either)), 120) for either in (origin.columns, names))
-    raise ValueError("the columns of {} are {}, and the labels are {}".format(what, *listed))
+    columns = one_line(", ".join(map(str, origin.columns)), 120)
+    labels = one_line(", ".join(names), 120)
+    raise ValueError(f"the columns of {what} are {columns}, and the labels are {labels}")
 
 
 def check_indicators(y: Any, names: tuple[str, ...]) -> IntArray:
@@ -244,5 +241,7 @@ def check_indicators(y: Any, names: tuple[str, ...]) -> IntArray:
 
 
 def _log_odds(probs: FloatArray) -> Float64:
-    tiny = np.finfo(np.float64).tiny
-    return np.log(np.maximum(probs[:, 1], tiny)) - np.log(np.maximum(probs[:, 0], tiny))
+    least = np.finfo(np.float64).tiny
+    log_absent = np.log(np.maximum(probs[:, 0], least))
+    log_present = np.log(np.maximum(probs[:, 1], least))
+    return np.asarray(log_present - log_absent)

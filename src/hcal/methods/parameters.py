@@ -27,6 +27,14 @@ from hcal.text import quoted
 
 _T = TypeVar("_T")
 
+_TYPES_IN_WORDS: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    types.NoneType: "None",
+}
+
 
 @dataclass(frozen=True)
 class Between:
@@ -66,7 +74,9 @@ def parameters(cls: type[_T]) -> type[_T]:
     out = dataclass(kw_only=True, eq=False, repr=False)(cls)
     # get_type_hints looks each name up in the module of its class, also for inherited fields.
     hints = typing.get_type_hints(cls, include_extras=True)
-    out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
+    constructor = out.__init__
+    declared = fields(out)  # type: ignore[arg-type]
+    constructor.__annotations__ = {field.name: hints[field.name] for field in declared}
     return out
 
 
@@ -93,11 +103,12 @@ class Estimator:
 
     def __repr__(self) -> str:
         usual = inspect.signature(type(self)).parameters
-        told = {name: repr(value) for name, value in self.get_params().items()}
-        given = ", ".join(
-            f"{name}={value}" for name, value in told.items() if value != repr(usual[name].default)
-        )
-        return f"{type(self).__name__}({given})"
+        changed = []
+        for name, value in self.get_params().items():
+            text = repr(value)
+            if text != repr(usual[name].default):
+                changed.append(f"{name}={text}")
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
@@ -113,13 +124,14 @@ class Estimator:
 
         def __getattr__(self, name: str) -> Any:
             """Raise NotFittedError for an attribute of a fit, whose name ends in one underscore, before the fit."""
-            own, fitted = type(self).__name__, any(known.endswith("_") for known in vars(self))
-            if fitted or not name.endswith("_") or name.endswith("__"):
-                raise AttributeError(f"{own!r} object has no attribute {name!r}")
+            title = type(self).__name__
+            is_fitted = any(attribute.endswith("_") for attribute in vars(self))
+            if is_fitted or not name.endswith("_") or name.endswith("__"):
+                raise AttributeError(f"{title!r} object has no attribute {name!r}")
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError(
-                f"this {own} is not fitted yet, so it has no {name}: call fit first"
+                f"this {title} is not fitted yet, so it has no {name}: call fit first"
             )
 
 
@@ -135,9 +147,10 @@ def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "")
     valid = inspect.signature(method).parameters
     for name in names:
         if name not in valid:
-            own = as_called or method.name
+            title = as_called or method.name
+            listed = ", ".join(valid) or "none"
             raise ValueError(
-                f"{own!r} has no parameter {quoted(name)}; valid parameters: {', '.join(valid) or 'none'}"
+                f"{title!r} has no parameter {quoted(name)}; valid parameters: {listed}"
             )
 
 
@@ -157,20 +170,22 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
     except (AttributeError, NameError, TypeError):  # names that only type checkers import
         hints = {}
     refuse_unknown(method, params)
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for name, value in params.items():
         hint = hints.get(name, Any)
-        if not _accepts(hint, value.item() if isinstance(value, np.generic) else value):
+        plain = value.item() if isinstance(value, np.generic) else value
+        if not _accepts(hint, plain):
             raise ValueError(
                 f"parameter {name!r} of {method.name!r} must be {_in_words(hint)}, got {value!r}"
             )
-        found[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-    return found
+        checked[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+    return checked
 
 
 def _accepts(hint: Any, value: Any) -> bool:
     """Return whether a plain value matches an annotation; unknown annotations accept everything."""
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin is Annotated:
         return _accepts(inner[0], value) and value in inner[1]
     if origin in (Union, types.UnionType):
@@ -180,37 +195,42 @@ def _accepts(hint: Any, value: Any) -> bool:
     if origin is Callable:
         return callable(value)
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            return False
-        parts = inner[:1] * len(value) if Ellipsis in inner else inner
-        return len(parts) == len(value) and all(map(_accepts, parts, value))
+        return _accepts_parts(inner, value)
+    return _accepts_plain(hint, value)
+
+
+def _accepts_parts(hints: tuple[Any, ...], value: Any) -> bool:
+    """Return whether a tuple, or a list from JSON, matches the annotations of its parts."""
+    if not isinstance(value, list | tuple):
+        return False
+    parts = hints[:1] * len(value) if Ellipsis in hints else hints
+    return len(parts) == len(value) and all(map(_accepts, parts, value))
+
+
+def _accepts_plain(hint: Any, value: Any) -> bool:
     if hint is bool:
         return isinstance(value, int) and value in (0, 1)
     if hint in (int, float):
-        number = isinstance(value, int if hint is int else int | float) and not isinstance(
-            value, bool
-        )
-        return number and abs(value) < math.inf  # NaN is not
-    return isinstance(value, hint) if hint in (str, types.NoneType) else True
+        types_of_number = int if hint is int else int | float
+        is_number = isinstance(value, types_of_number) and not isinstance(value, bool)
+        return is_number and abs(value) < math.inf  # NaN is not
+    if hint in (str, types.NoneType):
+        return isinstance(value, hint)
+    return True
 
 
 def _in_words(hint: Any) -> str:
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin is Annotated:
         return f"{_in_words(inner[0])} {inner[1]}"
     if origin is tuple:
-        return (
-            f"a tuple of {' and '.join(_in_words(part) for part in inner if part is not Ellipsis)}"
-        )
+        parts = [_in_words(part) for part in inner if part is not Ellipsis]
+        return f"a tuple of {' and '.join(parts)}"
     if origin is Callable:
         return "a function"
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
     if inner:
-        return " or ".join(repr(part) if origin is Literal else _in_words(part) for part in inner)
-    names = {
-        int: "an integer",
-        float: "a number",
-        bool: "True or False",
-        str: "text",
-        types.NoneType: "None",
-    }
-    return names.get(hint, str(hint))
+        return " or ".join(map(_in_words, inner))
+    return _TYPES_IN_WORDS.get(hint, str(hint))

@@ -58,15 +58,15 @@ class PlattScaling(Calibrator):
     smooth: bool = True
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        found, converged = fit_events(
-            log_odds(x), y, weight, self._fit_one, identity=np.array([0.0, 1.0])
+        identity = np.array([0.0, 1.0])
+        parameters, converged = fit_events(
+            log_odds(rows.x), rows.labels, rows.weight, self._fit_one, identity
         )
-        return Fitted(AffineOdds(intercept=found[:, 0], slope=found[:, 1]), converged)
+        curve = AffineOdds(intercept=parameters[:, 0], slope=parameters[:, 1])
+        return Fitted(curve, converged)
 
     def _fit_one(self, odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
         target = platt_targets(hit, weight) if self.smooth else hit
-        solved = increasing_logistic(np.stack([np.ones_like(odds), odds], axis=1), target, weight)
+        design = np.stack([np.ones_like(odds), odds], axis=1)
+        solved = increasing_logistic(design, target, weight)
         return solved.theta, solved.converged

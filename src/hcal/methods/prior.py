@@ -28,14 +28,14 @@ def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
     >>> check_frequencies([1, 3], 2)
     array([0.25, 0.75])
     """
-    found = np.asarray(frequencies, dtype=np.float64)
-    if found.shape != (n_classes,):
+    numbers = np.asarray(frequencies, dtype=np.float64)
+    if numbers.shape != (n_classes,):
         raise ValueError(
-            f"frequencies must be one number for each of {n_classes} classes, got {found.shape}"
+            f"frequencies must be one number for each of {n_classes} classes, got {numbers.shape}"
         )
-    if not np.isfinite(found).all() or (found < 0).any() or found.sum() <= 0:
+    if not np.isfinite(numbers).all() or (numbers < 0).any() or numbers.sum() <= 0:
         raise ValueError("frequencies must be finite, not negative, and not all 0")
-    return np.asarray(found / found.sum())
+    return np.asarray(numbers / numbers.sum())
 
 
 def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = None) -> Float64:
@@ -46,8 +46,11 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
     """
     unseen = np.flatnonzero((old == 0) & (new > 0))
     if unseen.size:
-        words = f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be adjusted"
-        raise ValueError(f"{words}: its frequency must be 0")
+        title = class_title(int(unseen[0]), names)
+        raise ValueError(
+            f"{title} has no calibration row, so its probability cannot be adjusted: "
+            "its frequency must be 0"
+        )
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
 
@@ -86,4 +89,5 @@ def frequency_ratio(probs: Float64, stated: Float64) -> Float64:
     array([0.5, 1.5])
     """
     estimate = estimate_frequencies(probs, stated, STRENGTH)
-    return np.where(stated > 0, estimate / np.where(stated > 0, stated, 1.0), 0.0)
+    ratio = estimate / np.where(stated > 0, stated, 1.0)
+    return np.where(stated > 0, ratio, 0.0)

@@ -64,13 +64,12 @@ class QuadraticScaling(Calibrator):
     map_types = (QuadraticOdds,)
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
         # height 0 at log-odds 0 and slope 1 at both ends: the identity
         identity = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
-        found, converged = fit_events(log_odds(x), y, weight, _fit_parabola, identity)
-        height, low_slope, high_slope, low, high = found.T
+        parameters, converged = fit_events(
+            log_odds(rows.x), rows.labels, rows.weight, _fit_parabola, identity
+        )
+        height, low_slope, high_slope, low, high = parameters.T
         curve = QuadraticOdds(
             height=height, low_slope=low_slope, high_slope=high_slope, low=low, high=high
         )
@@ -91,11 +90,14 @@ def _parts(odds: Array, low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def _fit_parabola(odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
-    low, high = odds.min(), odds.max()
+    low = odds.min()
+    high = odds.max()
     rising, falling = _parts(odds, low, high)
-    design = np.stack(
-        [np.ones_like(odds), falling + _LEAST * rising, rising + _LEAST * falling], axis=1
-    )
+    # The coefficients a and b are what each slope has beyond its least share of the other.
+    of_a = falling + _LEAST * rising
+    of_b = rising + _LEAST * falling
+    design = np.stack([np.ones_like(odds), of_a, of_b], axis=1)
     solved = increasing_logistic(design, platt_targets(hit, weight), weight)
     height, a, b = solved.theta
-    return np.array([height, a + _LEAST * b, b + _LEAST * a, low, high]), solved.converged
+    parameters = np.array([height, a + _LEAST * b, b + _LEAST * a, low, high])
+    return parameters, solved.converged

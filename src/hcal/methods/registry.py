@@ -30,11 +30,9 @@ _registered: dict[str, type[Calibrator]] = {}
 
 
 def _shipped() -> list[str]:
-    names = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return [
-        *_ROOMS,
-        *(name for name in names if not name.startswith("_") and name not in _NO_METHOD),
-    ]
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    methods = [name for name in names if not name.startswith("_") and name not in _NO_METHOD]
+    return [*_ROOMS, *methods]
 
 
 def _is_method(cls: object) -> TypeGuard[type[Calibrator]]:
@@ -43,7 +41,7 @@ def _is_method(cls: object) -> TypeGuard[type[Calibrator]]:
 
 
 def _plugins() -> dict[str, Any]:
-    return {each.name: each for each in entry_points(group="hcal.methods")}
+    return {entry.name: entry for entry in entry_points(group="hcal.methods")}
 
 
 def register(cls: _Method) -> _Method:
@@ -125,9 +123,10 @@ def get_calibrator(name: str) -> type[Calibrator]:
     if name in _SPECIAL:
         special: type[Calibrator] = importlib.import_module(_SPECIAL[name]).SegmentedCalibrator
         return special
-    if name in (plugins := _plugins()):
-        found: type[Calibrator] = register(plugins[name].load())
-        return found
+    plugins = _plugins()
+    if name in plugins:
+        method: type[Calibrator] = register(plugins[name].load())
+        return method
     raise ValueError(f"unknown calibrator {name!r}; valid names: {', '.join(list_calibrators())}")
 
 
@@ -149,7 +148,8 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     base, _, variant = name.partition(":")
     cls = get_calibrator(base)
     if variant and variant not in cls.variants:
-        known = ", ".join(f"{base}:{each}" for each in cls.variants) or "none"
-        raise ValueError(f"{base!r} has no variant {variant!r}; valid variants: {known}")
+        valid = ", ".join(f"{base}:{word}" for word in cls.variants) or "none"
+        raise ValueError(f"{base!r} has no variant {variant!r}; valid variants: {valid}")
     refuse_unknown(cls, params, name)
-    return cls(**{**(cls.variants[variant] if variant else {}), **params})
+    of_variant = cls.variants[variant] if variant else {}
+    return cls(**{**of_variant, **params})

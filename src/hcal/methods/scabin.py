@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from hcal import xp
 from hcal.maps.base import array, map_type
-from hcal.methods._curves import Curve, Curves, columns, default_floor, fit_curves, read_curves
+from hcal.methods._curves import Curves, Points, columns, default_floor, fit_curves, read_curves
 from hcal.methods._log_odds import expit
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import Count, NotNegative, parameters
 from hcal.numerics import Float64, softmax
 from hcal.rows import Rows
-from hcal.solvers.regression import fit_logistic
+from hcal.solvers.regression import LogisticFit, fit_logistic
 from hcal.xp import Array, namespace
 
 _CLIP = 1e-12
@@ -65,26 +66,32 @@ class ScalingBinning(Calibrator):
     floor: NotNegative | None = None
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        n, k = x.shape
+        n = len(rows)
+        k = rows.n_classes
         bins = max(1, min(10 * k, n // 5)) if self.bins is None else self.bins
-        probs = xp.rounded(softmax(x))
-        lines, converged = np.tile([[1.0], [0.0]], k), True  # a class without rows keeps its p_k
-        ridge = np.array([_RIDGE / 2, 0.0])
+        probs = xp.rounded(softmax(rows.x))
+
+        slopes = np.ones(k)  # a class without rows keeps its p_k
+        intercepts = np.zeros(k)
+        converged = True
         for c, p in columns(probs):
-            hit = (y == c).astype(np.float64)
+            hit = (rows.labels == c).astype(np.float64)
             if hit.any():
-                design = np.stack([_clipped_odds(p), np.ones(n)], axis=1)
-                solved = fit_logistic(design, hit, ridge=ridge, start=np.array([1.0, 0.0]))
-                lines[:, c] = solved.theta
+                solved = _fit_platt(p, hit)
+                slopes[c], intercepts[c] = solved.theta
                 converged &= solved.converged
-        curves = fit_curves(
-            _platt(probs, *lines), y, None, lambda score, *_: _discretise(score, bins)
-        )
+
+        scores = _platt(probs, slopes, intercepts)
+        steps = fit_curves(scores, rows.labels, None, partial(_discretise, bins))
         floor = default_floor(self.floor, n, k)
-        found = PlattCurves(shape="step", slope=lines[0], intercept=lines[1], floor=floor, **curves)
-        return Fitted(found, converged, details={"bins": bins})
+        curves = PlattCurves(shape="step", slope=slopes, intercept=intercepts, floor=floor, **steps)
+        return Fitted(curves, converged, details={"bins": bins})
+
+
+def _fit_platt(p: Float64, hit: Float64) -> LogisticFit:
+    design = np.stack([_clipped_odds(p), np.ones(len(p))], axis=1)
+    ridge = np.array([_RIDGE / 2, 0.0])
+    return fit_logistic(design, hit, ridge=ridge, start=np.array([1.0, 0.0]))
 
 
 def _clipped_odds(p: Array) -> Array:
@@ -97,11 +104,14 @@ def _platt(probs: Array, slope: Array, intercept: Array) -> Array:
     return expit(_clipped_odds(probs) * slope + intercept)
 
 
-def _discretise(score: Float64, bins: int) -> Curve:
+def _discretise(bins: int, score: Float64, _hit: Float64, _weight: Float64 | None) -> Points:
     """Return equal-mass bins (lo, hi] of the scores; the value of a bin is its mean score."""
     parts = np.array_split(np.sort(score), min(bins, len(score)))
-    upper = np.unique([*((a[-1] + b[0]) / 2 for a, b in pairwise(parts)), 1.0])
-    which = np.searchsorted(upper, score)
-    mass, total = np.bincount(which), np.bincount(which, weights=score)
+    cuts = [(lower[-1] + upper[0]) / 2 for lower, upper in pairwise(parts)]
+    ends = np.unique([*cuts, 1.0])
+
+    bin_of_row = np.searchsorted(ends, score)
+    mass = np.bincount(bin_of_row)
+    total = np.bincount(bin_of_row, weights=score)
     filled = np.flatnonzero(mass)
-    return upper[filled], total[filled] / mass[filled]
+    return ends[filled], total[filled] / mass[filled]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
 # Published constants: the start of α and β, and the step after which they are fitted.
-_ALPHA, _BETA, _LEARNING_RATE = 1.0, 1.5, 0.02
+_ALPHA = 1.0
+_BETA = 1.5
+_LEARNING_RATE = 0.02
 
 
 class ScaledClassLosses(OneTemperature):
@@ -37,51 +40,72 @@ class ScaledClassLosses(OneTemperature):
     title = "Scaling of class-wise training losses"
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        start = solve_temperature(x, y, weight)
-        share = unit_weight(weight, len(y))
-        mass = np.bincount(y, weights=share)
-        present = mass > 0
+        start = solve_temperature(rows.x, rows.labels, rows.weight)
+        classes = ClassLosses(rows)
+        alpha, beta = self._shape_of_weights(classes, np.log(rows.n_classes))
 
-        def by_class(beta: float) -> tuple[Float64, Float64]:
-            """Return the mean NLL of each present class, and its derivative in β = 1/T."""
-            rows = (np.bincount(y, weights=share * v) for v in label_derivatives(x, y, beta)[:2])
-            loss, slope = (sums[present] / mass[present] for sums in rows)
-            return loss, slope
+        solved = start
+        if start.converged:  # if the NLL has no finite optimum, the weighted loss has none either
+            near = float(np.log(start.beta))
+            slope = partial(classes.weighted_slope, alpha, beta)
+            solved = solve_increasing(slope, (near - 3, near + 3))
+            if not solved.converged:
+                message = "no root near the temperature of least NLL, which is kept"
+                solved = replace(start, converged=False, message=message)
+        return self._solution(solved, alpha=alpha, beta=beta)
 
-        first, slopes = by_class(1.0)
+    def _shape_of_weights(self, classes: ClassLosses, log_classes: float) -> tuple[float, float]:
+        """Return α and β, fitted to the losses at T = 1 and one solver step later."""
+        first, slopes = classes.at(1.0)
         # d/dT = −β² d/dβ, here at T = 1; the first step of the solver is lr · min(1, 1/|g|) · g.
         gradient = -float(class_weights(first, _ALPHA, _BETA) @ slopes)
-        alpha, beta = _ALPHA, _BETA
-        if len(first) > 1 and gradient != 0:
-            second, _ = by_class(1 / (1 - _LEARNING_RATE * min(1.0, 1 / abs(gradient)) * gradient))
-            alpha, beta = _fit_shape(first, second, max(0.1, 0.5 * float(np.log(x.shape[1]))))
+        if len(first) == 1 or gradient == 0:
+            return _ALPHA, _BETA
+        step = _LEARNING_RATE * min(1.0, 1 / abs(gradient)) * gradient
+        second, _ = classes.at(1 / (1 - step))
+        return _fit_shape(first, second, max(0.1, 0.5 * float(log_classes)))
 
-        def slope(inverse_temperature: float) -> float:
-            losses, slopes = by_class(inverse_temperature)
-            return float(class_weights(losses, alpha, beta) @ slopes)
 
-        near, found = float(np.log(start.beta)), start
-        if start.converged:  # if the NLL has no finite optimum, the weighted loss has none either
-            solved = solve_increasing(slope, (near - 3, near + 3))
-            message = "no root near the temperature of least NLL, which is kept"
-            found = solved if solved.converged else replace(start, converged=False, message=message)
-        return self._found(found.beta, found.converged, found.message, alpha=alpha, beta=beta)
+class ClassLosses:
+    """The mean NLL of each class that has rows, as a function of the inverse temperature."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._share = unit_weight(rows.weight, len(rows))
+        mass = np.bincount(rows.labels, weights=self._share)
+        self._present = mass > 0
+        self._mass = mass[self._present]
+
+    def at(self, beta: float) -> tuple[Float64, Float64]:
+        """Return the mean NLL of each present class, and its derivative in β = 1/T."""
+        losses, slopes, _ = label_derivatives(self._rows.x, self._rows.labels, beta)
+        return self._mean_of_classes(losses), self._mean_of_classes(slopes)
+
+    def _mean_of_classes(self, values: Float64) -> Float64:
+        sums = np.bincount(self._rows.labels, weights=self._share * values)
+        return np.asarray(sums[self._present] / self._mass)
+
+    def weighted_slope(self, alpha: float, beta: float, inverse_temperature: float) -> float:
+        """Return Σ_k ω_k ℓ′_k."""
+        losses, slopes = self.at(inverse_temperature)
+        return float(class_weights(losses, alpha, beta) @ slopes)
 
 
 def _fit_shape(first: Float64, second: Float64, most: float) -> tuple[float, float]:
     """Fit α in [0.1, most] and β as published: at the second evaluation of the class losses."""
     from scipy.optimize import minimize
 
-    def mismatch(shape: Float64) -> float:
-        scale = class_weights(second, shape[0], shape[1]) - 1
-        return float(np.linalg.norm(first - scale * (second - first) - second.mean()))
-
     start = [min(_ALPHA, most), _BETA]
-    found = minimize(mismatch, start, method="SLSQP", bounds=[(0.1, most), (1.5, 2.0)])
-    return float(np.clip(found.x[0], 0.1, most)), float(np.clip(found.x[1], 1.5, 2.0))
+    bounds = [(0.1, most), (1.5, 2.0)]
+    result = minimize(_mismatch, start, args=(first, second), method="SLSQP", bounds=bounds)
+    alpha, beta = result.x
+    return float(np.clip(alpha, 0.1, most)), float(np.clip(beta, 1.5, 2.0))
+
+
+def _mismatch(shape: Float64, first: Float64, second: Float64) -> float:
+    scale = class_weights(second, shape[0], shape[1]) - 1
+    predicted = first - scale * (second - first)
+    return float(np.linalg.norm(predicted - second.mean()))
 
 
 def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:

@@ -7,8 +7,7 @@ import numpy as np
 from hcal.maps.base import Map, array, map_type
 from hcal.methods.svs import FirstStage, StructuredScaling
 from hcal.numerics import Float64
-from hcal.solvers.families import Family
-from hcal.solvers.families import MatrixScaling as MatrixFamily
+from hcal.solvers.families import MatrixLinear, SoftmaxFamily
 from hcal.xp import Array, namespace
 
 
@@ -50,14 +49,14 @@ class StructuredMatrixScaling(StructuredScaling):
     title = "Structured matrix scaling"
     map_types = (StructuredMatrix, FirstStage)
 
-    def _family(self, n_classes: int) -> tuple[Family, Float64]:
-        return MatrixFamily(n_classes), matrix_strength(n_classes, 1.0, n_classes - 1.0, 1.0)
+    def _family(self, n_classes: int) -> tuple[SoftmaxFamily, Float64]:
+        strength = matrix_strength(n_classes, diagonal=1.0, off=n_classes - 1.0, offsets=1.0)
+        return MatrixLinear(n_classes), strength
 
     def _map(self, first: FirstStage, theta: Float64) -> Map:
         k = int(np.sqrt(len(theta)))  # θ holds k² + k numbers
-        return StructuredMatrix(
-            first=first, matrix=theta[: k * k].reshape(k, k), offsets=theta[k * k :]
-        )
+        matrix = theta[: k * k].reshape(k, k)
+        return StructuredMatrix(first=first, matrix=matrix, offsets=theta[k * k :])
 
 
 def matrix_strength(n_classes: int, diagonal: float, off: float, offsets: float) -> Float64:

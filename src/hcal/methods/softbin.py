@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from hcal.methods._scaling import OneTemperature, by_rank, on_grid, top_hits
@@ -47,21 +50,20 @@ class SoftBinning(OneTemperature):
     bins: Count = 15
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
         # Brent's method compares nearly equal values, so its input must not differ by rounding from fit to fit.
-        x, y = by_rank(on_grid(x), y)
-        share, hit = unit_weight(weight, len(y)), top_hits(x, y)
-        start = solve_temperature(x, y, weight)
-
-        def error(log_beta: float) -> float:
-            confidence = top_probability(x, float(np.exp(log_beta)))
-            return soft_binned_error(confidence, hit, share, bins=self.bins, tau=self.tau)
-
+        x, y = by_rank(on_grid(rows.x), rows.labels)
+        start = solve_temperature(x, y, rows.weight)
         near = float(np.log(start.beta))
-        found = minimise_scalar(error, near - 1, near + 1, points=41, tolerance=1e-6)
-        return self._found(float(np.exp(found)), start.converged, start.message, error=error(found))
+        hit = top_hits(x, y)
+        error = partial(self._error, x, hit, unit_weight(rows.weight, len(y)))
+
+        log_beta = minimise_scalar(error, near - 1, near + 1, points=41, tolerance=1e-6)
+        solved = replace(start, beta=float(np.exp(log_beta)))
+        return self._solution(solved, error=error(log_beta))
+
+    def _error(self, x: Float64, hit: Float64, share: Float64, log_beta: float) -> float:
+        confidence = top_probability(x, float(np.exp(log_beta)))
+        return soft_binned_error(confidence, hit, share, bins=self.bins, tau=self.tau)
 
 
 def soft_binned_error(
@@ -79,6 +81,6 @@ def soft_binned_error(
     anchors = (np.arange(bins) + 0.5) / bins
     member = softmax(-((confidence[:, None] - anchors) ** 2) / tau)
     mass = weight @ member
-    kept = np.maximum(mass, _EMPTY / len(confidence))
-    gap = (weight * (confidence - hit)) @ member / kept
+    divisor = np.maximum(mass, _EMPTY / len(confidence))
+    gap = (weight * (confidence - hit)) @ member / divisor
     return float(np.sqrt(mass @ gap**2))

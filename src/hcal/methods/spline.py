@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -11,8 +11,8 @@ from hcal import xp
 from hcal.maps.base import array, map_type
 from hcal.methods._curves import (
     MOST,
-    Curve,
     Curves,
+    Points,
     columns,
     default_floor,
     end_to_end,
@@ -37,10 +37,9 @@ class RankCurves(Curves):
         """Return the curves at the probabilities, before rows are divided by their sum."""
         xp = namespace(probs)
         scores, order = xp.sort_rows(probs)
-        curved = xp.clip(
-            read_curves(scores, self.offsets, self.knots, self.values, self.shape), 0.0, 1.0
-        )
-        return xp.put_along(0 * probs, order, mean_of_ties(curved, scores))
+        curved = read_curves(scores, self.offsets, self.knots, self.values, self.shape)
+        inside = xp.clip(curved, 0.0, 1.0)
+        return xp.put_along(0 * probs, order, mean_of_ties(inside, scores))
 
 
 def mean_of_ties(values: Array, keys: Array) -> Array:
@@ -50,10 +49,12 @@ def mean_of_ties(values: Array, keys: Array) -> Array:
     array([[0.5 , 0.25, 0.25]])
     """
     xp = namespace(values)
-    changes = xp.concat([keys[..., :1] < keys[..., :1], keys[..., 1:] != keys[..., :-1]])
+    no_change = keys[..., :1] < keys[..., :1]
+    changes = xp.concat([no_change, keys[..., 1:] != keys[..., :-1]])
     run = xp.floor_index(xp.cumsum(xp.astype(changes, values)))
     sizes = xp.sum_by(0 * values + 1, run)
-    return xp.take_along(xp.sum_by(values, run) / xp.maximum(sizes, 1.0), run)
+    means = xp.sum_by(values, run) / xp.maximum(sizes, 1.0)
+    return xp.take_along(means, run)
 
 
 @parameters
@@ -86,27 +87,37 @@ class SplineCalibration(Calibrator):
     floor: NotNegative | None = None
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        probs = xp.rounded(softmax(x))
-        ranked, first = by_rank(probs, y)
+        probs = xp.rounded(softmax(rows.x))
+        ranked, first = by_rank(probs, rows.labels)
         # Tied classes share their ranks: a hit counts as 1/ties at each.
-        ties = (ranked == ranked[np.arange(len(y)), first][:, None]).sum(axis=1)
-        curve = _cumulative_spline(len(y), self.knots)
-        curves = [curve(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(ranked)]
-        floor = default_floor(self.floor, *x.shape)
+        label_probs = ranked[np.arange(len(rows)), first]
+        ties = (ranked == label_probs[:, None]).sum(axis=1)
+
+        spline = CumulativeSpline.of(len(rows), self.knots)
+        curves = []
+        for rank, scores in columns(ranked):
+            hit = ((first <= rank) & (rank < first + ties)) / ties
+            curves.append(spline.recalibrated(scores, hit))
+        floor = default_floor(self.floor, *probs.shape)
         return Fitted(RankCurves(shape="line", floor=floor, **end_to_end(curves)))
 
 
-def _cumulative_spline(n_rows: int, n_knots: int) -> Callable[[Float64, Float64], Curve]:
-    """Return a function that recalibrates a rank by a least-squares natural cubic spline on [0, 1]."""
-    u, knots = np.linspace(0, 1, n_rows), np.linspace(0, 1, n_knots)
-    cardinal = CubicSpline(
-        knots, np.eye(n_knots), bc_type="natural" if n_knots > 2 else "not-a-knot"
-    )
-    solve, slope = np.linalg.pinv(cardinal(u)), cardinal(u, 1)
+class CumulativeSpline(NamedTuple):
+    """Least-squares natural cubic splines on [0, 1] for values at N equally spaced points."""
 
-    def recalibrate(score: Float64, hit: Float64) -> Curve:
+    solve: Float64  # (G, N): values at the points ↦ values at the knots
+    slope: Float64  # (N, G): values at the knots ↦ slopes at the points
+
+    @classmethod
+    def of(cls, n_rows: int, n_knots: int) -> Self:
+        """Return the splines with equally spaced knots."""
+        points = np.linspace(0, 1, n_rows)
+        knots = np.linspace(0, 1, n_knots)
+        ends = "natural" if n_knots > 2 else "not-a-knot"
+        cardinal = CubicSpline(knots, np.eye(n_knots), bc_type=ends)
+        return cls(np.linalg.pinv(cardinal(points)), cardinal(points, 1))
+
+    def recalibrated(self, score: Float64, hit: Float64) -> Points:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""
         order = np.argsort(score, kind="stable")
         score = score[order]
@@ -114,7 +125,7 @@ def _cumulative_spline(n_rows: int, n_knots: int) -> Callable[[Float64, Float64]
         first = run_starts(score)
         size = np.diff(first, append=len(score))
         hits = np.repeat(np.add.reduceat(hit[order], first) / size, size)
-        value = score + slope @ (solve @ (np.cumsum(hits - score) / len(score)))
-        return score[first], np.add.reduceat(value, first) / size
 
-    return recalibrate
+        cumulated_gap = np.cumsum(hits - score) / len(score)
+        value = score + self.slope @ (self.solve @ cumulated_gap)
+        return score[first], np.add.reduceat(value, first) / size

@@ -11,8 +11,9 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, parameters
 from hcal.numerics import Float64
 from hcal.rows import Rows
-from hcal.solvers.families import ClassLinear, Family
+from hcal.solvers.families import ClassLinear, SoftmaxFamily
 from hcal.solvers.nll import Ridge, fit_nll
+from hcal.solvers.optimise import Search
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -55,7 +56,7 @@ class StructuredScaling(Calibrator):
     strength: NotNegative = 1.0
 
     @abstractmethod
-    def _family(self, n_classes: int) -> tuple[Family, Float64]:
+    def _family(self, n_classes: int) -> tuple[SoftmaxFamily, Float64]:
         """Return the family of the second stage and the relative penalty of each parameter."""
 
     @abstractmethod
@@ -63,23 +64,27 @@ class StructuredScaling(Calibrator):
         """Return the map of fitted parameters."""
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        n, k = float(len(y)) if weight is None else float(weight.sum()), x.shape[1]
-        temperature = solve_temperature(x, y, weight)
+        n = rows.total
+        k = rows.n_classes
+        temperature = solve_temperature(rows.x, rows.labels, rows.weight)
         first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (n + 1)))
-        family, held = self._family(k)
+
+        family, relative = self._family(k)
+        penalty = Ridge(self.strength * k / n * relative, family.start)
         # Large problems stop at gains too small to matter; a large matrix soon, as each step costs two matrix products.
-        solved = fit_nll(
-            family, first(x), y, weight, penalty=Ridge(self.strength * k / n * held, family.start),
-            max_iterations=30 if k > 300 and len(held) > 2 * k else 500, gain=1e-12 if k <= 300 else 1e-6,
-        )  # fmt: skip
+        is_large = k > 300
+        is_matrix = len(relative) > 2 * k
+        search = Search(
+            max_iterations=30 if is_large and is_matrix else 500, gain=1e-6 if is_large else 1e-12
+        )
+        x = first(rows.x)
+        solved = fit_nll(family, x, rows.labels, rows.weight, penalty=penalty, search=search)
+
         # The uniform part and the penalty make the second stage well-posed even if the first did not converge.
         message = temperature.message if solved.converged else solved.message
-        info = {"temperature": 1 / temperature.beta, "iterations": solved.iterations}
+        details = {"temperature": 1 / temperature.beta, "iterations": solved.iterations}
         converged = solved.converged and temperature.converged
-        return Fitted(self._map(first, solved.theta), converged, message, info)
+        return Fitted(self._map(first, solved.theta), converged, message, details)
 
 
 class StructuredVectorScaling(StructuredScaling):
@@ -106,7 +111,7 @@ class StructuredVectorScaling(StructuredScaling):
     title = "Structured vector scaling"
     map_types = (StructuredVector, FirstStage)
 
-    def _family(self, n_classes: int) -> tuple[Family, Float64]:
+    def _family(self, n_classes: int) -> tuple[SoftmaxFamily, Float64]:
         return ClassLinear(n_classes), np.ones(2 * n_classes)
 
     def _map(self, first: FirstStage, theta: Float64) -> Map:

@@ -25,10 +25,5 @@ class TemperatureScaling(OneTemperature):
     title = "Temperature scaling"
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        solved = solve_temperature(x, y, weight)
-        return self._found(
-            solved.beta, solved.converged, solved.message, evaluations=solved.evaluations
-        )
+        solved = solve_temperature(rows.x, rows.labels, rows.weight)
+        return self._solution(solved, evaluations=solved.evaluations)

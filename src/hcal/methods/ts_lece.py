@@ -31,10 +31,7 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     title = "Temperature scaling, then locally equal errors"
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        groups = rows.groups
-        solved = solve_temperature(x, y)
-        learned = self._learn(x, y, solved.beta, groups)
-        info = {"temperature": 1 / solved.beta} | learned.details
-        return replace(learned, converged=solved.converged, message=solved.message, details=info)
+        solved = solve_temperature(rows.x, rows.labels)
+        learned = self._learn(rows, solved.beta)
+        details = {"temperature": 1 / solved.beta} | learned.details
+        return replace(learned, converged=solved.converged, message=solved.message, details=details)

@@ -23,5 +23,4 @@ class Uncalibrated(OneTemperature):
     floored = False  # the probabilities of the classifier itself
 
     def _fit(self, rows: Rows) -> Fitted:
-
         return Fitted(Temperature(beta=np.array(1.0)))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hcal import xp
 from hcal.maps.base import array, log_sigmoid, map_type
 from hcal.maps.prediction import raise_to_floor
-from hcal.methods._curves import Curve, columns, end_to_end, pool_equal, read_curves
+from hcal.methods._curves import NO_POINTS, Points, columns, end_to_end, pool_equal, read_curves
 from hcal.methods._log_odds import OddsMap, event_labels, events, log_odds
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds
@@ -18,8 +18,6 @@ from hcal.methods.parameters import Count, parameters
 from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.rows import Rows
 from hcal.xp import Array, namespace
-
-_NONE = np.empty(0)
 
 
 @map_type
@@ -43,28 +41,30 @@ class VennAbersSteps(OddsMap):
     def log_sides(self, odds: Array) -> tuple[Array, Array]:
         """Return ln p1 and ln(1 − p0) (N, E), averaged over the folds; an event without a curve has p0 = p1 = p."""
         rounded = namespace(odds).rounded(odds)
-        return self._log_mean(rounded, self.offsets[0]), self._log_mean(-rounded, self.offsets[1])
+        log_hit = self._log_mean(rounded, self.offsets[0])
+        log_miss = self._log_mean(-rounded, self.offsets[1])
+        return log_hit, log_miss
 
     def _log_mean(self, odds: Array, offsets: Array) -> Array:
-        xp, total, plain = namespace(odds), 0.0, log_sigmoid(odds)
+        xp = namespace(odds)
+        plain = log_sigmoid(odds)
+        total = 0.0
         for f in range(offsets.shape[0]):
-            found = read_curves(odds, offsets[f], self.knots, self.values, "step")
-            known = offsets[f][1:] > offsets[f][:-1]
-            total = total + xp.where(known, xp.log(xp.where(known, found, 1.0)), plain)
+            probs = read_curves(odds, offsets[f], self.knots, self.values, "step")
+            has_curve = offsets[f][1:] > offsets[f][:-1]
+            log_probs = xp.log(xp.where(has_curve, probs, 1.0))
+            total = total + xp.where(has_curve, log_probs, plain)
         return total / offsets.shape[0]
 
     expansion = 4
 
     def check(self) -> None:
         """Raise a ValueError if fields contradict each other."""
+        size = len(self.knots)
         flat = self.offsets.ravel()
-        if (
-            flat.size == 0
-            or flat[0] != 0
-            or flat[-1] != len(self.knots)
-            or (np.diff(flat) < 0).any()
-        ):
-            raise ValueError(f"'offsets' must rise from 0 to the {len(self.knots)} knots")
+        spans_all = flat.size > 0 and flat[0] == 0 and flat[-1] == size
+        if not spans_all or (np.diff(flat) < 0).any():
+            raise ValueError(f"'offsets' must rise from 0 to the {size} knots")
 
 
 @parameters
@@ -104,25 +104,18 @@ class VennAbers(Calibrator):
     folds: Count = 1
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        groups = rows.groups
-        odds, fold = events(xp.rounded(log_odds(x))), deal_folds(x, self.folds, groups)
+        odds = events(xp.rounded(log_odds(rows.x)))
+        fold = deal_folds(rows.x, self.folds, rows.groups)
         curves = []
         for side in (1, -1):
             for f in range(int(fold.max()) + 1):
-                member = fold == f
-                own = None if weight is None else weight[member]
-                labels = event_labels(y[member], x.shape[1])
-                for k, o in columns(side * odds[member]):
-                    hit = labels == k
-                    curves.append(
-                        _steps(o, hit if side > 0 else ~hit, own) if hit.any() else (_NONE, _NONE)
-                    )
+                curves += _side_curves(rows[fold == f], odds[fold == f], side)
+
         steps = end_to_end(curves)
         starts = steps["offsets"]
-        firsts, ends = (v.reshape(2, -1, odds.shape[1]) for v in (starts[:-1], starts[1:]))
+        n_events = odds.shape[1]
+        firsts = starts[:-1].reshape(2, -1, n_events)
+        ends = starts[1:].reshape(2, -1, n_events)
         offsets = np.concatenate([firsts, ends[..., -1:]], axis=-1)
         return Fitted(VennAbersSteps(knots=steps["knots"], values=steps["values"], offsets=offsets))
 
@@ -146,15 +139,31 @@ class VennAbers(Calibrator):
         floor = self.prediction_.floor
         odds = log_odds(x if floor is None else raise_to_floor(x, floor))
         assert isinstance(self.map_, VennAbersSteps)
-        p1, miss = (np.exp(side) for side in self.map_.log_sides(events(odds)))
+        log_hit, log_miss = self.map_.log_sides(events(odds))
+        by_hit = np.exp(log_hit)
+        by_miss = 1 - np.exp(log_miss)
         # The geometric means of folds that disagree may cross; the probability still lies between them.
-        p0, p1 = np.minimum(1 - miss, p1), np.maximum(1 - miss, p1)
+        p0 = np.minimum(by_miss, by_hit)
+        p1 = np.maximum(by_miss, by_hit)
         if self.n_classes_ == 2:
             return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
         return p0, p1
 
 
-def _steps(odds: Float64, hit: NDArray[Any], weight: Float64 | None) -> Curve:
+def _side_curves(rows: Rows, odds: Float64, side: int) -> list[Points]:
+    """Return the steps of every event for one side, of the rows of a fold; an event without rows has none."""
+    labels = event_labels(rows.labels, rows.n_classes)
+    curves = []
+    for k, column in columns(side * odds):
+        hit = labels == k
+        if hit.any():
+            curves.append(_steps(column, hit if side > 0 else ~hit, rows.weight))
+        else:
+            curves.append(NO_POINTS)
+    return curves
+
+
+def _steps(odds: Float64, hit: NDArray[np.bool_], weight: Float64 | None) -> Points:
     """Return p1 as steps: a score gets the value of the smallest of the odds at or above it, and 1 above all."""
     x, mass, hits = pool_equal(odds, hit, weight)
     high = with_a_hit(mass, hits)
@@ -173,35 +182,42 @@ def with_a_hit(mass: Float64, hits: Float64) -> Float64:
     >>> with_a_hit(np.array([2.0, 2.0]), np.array([1.0, 1.0])).round(3)
     array([0.6  , 0.667])
     """
-    w, s = prefix_sums(mass), prefix_sums(hits)
-    before, after = _chain(w, s), len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
-    left, right = np.arange(len(mass)), np.arange(1, len(w))
-
-    def slope(i: IntArray, j: IntArray) -> Float64:
-        return np.asarray((s[j] - s[i] + 1) / (w[j] - w[i] + 1))
-
+    w = prefix_sums(mass)
+    s = prefix_sums(hits)
+    before = _chain(w, s)
+    after = len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
+    left = np.arange(len(mass))
+    right = np.arange(1, len(w))
     while True:
-        now = slope(left, right)
+        slope = _slope_with_a_hit(w, s, left, right)
         further = after[right]
-        moved = (further != right) & (slope(left, further) < now)
+        moved = (further != right) & (_slope_with_a_hit(w, s, left, further) < slope)
         right = np.where(moved, further, right)
-        now = np.where(moved, slope(left, right), now)
+
+        slope = np.where(moved, _slope_with_a_hit(w, s, left, right), slope)
         nearer = before[left]
-        shifted = (nearer != left) & (slope(nearer, right) > now)
+        shifted = (nearer != left) & (_slope_with_a_hit(w, s, nearer, right) > slope)
         left = np.where(shifted, nearer, left)
         if not (moved.any() or shifted.any()):
-            return np.clip(now, 0.0, 1.0)
+            return np.clip(slope, 0.0, 1.0)
+
+
+def _slope_with_a_hit(w: Float64, s: Float64, left: IntArray, right: IntArray) -> Float64:
+    """Return the slope of the cumulated hits s over the mass w from ``left`` to ``right``, a row and a hit added."""
+    return np.asarray((s[right] - s[left] + 1) / (w[right] - w[left] + 1))
 
 
 def _chain(w: Float64, s: Float64) -> IntArray:
     """Return, for every point, its predecessor on the lower hull of the points up to it; the first has itself."""
     previous = np.zeros(len(w), dtype=np.int64)
-    width, height = w.tolist(), s.tolist()
-    chain: list[int] = [0]
+    width = w.tolist()
+    height = s.tolist()
+    chain = [0]
     for i in range(1, len(width)):
         while len(chain) > 1:
-            a, b = chain[-2], chain[-1]
-            rise, run = height[i] - height[a], width[i] - width[a]
+            a, b = chain[-2:]
+            rise = height[i] - height[a]
+            run = width[i] - width[a]
             if (height[b] - height[a]) * run < rise * (width[b] - width[a]):
                 break  # b lies below the line from a to i: it stays on the hull
             chain.pop()

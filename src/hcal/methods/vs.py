@@ -11,6 +11,7 @@ from hcal.numerics import softmax
 from hcal.rows import Rows
 from hcal.solvers.families import ClassLinear
 from hcal.solvers.nll import fit_nll, unit_weight
+from hcal.solvers.optimise import Search
 from hcal.solvers.temperature import solve_temperature
 
 
@@ -37,23 +38,23 @@ class VectorScaling(Calibrator):
     map_types = (ClassLines,)
 
     def _fit(self, rows: Rows) -> Fitted:
-        x = rows.x
-        y = rows.labels
-        weight = rows.weight
-        present, place = present_classes(y)
-        scores = clipped_log_probs(x)[:, present]
-        start = solve_temperature(scores, place, weight)
-        beta = start.beta if start.converged else 1.0
+        present, place = present_classes(rows.labels)
+        scores = clipped_log_probs(rows.x)[:, present]
+        temperature = solve_temperature(scores, place, rows.weight)
+        beta = temperature.beta if temperature.converged else 1.0
+
         # Each column is centred at its mean with weights q(1 − q). Otherwise slope and offset of a class are nearly
         # collinear, and L-BFGS needs several times as many steps.
         q = softmax(beta * scores)
-        q *= (1 - q) * unit_weight(weight, len(y))[:, None]
+        q *= (1 - q) * unit_weight(rows.weight, len(rows))[:, None]
         centre = np.einsum("nk,nk->k", q, scores) / np.maximum(q.sum(axis=0), 1e-300)
-        solved = fit_nll(
-            ClassLinear(len(present)), scores - centre, place, weight, tolerance=1e-6, gain=1e-6,
-            start=np.concatenate([np.full(len(present), beta), beta * centre]), max_iterations=60,
-        )  # fmt: skip
+
+        start = np.concatenate([np.full(len(present), beta), beta * centre])
+        search = Search(max_iterations=60, tolerance=1e-6, gain=1e-6)
+        family = ClassLinear(len(present))
+        solved = fit_nll(family, scores - centre, place, rows.weight, start=start, search=search)
+
         slopes, offsets = np.split(solved.theta, 2)
         offsets = offsets - slopes * centre
-        found = ClassLines(present=present, slopes=slopes[None], offsets=offsets - offsets.mean())
-        return Fitted(found, solved.converged, solved.message, {"iterations": solved.iterations})
+        lines = ClassLines(present=present, slopes=slopes[None], offsets=offsets - offsets.mean())
+        return Fitted(lines, solved.converged, solved.message, {"iterations": solved.iterations})

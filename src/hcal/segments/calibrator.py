@@ -226,7 +226,7 @@ class SegmentedCalibrator(Calibrator):
             slopes=corrections.slopes,
             offsets=corrections.offsets,
             rows=mass.astype(np.float64),
-            keep=rows.n_classes > 2 or _kept(fitted, common) is not None,
+            keep=rows.n_classes > 2 or _preserved_by(fitted, common) is not None,
         )
         details = {
             "slope_deviation": corrections.slope_deviation,
@@ -239,9 +239,12 @@ class SegmentedCalibrator(Calibrator):
             fitted.converged,
             fitted.message,
             details,
-            notes=(*fitted.notes, _difference(corrections, segments, rows.n_classes)),
+            notes=(
+                *_notes_on_predictions(fitted, segmented, rows),
+                _difference(corrections, segments, rows.n_classes),
+            ),
             # Terms of classes may reorder the classes below the top one.
-            preserves=None if _kept(fitted, common) is None else "accuracy",
+            preserves=None if _preserved_by(fitted, common) is None else "accuracy",
             history=fitted.history,
         )
 
@@ -268,8 +271,8 @@ class SegmentedCalibrator(Calibrator):
         """Return the number of each row's segment in the fit, −1 for a segment that it did not see."""
         segments = self.segments_of(rows)
         place = {name: number for number, name in enumerate(self.segments_)}
-        known = np.array([place.get(name, UNKNOWN) for name in segments.names], dtype=np.int64)
-        codes = known[segments.codes]
+        numbers = [place.get(name, UNKNOWN) for name in segments.names]
+        codes = np.array(numbers, dtype=np.int64)[segments.codes]
         unknown = codes == UNKNOWN
         if unknown.any():
             names = [segments.names[code] for code in np.unique(segments.codes[unknown])]
@@ -282,17 +285,17 @@ class SegmentedCalibrator(Calibrator):
 
     def _unknown_sentence(self, count: int, n_rows: int, names: list[str]) -> str:
         """Return how many rows have unknown segments, with names that differ from a known one in writing alone."""
-        known = {_loosely(name): name for name in self.segments_}
-        alike = [name for name in names if _loosely(name) in known]
+        of_fit = {_loosely(name): name for name in self.segments_}
+        alike = [name for name in names if _loosely(name) in of_fit]
         listed = ", ".join(repr(name) for name in (alike or names)[:_SHOWN_NAMES])
         title = self.fit_.segment_title
         sentence = (
-            f"{count:,} of {n_rows:,} rows have a {title} that the fit did not see, such as {listed}: they get the "
-            "common calibrator"
+            f"{count:,} of {n_rows:,} rows have a {title} that the fit did not see, such as "
+            f"{listed}: they get the common calibrator"
         )
         if not alike:
             return sentence
-        return f"{sentence}; the fit writes {known[_loosely(alike[0])]!r}"
+        return f"{sentence}; the fit writes {of_fit[_loosely(alike[0])]!r}"
 
     def _columns_of_fit(self, by: Any) -> Any:
         """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
@@ -311,7 +314,8 @@ class SegmentedCalibrator(Calibrator):
         several = " · " in title + fitted
         if title != fitted and (several or UNNAMED not in (title, fitted)):
             raise ValueError(
-                f"the segments are by {title}, and those of the fit by {fitted}: pass these columns by name"
+                f"the segments are by {title}, and those of the fit by {fitted}: pass these "
+                "columns by name"
             )
 
 
@@ -346,7 +350,7 @@ def _out_of_fold(rows: Rows, common: Calibrator) -> tuple[Rows, Float64]:
 
 def _part(fold: Rows, unseen: Rows, common: Calibrator) -> _Part:
     fitted = common.clone()._fit(_for_common(fold, common))
-    return _Part(unseen, log_of(_prediction(fitted, common).in_blocks(unseen.x)))
+    return _Part(unseen, log_of(_prediction(fitted, common).in_blocks(unseen.x, once=True)))
 
 
 def _for_common(rows: Rows, common: Calibrator) -> Rows:
@@ -356,11 +360,15 @@ def _for_common(rows: Rows, common: Calibrator) -> Rows:
 
 def _prediction(fitted: Fitted, common: Calibrator) -> Prediction:
     return Prediction(
-        map=fitted.map, kind="logits", preserves=_kept(fitted, common), floor=None, prior=None
+        map=fitted.map,
+        kind="logits",
+        preserves=_preserved_by(fitted, common),
+        floor=None,
+        prior=None,
     )
 
 
-def _kept(fitted: Fitted, common: Calibrator) -> Preserves:
+def _preserved_by(fitted: Fitted, common: Calibrator) -> Preserves:
     return common.promises if fitted.preserves == "as declared" else fitted.preserves
 
 
@@ -374,6 +382,25 @@ def _loosely(name: str) -> str:
     return letters.lstrip("0") or letters
 
 
+def _notes_on_predictions(fitted: Fitted, segmented: SegmentedMap, rows: Rows) -> tuple[str, ...]:
+    """Return sentences on how many predictions change.
+
+    With three and more classes a correction keeps the predicted class, so the notes of the common fit hold. With two
+    classes each segment that is corrected has a threshold of its own, so they do not.
+    """
+    corrected = segmented.of_rows(_segments_of(rows).codes)
+    if rows.n_classes > 2 or corrected.is_common:
+        return fitted.notes
+    moved = corrected.probabilities(rows.x).argmax(axis=1) != rows.x.argmax(axis=1)
+    changed = float(rows.weights @ moved)
+    if changed == 0:
+        return (f"no prediction of {rows.total:,.0f} crosses 50 %",)
+    return (
+        f"{changed:,.0f} of {rows.total:,.0f} predictions cross 50 %, at a score of the model that "
+        "differs from segment to segment",
+    )
+
+
 def _segments_of(rows: Rows) -> Segments:
     assert rows.by is not None
     return rows.by
@@ -383,7 +410,10 @@ def _difference(corrections: Corrections, segments: Segments, n_classes: int) ->
     """Return a sentence on how much the segments differ."""
     count = len(segments.names)
     if corrections.slope_deviation == corrections.term_deviation == 0:
-        return f"the {count:,} segments do not differ by more than chance: all get the common calibrator"
+        return (
+            f"the {count:,} segments do not differ by more than chance: all get the common "
+            "calibrator"
+        )
     terms = f"class terms deviate by {corrections.term_deviation:.2g}"
     if n_classes == 2:
         # The intercept is the difference of two independent class terms.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal.maps.base import STEEP, Map, ProbabilityMap, array, map_type, option
 from hcal.maps.prediction import Prediction
@@ -52,17 +53,26 @@ class CorrectedRows(ProbabilityMap):
     offsets: Array = array("of each row", "N", "C")
     keep: bool = option("whether the common prediction's class stays", (True, False))
 
+    @property
+    def is_common(self) -> bool:
+        """Whether no row is corrected."""
+        return not self._moved().any()
+
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
         probs = self.common.in_blocks(np.asarray(x, dtype=np.float64))
-        moved = (self.slopes[:, 0] != 1.0) | (self.offsets != 0).any(axis=1)
+        moved = self._moved()
         if not moved.any():
             return probs
         corrected = self._corrected(probs[moved], moved)
         probs[moved] = corrected
         return probs
 
-    def _corrected(self, probs: FloatArray, moved: Float64) -> FloatArray:
+    def _moved(self) -> NDArray[np.bool_]:
+        """Return which rows are corrected, (N,)."""
+        return np.asarray((self.slopes[:, 0] != 1.0) | (self.offsets != 0).any(axis=1))
+
+    def _corrected(self, probs: FloatArray, moved: NDArray[np.bool_]) -> FloatArray:
         log_probs = log_of(probs)
         corrected = log_softmax(self.slopes[moved] * log_probs + self.offsets[moved])
         if self.keep:

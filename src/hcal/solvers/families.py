@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,10 @@ Pullback = Callable[[Float64], Float64]
 _LEAST_SLOPE = 1e-8
 
 
-class Family(Protocol):
+class SoftmaxFamily(Protocol):
     """What :func:`hcal.solvers.nll.fit_nll` asks of a family.
 
-    A family whose scores are linear in θ, so that the NLL is convex, also has ``curvature(x, probs, weight)``: the
-    second derivative (P, P) of the weighted sum of NLLs.
+    A family whose scores are linear in θ, so that the NLL is convex, is a :class:`LinearFamily`.
     """
 
     @property
@@ -34,6 +34,14 @@ class Family(Protocol):
 
     def vjp(self, theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
         """Return scores (N, K) and the pullback."""
+
+
+@runtime_checkable
+class LinearFamily(SoftmaxFamily, Protocol):
+    """A family whose scores are linear in θ."""
+
+    def curvature(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
+        """Return the second derivative (P, P) of the weighted sum of NLLs."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class ClassLinear:
         return np.repeat([1.0, 0.0], [self.inputs * self.n_classes, self.n_classes])
 
     def _parts(self, x: Float64) -> list[Float64]:
+        """Return the inputs x_1, …, x_A, each (N, K)."""
         k = self.n_classes
         return [x[:, a * k : (a + 1) * k] for a in range(self.inputs)]
 
@@ -65,30 +74,34 @@ class ClassLinear:
         scores = parts[0] * slopes[0] + offsets
         for part, slope in zip(parts[1:], slopes[1:], strict=True):
             scores += part * slope
-
-        def pullback(d: Float64) -> Float64:
-            return np.concatenate(
-                [*(np.einsum("nk,nk->k", d, part) for part in parts), d.sum(axis=0)]
-            )
-
-        return scores, pullback
+        return scores, partial(_pull_class_linear, parts)
 
     def curvature(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
         """Return the second derivative: diagonal blocks minus one matrix product."""
+        k = self.n_classes
         features = [*self._parts(x), np.ones_like(probs)]
-        out = -_gram(np.hstack([probs * f for f in features]), weight)
-        at = np.arange(self.n_classes)
-        for a, f in enumerate(features):
-            for b, g in enumerate(features):
-                out[a * self.n_classes + at, b * self.n_classes + at] += weight @ (probs * f * g)
+        spread = np.hstack([probs * feature for feature in features])
+        out = -_gram(spread, weight)
+
+        diagonal = np.arange(k)
+        for a, left in enumerate(features):
+            for b, right in enumerate(features):
+                block_diagonal = (a * k + diagonal, b * k + diagonal)
+                out[block_diagonal] += weight @ (probs * left * right)
         return out
 
 
+def _pull_class_linear(parts: list[Float64], d_scores: Float64) -> Float64:
+    d_slopes = [np.einsum("nk,nk->k", d_scores, part) for part in parts]
+    d_offsets = d_scores.sum(axis=0)
+    return np.concatenate([*d_slopes, d_offsets])
+
+
 @dataclass(frozen=True)
-class MatrixScaling:
+class MatrixLinear:
     """softmax(W x + b); θ = (W row by row, b).
 
-    >>> MatrixScaling(2).start
+    >>> MatrixLinear(2).start
     array([1., 0., 0., 1., 0., 0.])
     """
 
@@ -102,35 +115,46 @@ class MatrixScaling:
     def vjp(self, theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
         """Return scores (N, K) and the pullback."""
         k = self.n_classes
-        scores = x @ theta[: k * k].reshape(k, k).T + theta[k * k :]
-        return scores, lambda d: np.concatenate([(d.T @ x).ravel(), d.sum(axis=0)])
+        matrix = theta[: k * k].reshape(k, k)
+        offsets = theta[k * k :]
+        return x @ matrix.T + offsets, partial(_pull_matrix, x)
 
     def curvature(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
         """Return the second derivative, built class by class as (row of W, b_k)."""
         k = self.n_classes
         features = np.hstack([x, np.ones((len(x), 1))])
-        out = -_gram((probs[:, :, None] * features[:, None, :]).reshape(len(x), -1), weight)
+        spread = probs[:, :, None] * features[:, None, :]
+        out = -_gram(spread.reshape(len(x), -1), weight)
         for j in range(k):
             block = slice(j * (k + 1), (j + 1) * (k + 1))
             out[block, block] += (features.T * (weight * probs[:, j])) @ features
-        order = np.arange(k * (k + 1)).reshape(k, k + 1)
-        order = np.concatenate([order[:, :k].ravel(), order[:, k]])  # θ keeps all of W before b
+
+        # θ keeps all of W before b.
+        position = np.arange(k * (k + 1)).reshape(k, k + 1)
+        order = np.concatenate([position[:, :k].ravel(), position[:, k]])
         return np.asarray(out[np.ix_(order, order)])
+
+
+def _pull_matrix(x: Float64, d_scores: Float64) -> Float64:
+    d_matrix = d_scores.T @ x
+    d_offsets = d_scores.sum(axis=0)
+    return np.concatenate([d_matrix.ravel(), d_offsets])
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:
     """Return spreadᵀ diag(weight) spread; only one triangle is computed."""
     from scipy.linalg.blas import dsyrk
 
-    gram: Float64 = dsyrk(1.0, (spread * np.sqrt(weight)[:, None]).T)
+    weighted = spread * np.sqrt(weight)[:, None]
+    gram: Float64 = dsyrk(1.0, weighted.T)
     return np.triu(gram) + np.triu(gram, 1).T
 
 
 @dataclass(frozen=True)
-class Cells:
+class LineCells:
     """Cells of equal width on the real line; the first and the last are unbounded outwards.
 
-    >>> cells = Cells(0.0, 1.0, 3)
+    >>> cells = LineCells(0.0, 1.0, 3)
     >>> cells.index(np.array([-5.0, 1.5, 9.0])), cells.edges
     (array([0, 1, 2]), array([0., 1., 2., 3.]))
     """
@@ -151,19 +175,20 @@ class Cells:
 
     def index(self, x: Float64) -> NDArray[np.intp]:
         """Return the cell of every x."""
-        at = np.floor((x - self.low) / self.width)
-        return np.clip(at, 0, self.count - 1).astype(np.intp)
+        cell = np.floor((x - self.low) / self.width)
+        return np.clip(cell, 0, self.count - 1).astype(np.intp)
 
 
-def cells_over(x: Float64) -> Cells:
+def cells_over(x: Float64) -> LineCells:
     """Return 1024 cells from the 0.01 % to the 99.99 % quantile of all logits, so that outliers do not stretch them.
 
     >>> cells_over(np.array([0.0, 1024.0])).width
     1.0
     """
-    flat = x.ravel()[:: max(1, x.size // 1_000_000)]
-    low, high = (float(q) for q in np.quantile(flat, [1e-4, 1 - 1e-4], method="nearest"))
-    return Cells(low, (high - low) / 1024 or 1.0, 1024)
+    step = max(1, x.size // 1_000_000)
+    flat = x.ravel()[::step]
+    low, high = np.quantile(flat, [1e-4, 1 - 1e-4], method="nearest").tolist()
+    return LineCells(low, (high - low) / 1024 or 1.0, 1024)
 
 
 @dataclass(frozen=True)
@@ -174,63 +199,91 @@ class MonotoneNet:
     linear function. The start is uniform in ±1/√fan-in, where the first layer counts as having two inputs.
     θ = (w₁, b₁, W₂, b₂, w₃, b₃).
 
-    >>> MonotoneNet(2, Cells(0.0, 1.0, 4)).start.size
+    >>> MonotoneNet(2, LineCells(0.0, 1.0, 4)).start.size
     13
     """
 
     hidden: int
-    cells: Cells
+    cells: LineCells
     random_state: int = 0
 
     @property
     def start(self) -> Float64:
         """A random network."""
-        rng, h = np.random.RandomState(self.random_state), self.hidden
-        sizes = [(h, 2), (h, 2), (h * h, h), (h, h), (h, h), (1, h)]
-        return np.concatenate([rng.uniform(-1, 1, n) / np.sqrt(fan_in) for n, fan_in in sizes])
+        rng = np.random.RandomState(self.random_state)
+        h = self.hidden
+        sizes = [h, h, h * h, h, h, 1]
+        fans_in = [2, 2, h, h, h, h]
+        layers = zip(sizes, fans_in, strict=True)
+        return np.concatenate([rng.uniform(-1, 1, n) / np.sqrt(fan_in) for n, fan_in in layers])
 
     def table(self, theta: Float64) -> Float64:
         """Return the values (count + 1,) at the edges of the cells, increasing from 0."""
-        return prefix_sums(self._slopes(theta)[0] * self.cells.width)
+        slopes = self._pass(theta).slopes
+        return prefix_sums(slopes * self.cells.width)
 
     def vjp(self, theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
         """Return scores (N, K) and the pullback."""
-        slopes, back = self._slopes(theta)
-        width, at = self.cells.width, self.cells.index(x)
-        beyond = x - (self.cells.low + width * at)
-        values = prefix_sums(slopes * width)
+        network = self._pass(theta)
+        width = self.cells.width
+        cell = self.cells.index(x)
+        beyond = x - (self.cells.low + width * cell)
+        values = prefix_sums(network.slopes * width)
+        scores = values[cell] + network.slopes[cell] * beyond
+        return scores, partial(_pull_net, network, cell, beyond, width)
 
-        def pullback(d: Float64) -> Float64:
-            count, flat = self.cells.count, at.ravel()
-            mass = np.bincount(flat, weights=d.ravel(), minlength=count)
-            own = np.bincount(flat, weights=(d * beyond).ravel(), minlength=count)
-            above = np.cumsum(mass[::-1])[::-1] - mass
-            return back(own + width * above)
-
-        return values[at] + slopes[at] * beyond, pullback
-
-    def _slopes(self, theta: Float64) -> tuple[Float64, Pullback]:
-        """Return ELU(g(t)) + 1 + 1e-8 at the midpoints, and its pullback to θ."""
-        h, t = self.hidden, self.cells.middles
+    def _pass(self, theta: Float64) -> _NetPass:
+        """Run the network at the midpoints of the cells."""
+        h = self.hidden
         w1, b1, w2, b2, w3, b3 = np.split(theta, np.cumsum([h, h, h * h, h, h]))
-        a1 = np.maximum(np.outer(t, w1) + b1, 0)
-        a2 = np.maximum(a1 @ w2.reshape(h, h).T + b2, 0)
-        g = a2 @ w3 + b3
+        matrix = w2.reshape(h, h)
+
+        middles = self.cells.middles
+        first = np.maximum(np.outer(middles, w1) + b1, 0)
+        second = np.maximum(first @ matrix.T + b2, 0)
+        g = second @ w3 + b3
+
         below = np.exp(np.minimum(g, 0))
-        slopes: Float64 = np.where(g > 0, g + 1, below) + _LEAST_SLOPE
+        slopes = np.where(g > 0, g + 1, below) + _LEAST_SLOPE
+        d_slopes = np.where(g > 0, 1.0, below)
+        return _NetPass(middles, first, second, matrix, w3, slopes, d_slopes)
 
-        def back(d: Float64) -> Float64:
-            dg = d * np.where(g > 0, 1.0, below)
-            d2 = np.outer(dg, w3) * (a2 > 0)
-            d1 = (d2 @ w2.reshape(h, h)) * (a1 > 0)
-            parts = [
-                d1.T @ t,
-                d1.sum(axis=0),
-                (d2.T @ a1).ravel(),
-                d2.sum(axis=0),
-                a2.T @ dg,
-                [dg.sum()],
-            ]
-            return np.concatenate(parts)
 
-        return slopes, back
+@dataclass(frozen=True)
+class _NetPass:
+    """What a pass of the network computes, for T midpoints and H hidden units."""
+
+    middles: Float64  # (T,)
+    first: Float64  # (T, H) after the first layer
+    second: Float64  # (T, H) after the second
+    matrix: Float64  # (H, H) W₂
+    last: Float64  # (H,) w₃
+    slopes: Float64  # (T,) ELU(g(t)) + 1 + 1e-8
+    d_slopes: Float64  # (T,) derivative of the slopes in g
+
+    def pull(self, d_slopes: Float64) -> Float64:
+        """Return the gradient in θ of a gradient in the slopes."""
+        dg = d_slopes * self.d_slopes
+        d_second = np.outer(dg, self.last) * (self.second > 0)
+        d_first = (d_second @ self.matrix) * (self.first > 0)
+        d_layers = [
+            d_first.T @ self.middles,
+            d_first.sum(axis=0),
+            (d_second.T @ self.first).ravel(),
+            d_second.sum(axis=0),
+            self.second.T @ dg,
+            [dg.sum()],
+        ]
+        return np.concatenate(d_layers)
+
+
+def _pull_net(
+    network: _NetPass, cell: NDArray[np.intp], beyond: Float64, width: float, d_scores: Float64
+) -> Float64:
+    """Pull a gradient in the scores back: a slope moves the scores in its cell and in all cells above it."""
+    count = len(network.slopes)
+    flat = cell.ravel()
+    mass = np.bincount(flat, weights=d_scores.ravel(), minlength=count)
+    inside = np.bincount(flat, weights=(d_scores * beyond).ravel(), minlength=count)
+    above = np.cumsum(mass[::-1])[::-1] - mass
+    return network.pull(inside + width * above)

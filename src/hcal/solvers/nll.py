@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import Float64, IntArray, row_blocks
-from hcal.solvers.families import Family
-from hcal.solvers.optimise import Solution, lbfgs, newton, solve_curved
+from hcal.solvers.families import LinearFamily, SoftmaxFamily
+from hcal.solvers.optimise import Search, Solution, lbfgs, newton, solve_curved
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
 # Blocks of 256 KiB fit in the cache, with a least number of rows for fast matrix products. Threads take parts of a
 # fixed size, so that sums do not depend on the number of threads.
-_BLOCK_EVENTS, _BLOCK_ROWS, _PART_EVENTS = 32_768, 32, 1_000_000
+_BLOCK_EVENTS = 32_768
+_BLOCK_ROWS = 32
+_PART_EVENTS = 1_000_000
 
 
 class Ridge(NamedTuple):
@@ -42,23 +46,19 @@ def mean_nll(scores: Float64, y: IntArray, weight: Float64 | None = None) -> flo
     0.6931
     """
     _, log_mass = _softmax(scores.copy())
-    return float(unit_weight(weight, len(y)) @ (log_mass - scores[np.arange(len(y)), y]))
+    losses = log_mass - scores[np.arange(len(y)), y]
+    return float(unit_weight(weight, len(y)) @ losses)
 
 
 def fit_nll(
-    family: Family,
+    family: SoftmaxFamily,
     x: Float64,
     y: IntArray,
     weight: Float64 | None = None,
     *,
     penalty: Ridge | None = None,
     start: Float64 | None = None,
-    bounds: tuple[Float64, Float64] | None = None,
-    max_iterations: int = 1000,
-    tolerance: float = 1e-7,
-    gain: float = 1e-13,
-    newton_gain: float = 1e-12,
-    watch: Callable[[Float64], bool] | None = None,
+    search: Search | None = None,
 ) -> Solution:
     """Fit a family by mean NLL + penalty.
 
@@ -66,7 +66,7 @@ def fit_nll(
 
     Parameters
     ----------
-    family : Family
+    family : SoftmaxFamily
     x : array of shape (N, ·)
         The input of the family.
     y : array of shape (N,)
@@ -74,15 +74,8 @@ def fit_nll(
     penalty : Ridge, optional
     start : array of shape (P,), optional
         Default: the start of the family.
-    bounds : two arrays of shape (P,), optional
-        The least and the greatest θ.
-    max_iterations : int
-    tolerance, gain
-        L-BFGS stops when the gradient is at most ``tolerance`` or an iteration gains less than ``gain``.
-    newton_gain : float
-        Newton stops when a step is expected to gain less.
-    watch : callable, optional
-        Called with θ after every iteration of L-BFGS; True ends the search.
+    search : Search, optional
+        Bounds, and when to stop.
 
     Examples
     --------
@@ -94,31 +87,52 @@ def fit_nll(
     array([1.0986])
     """
     first = family.start if start is None else start
-    rows = x.astype(np.float64, copy=False), y, unit_weight(weight, len(y))
-    ridge = penalty or Ridge(np.zeros_like(first), first)
+    search = search or Search()
+    problem = _PenalisedNll(
+        family=family,
+        x=x.astype(np.float64, copy=False),
+        y=y,
+        share=unit_weight(weight, len(y)),
+        penalty=penalty or Ridge(np.zeros_like(first), first),
+    )
+    is_linear = isinstance(family, LinearFamily)
+    if is_linear and search.bounds is None and len(first) <= NEWTON_PARAMETERS:
+        return newton(problem.loss, problem.direction, first, tolerance=search.newton_gain)
+    scale = problem.scale(first) if is_linear else None
+    return lbfgs(problem.loss, first, search, scale=scale)
 
-    def loss(theta: Float64) -> tuple[float, Float64]:
-        value, gradient = _loss_sums(family, theta, *rows)
-        away = theta - ridge.centre
-        return value + float(ridge.strength @ away**2), gradient + 2 * ridge.strength * away
 
-    linear = hasattr(family, "curvature")
-    if linear and bounds is None and len(first) <= NEWTON_PARAMETERS:
+@dataclass(frozen=True)
+class _PenalisedNll:
+    """The mean NLL of a family on rows, plus a penalty."""
 
-        def direction(theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
-            hessian = second_sums(family, theta, rows[0], rows[2]) + 2 * np.diag(ridge.strength)
-            return gradient, solve_curved(hessian, gradient)
+    family: SoftmaxFamily
+    x: Float64
+    y: IntArray
+    share: Float64
+    penalty: Ridge
 
-        return newton(loss, direction, first, tolerance=newton_gain)
-    unit = None
-    if linear:
-        diagonal = second_sums(family, first, rows[0], rows[2], diagonal=True) + 2 * ridge.strength
-        if diagonal.max() > 0:  # it is 0 with one class, or if all rows are saturated
-            unit = 1 / np.sqrt(np.maximum(diagonal, 1e-8 * diagonal.max()))
-    return lbfgs(
-        loss, first, scale=unit, bounds=bounds, max_iterations=max_iterations, tolerance=tolerance, gain=gain,
-        watch=watch,
-    )  # fmt: skip
+    def loss(self, theta: Float64) -> tuple[float, Float64]:
+        """Return value and gradient."""
+        value, gradient = _loss_sums(self.family, theta, self.x, self.y, self.share)
+        strength = self.penalty.strength
+        away = theta - self.penalty.centre
+        return value + float(strength @ away**2), gradient + 2 * strength * away
+
+    def direction(self, theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
+        """Return the gradient and the Newton step."""
+        hessian = second_sums(self.family, theta, self.x, self.share)
+        hessian = hessian + 2 * np.diag(self.penalty.strength)
+        return gradient, solve_curved(hessian, gradient)
+
+    def scale(self, theta: Float64) -> Float64 | None:
+        """Return about 1/√(second derivative) of each parameter, or None if nothing is curved."""
+        diagonal = second_sums(self.family, theta, self.x, self.share, diagonal=True)
+        diagonal = diagonal + 2 * self.penalty.strength
+        largest = diagonal.max()
+        if not largest > 0:  # with one class, or if all rows are saturated
+            return None
+        return np.asarray(1 / np.sqrt(np.maximum(diagonal, 1e-8 * largest)))
 
 
 def _softmax(scores: Float64) -> tuple[Float64, Float64]:
@@ -132,43 +146,52 @@ def _softmax(scores: Float64) -> tuple[Float64, Float64]:
 
 
 def _loss_sums(
-    family: Family, theta: Float64, x: Float64, y: IntArray, weight: Float64
+    family: SoftmaxFamily, theta: Float64, x: Float64, y: IntArray, weight: Float64
 ) -> tuple[float, Float64]:
     """Return the sums over rows of the NLL and of its gradient in θ."""
+    parts = row_blocks(x.shape, _PART_EVENTS)
+    over = partial(_loss_sums_of_part, family, theta, x, y, weight)
+    sums = in_threads(over, parts, events=x.size if len(parts) > 2 else 0)
+    value = sum(value for value, _ in sums)
+    return value, np.sum([gradient for _, gradient in sums], axis=0)
 
-    def over(part: slice) -> tuple[float, Float64]:
-        value, gradient = 0.0, np.zeros_like(theta)
-        for start in range(part.start, part.stop, size):
-            block = slice(start, min(start + size, part.stop))
-            scores, pullback = family.vjp(theta, x[block])
-            at, label, w = np.arange(len(scores)), y[block], weight[block]
-            own = scores[at, label]
-            d, log_mass = _softmax(scores)
-            d[at, label] -= 1
-            d *= w[:, None]
-            value += float(w @ (log_mass - own))
-            gradient += pullback(d)
-        return value, gradient
 
-    size, parts = max(_BLOCK_ROWS, _BLOCK_EVENTS // x.shape[1]), row_blocks(x.shape, _PART_EVENTS)
-    sums = each(over, parts, events=x.size if len(parts) > 2 else 0)
-    return sum(value for value, _ in sums), np.sum([gradient for _, gradient in sums], axis=0)
+def _loss_sums_of_part(
+    family: SoftmaxFamily, theta: Float64, x: Float64, y: IntArray, weight: Float64, part: slice
+) -> tuple[float, Float64]:
+    """Return the sums over the rows of a part, block by block."""
+    value = 0.0
+    gradient = np.zeros_like(theta)
+    step = max(_BLOCK_ROWS, _BLOCK_EVENTS // x.shape[1])
+    for start in range(part.start, part.stop, step):
+        rows = slice(start, min(start + step, part.stop))
+        scores, pullback = family.vjp(theta, x[rows])
+        labels = (np.arange(len(scores)), y[rows])
+        label_scores = scores[labels]
+        d_scores, log_mass = _softmax(scores)
+        d_scores[labels] -= 1
+        d_scores *= weight[rows, None]
+        value += float(weight[rows] @ (log_mass - label_scores))
+        gradient += pullback(d_scores)
+    return value, gradient
 
 
 def second_sums(
-    family: Any, theta: Float64, x: Float64, weight: Float64, *, diagonal: bool = False
+    family: SoftmaxFamily, theta: Float64, x: Float64, weight: Float64, *, diagonal: bool = False
 ) -> Float64:
-    """Return the sum over rows of the curvature (P, P) of the NLL, or of its diagonal (P,)."""
-    total: Any = 0.0
-    for rows in row_blocks((len(x), x.shape[1] if diagonal else len(theta)), 4_000_000):
-        part, w = x[rows], weight[rows]
+    """Return the sum over rows of the curvature (P, P) of the NLL of a linear family, or of its diagonal (P,)."""
+    assert isinstance(family, LinearFamily)
+    entries = x.shape[1] if diagonal else len(theta)
+    total: Float64 | float = 0.0
+    for rows in row_blocks((len(x), entries), 4_000_000):
+        part = x[rows]
         probs, _ = _softmax(family.vjp(theta, part)[0])
-        if (
-            diagonal
-        ):  # scores are linear in θ, so the pullback of squared features gives the diagonal
-            total = total + family.vjp(theta, part**2)[1](w[:, None] * probs * (1 - probs))
+        if diagonal:
+            # Scores are linear in θ, so the pullback of squared features gives the diagonal.
+            _, pullback = family.vjp(theta, part**2)
+            total = total + pullback(weight[rows, None] * probs * (1 - probs))
         else:
-            total = total + family.curvature(part, probs, w)
+            total = total + family.curvature(part, probs, weight[rows])
     return np.asarray(total)
 
 
@@ -198,13 +221,16 @@ def select(
     0.0
     """
     scores = np.zeros(len(grid))
-    models: list[list[Any]] = []
+    models_of_folds = []
     for rows, held_out in folds:
-        models.append([])
+        models = []
+        previous = None
         for i, candidate in enumerate(grid):
-            model = fit(candidate, rows, models[-1][-1] if i else None)
-            value = score(model, held_out)
+            previous = fit(candidate, rows, previous)
+            value = score(previous, held_out)
             scores[i] += value if np.isfinite(value) else np.inf
-            models[-1].append(model)
+            models.append(previous)
+        models_of_folds.append(models)
     best = int(np.argmin(scores))
-    return Selection(grid[best], [row[best] for row in models], (scores / len(folds)).tolist())
+    mean_scores = (scores / len(folds)).tolist()
+    return Selection(grid[best], [models[best] for models in models_of_folds], mean_scores)

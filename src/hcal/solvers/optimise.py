@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ Loss = Callable[[Float64], tuple[float, Float64]]
 _MOST_STEPS = 100  # of Newton
 _LEAST_STEP = 1e-10
 _SEEN = 1e-9  # a relative gain below this is lost in the rounding of sums
+_ENDED_BY_CALLBACK = 99  # scipy's status of a search that the callback ended
 
 
 @dataclass(frozen=True)
@@ -42,33 +44,44 @@ class Best:
 
     def __init__(self, patience: int) -> None:
         self.what: Any = None
-        self._patience, self._least, self._since = patience, np.inf, 0
+        self._patience = patience
+        self._least = np.inf
+        self._since = 0
 
     def over(self, score: float, what: Any) -> bool:
         """Add a candidate ``what`` with its score, and return whether to stop."""
         self._since += 1
         if score < self._least:
-            self.what, self._least, self._since = what, score, 0
+            self.what = what
+            self._least = score
+            self._since = 0
         return self._since >= self._patience
 
 
+@dataclass(frozen=True)
+class Search:
+    """Where to search for a minimum, and when to stop.
+
+    L-BFGS stops when the largest entry of the (projected) gradient is at most ``tolerance``, when an iteration gains
+    less than ``gain`` relative to max(|value|, 1), or when ``watch``, called with θ after every iteration, returns
+    True; that counts as converged. ``bounds`` are the least and the greatest θ. Where a fit can use Newton instead,
+    that stops when a step is expected to gain less than ``newton_gain``.
+    """
+
+    bounds: tuple[Float64, Float64] | None = None
+    max_iterations: int = 1000
+    tolerance: float = 1e-7
+    gain: float = 1e-13
+    newton_gain: float = 1e-12
+    watch: Callable[[Float64], bool] | None = None
+
+
 def lbfgs(
-    loss: Loss,
-    start: Float64,
-    *,
-    scale: Float64 | None = None,
-    bounds: tuple[Float64, Float64] | None = None,
-    max_iterations: int = 1000,
-    tolerance: float = 1e-7,
-    gain: float = 1e-13,
-    watch: Callable[[Float64], bool] | None = None,
+    loss: Loss, start: Float64, search: Search | None = None, *, scale: Float64 | None = None
 ) -> Solution:
     """Minimise a smooth function by bounded limited-memory BFGS.
 
     The solver works on θ/scale, where ``scale`` should be about 1/√(second derivative), so that units do not matter.
-    It stops when the largest entry of the (projected) gradient is at most ``tolerance``, when an iteration gains less
-    than ``gain`` relative to max(|value|, 1), or when ``watch``, called with θ, returns True; that counts as
-    converged. ``bounds`` are the least and the greatest θ.
 
     >>> solved = lbfgs(lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3)), np.zeros(2))
     >>> solved.theta.round(5), solved.converged
@@ -76,36 +89,53 @@ def lbfgs(
     """
     from scipy.optimize import Bounds, minimize
 
+    search = search or Search()
     unit = np.ones_like(start) if scale is None else scale
-
-    def scaled(phi: Float64) -> tuple[float, Float64]:
-        value, gradient = loss(unit * phi)
-        return value, unit * gradient
-
-    def after(intermediate_result: Any) -> None:
-        if watch is not None and watch(unit * intermediate_result.x):
-            raise StopIteration
-
-    limits: Any = {
-        "maxiter": max_iterations,
-        "maxfun": 2 * max_iterations,
-        "gtol": tolerance,
-        "ftol": gain,
+    box = None
+    if search.bounds is not None:
+        lowest, highest = search.bounds
+        box = Bounds(lowest / unit, highest / unit)
+    stops: Any = {
+        "maxiter": search.max_iterations,
+        "maxfun": 2 * search.max_iterations,
+        "gtol": search.tolerance,
+        "ftol": search.gain,
+        "maxcor": 20,
     }
-    box = None if bounds is None else Bounds(bounds[0] / unit, bounds[1] / unit)
-    found = minimize(
-        scaled,
+
+    result = minimize(
+        partial(_scaled_loss, loss, unit),
         start / unit,
         jac=True,
         method="L-BFGS-B",
         bounds=box,
-        callback=after,
-        options=limits | {"maxcor": 20},
+        callback=None if search.watch is None else _Callback(search.watch, unit),
+        options=stops,
     )
-    theta = np.asarray(unit * found.x, dtype=np.float64)
-    done = bool(found.success) or found.status == 99  # 99: ended by ``watch``
-    message = "" if done else f"L-BFGS stopped after {found.nit} iterations before it converged"
-    return Solution(theta, float(found.fun), done, message, int(found.nit))
+    iterations = int(result.nit)
+    theta = np.asarray(unit * result.x, dtype=np.float64)
+    converged = bool(result.success) or result.status == _ENDED_BY_CALLBACK
+    message = (
+        "" if converged else f"L-BFGS stopped after {iterations} iterations before it converged"
+    )
+    return Solution(theta, float(result.fun), converged, message, iterations)
+
+
+def _scaled_loss(loss: Loss, unit: Float64, scaled_theta: Float64) -> tuple[float, Float64]:
+    value, gradient = loss(unit * scaled_theta)
+    return value, unit * gradient
+
+
+@dataclass(frozen=True)
+class _Callback:
+    """What scipy calls after every iteration; the name of its argument is scipy's."""
+
+    watch: Callable[[Float64], bool]
+    unit: Float64
+
+    def __call__(self, intermediate_result: Any) -> None:
+        if self.watch(self.unit * intermediate_result.x):
+            raise StopIteration
 
 
 def newton(
@@ -127,18 +157,24 @@ def newton(
     >>> newton(square, lambda t, gradient: (gradient, gradient / 2), np.zeros(2)).theta
     array([3., 3.])
     """
-    theta, (value, state) = start, loss(start)
+    theta = start
+    value, state = loss(start)
     for iteration in range(1, _MOST_STEPS + 1):
         gradient, step = direction(theta, state)
-        expected, length = float(gradient @ step), 1.0
+        expected_gain = float(gradient @ step)
+        length = 1.0
         trial = np.maximum(theta - step, lowest)
-        new, state = loss(trial)
-        while not new <= value and expected > _SEEN * (1 + abs(value)) and length > _LEAST_STEP:
+        trial_value, state = loss(trial)
+
+        can_be_seen = expected_gain > _SEEN * (1 + abs(value))
+        while not trial_value <= value and can_be_seen and length > _LEAST_STEP:
             length /= 2
             trial = np.maximum(theta - length * step, lowest)
-            new, state = loss(trial)
-        theta, value = trial, new
-        if expected <= tolerance * (1 + abs(value)):
+            trial_value, state = loss(trial)
+
+        theta = trial
+        value = trial_value
+        if expected_gain <= tolerance * (1 + abs(value)):
             return Solution(theta, value, True, "", iteration, state)
     message = f"Newton stopped after {_MOST_STEPS} iterations before it converged"
     return Solution(theta, value, False, message, _MOST_STEPS, state)
@@ -154,15 +190,17 @@ def solve_curved(hessian: Float64, gradient: Float64) -> Float64:
     """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-    size = float(np.abs(np.diag(hessian)).max()) or 1.0
+    diagonal = np.diag(hessian)
+    size = float(np.abs(diagonal).max()) or 1.0
     # The diagonal is scaled to 1 first, because a fixed ridge would depend on the unit of the logits.
-    unit = np.sqrt(np.maximum(np.diag(hessian), 1e-14 * size))
+    unit = np.sqrt(np.maximum(diagonal, 1e-14 * size))
     scaled = hessian / unit[:, None] / unit
     ridge = 1e-11
     while True:
         try:
             factor = cho_factor(scaled + ridge * np.eye(len(scaled)))
-            return np.asarray(cho_solve(factor, gradient / unit) / unit, dtype=np.float64)
+            step = cho_solve(factor, gradient / unit) / unit
+            return np.asarray(step, dtype=np.float64)
         except LinAlgError:
             ridge *= 10
 
@@ -188,9 +226,10 @@ def minimise_scalar(
     grid = np.linspace(low, high, points)
     values = [function(float(t)) for t in grid]
     best = int(np.argmin(values))
-    left, right = grid[max(best - 1, 0)], grid[min(best + 1, points - 1)]
-    found = minimize_scalar(
+    left = grid[max(best - 1, 0)]
+    right = grid[min(best + 1, points - 1)]
+    inner = minimize_scalar(
         function, bounds=(left, right), method="bounded", options={"xatol": tolerance}
     )
     # The bounded search never evaluates the ends, and one of them may be the minimum.
-    return float(found.x) if found.fun <= values[best] else float(grid[best])
+    return float(inner.x if inner.fun <= values[best] else grid[best])

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import expit
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.solvers.optimise import newton, solve_curved
 
@@ -59,18 +59,14 @@ def fit_logistic(
     0.75
     """
     size = design.shape[1]
-    problem = _Logistic(
-        design=design,
-        target=target,
-        weight=np.ones(len(target)) if weight is None else weight,
-        penalty=ridge * np.eye(size) + (0.0 if penalty is None else penalty),
-        offset=offset,
-    )
+    both_penalties = ridge * np.eye(size) + (0.0 if penalty is None else penalty)
+    all_weights = np.ones(len(target)) if weight is None else weight
+    problem = _Logistic(design, target, all_weights, both_penalties, offset)
     first = np.zeros(size) if start is None else start
     solved = newton(problem.loss, problem.direction, first, tolerance=_EXACT)
-    covariance = np.asarray(
-        np.linalg.pinv(problem.hessian(solved.state), hermitian=True), np.float64
-    )
+
+    hessian = problem.hessian(solved.state)
+    covariance = np.asarray(np.linalg.pinv(hessian, hermitian=True), np.float64)
     return LogisticFit(
         theta=solved.theta,
         value=solved.value,
@@ -111,10 +107,11 @@ class _Logistic:
         """Return the log-odds (N,) of each row by the fit without it; of a heavier row, one copy is left out."""
         log_odds = self.offset + self.design @ theta
         probs = expit(log_odds)
-        reach = np.einsum("np,pq,nq->n", self.design, covariance, self.design, optimize=True)
-        push = np.minimum(self.weight, 1.0) * reach
+        variance = np.einsum("np,pq,nq->n", self.design, covariance, self.design, optimize=True)
+        push = np.minimum(self.weight, 1.0) * variance
         leverage = np.minimum(push * probs * (1 - probs), _MOST_LEVERAGE)
-        return np.asarray(log_odds + push * (probs - self.target) / (1 - leverage))
+        change = push * (probs - self.target) / (1 - leverage)
+        return np.asarray(log_odds + change)
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,8 @@ def fit_softmax(
     >>> fitted.theta.round(1)
     array([1., 0.])
     """
-    problem = _Softmax(basis, y, weight, np.broadcast_to(offset, basis.shape[:2]), ridge, centre)
+    offsets = np.broadcast_to(offset, basis.shape[:2])
+    problem = _Softmax(basis, y, weight, offsets, ridge, centre)
     bounded = partial(problem.direction, lowest=lowest)
     solved = newton(problem.loss, bounded, centre, tolerance=_EXACT, lowest=lowest)
     return SoftmaxFit(solved.theta, problem)
@@ -168,7 +166,8 @@ class _Softmax:
     def over_blocks(self, work: Callable[[slice], Sums]) -> list[Sums]:
         """Return what is computed of each block of rows."""
         n, k, j = self.basis.shape
-        return each(work, row_blocks((n, j * k), _BLOCK), events=self.basis.size)
+        blocks = row_blocks((n, j * k), _BLOCK)
+        return in_threads(work, blocks, events=self.basis.size)
 
     def scores(self, theta: Float64, rows: slice) -> Float64:
         """Return the scores of a block of rows."""
@@ -177,13 +176,15 @@ class _Softmax:
     def loss(self, theta: Float64) -> tuple[float, None]:
         """Return what is minimised."""
         losses = self.over_blocks(partial(self._block_loss, theta))
-        return sum(losses) + self.ridge * float(((theta - self.centre) ** 2).sum()), None
+        distance = float(((theta - self.centre) ** 2).sum())
+        return sum(losses) + self.ridge * distance, None
 
     def _block_loss(self, theta: Float64, rows: slice) -> float:
         scores = self.scores(theta, rows)
         scores -= scores.max(axis=1, keepdims=True)
-        stated = scores[np.arange(len(scores)), self.y[rows]]
-        return float(self.weight[rows] @ (np.log(np.exp(scores).sum(axis=1)) - stated))
+        label_scores = scores[np.arange(len(scores)), self.y[rows]]
+        losses = np.log(np.exp(scores).sum(axis=1)) - label_scores
+        return float(self.weight[rows] @ losses)
 
     def direction(self, theta: Float64, _: None, lowest: float) -> tuple[Float64, Float64]:
         """Return the gradient, and the Newton step of the coefficients that are not held at ``lowest``."""
@@ -197,34 +198,39 @@ class _Softmax:
     def derivatives(self, theta: Float64) -> tuple[Float64, Float64]:
         """Return the gradient (J,) and the second derivative (J, J) of what is minimised."""
         blocks = self.over_blocks(partial(self._block_derivatives, theta))
-        gradient = sum(first for first, _ in blocks) + 2 * self.ridge * (theta - self.centre)
-        hessian = sum(second for _, second in blocks) + 2 * self.ridge * np.eye(len(theta))
-        return gradient, hessian
+        gradient = sum(first for first, _ in blocks)
+        hessian = sum(second for _, second in blocks)
+        gradient = gradient + 2 * self.ridge * (theta - self.centre)
+        return gradient, hessian + 2 * self.ridge * np.eye(len(theta))
 
     def _block_derivatives(self, theta: Float64, rows: slice) -> tuple[Float64, Float64]:
         pulls, root = self.pulls(theta, rows)
         weight = self.weight[rows]
-        scaled = (root * np.sqrt(weight)[:, None, None]).reshape(-1, len(theta))
-        return weight @ pulls, scaled.T @ scaled
+        scaled = root * np.sqrt(weight)[:, None, None]
+        flat = scaled.reshape(-1, len(theta))
+        return weight @ pulls, flat.T @ flat
 
     def pulls(self, theta: Float64, rows: slice) -> tuple[Float64, Float64]:
         """Return the gradient (n, J) of the NLL of each row, and a root (n, K, J) of its second derivative."""
         basis = self.basis[rows]
         probs = softmax(self.scores(theta, rows))
         mean = (probs[:, None, :] @ basis)[:, 0]
-        pulls = mean - basis[np.arange(len(basis)), self.y[rows]]
+        of_label = basis[np.arange(len(basis)), self.y[rows]]
         root = (basis - mean[:, None, :]) * np.sqrt(probs)[:, :, None]
-        return pulls, root
+        return mean - of_label, root
 
     def left_out_changes(self, theta: Float64) -> Float64:
         """Return by how much the scores (N, K) of each row change if the fit does without it."""
-        hessian = self.derivatives(theta)[1]
-        return np.concatenate(self.over_blocks(partial(self._block_changes, theta, hessian)))
+        _, hessian = self.derivatives(theta)
+        changes = self.over_blocks(partial(self._block_changes, theta, hessian))
+        return np.concatenate(changes)
 
     def _block_changes(self, theta: Float64, hessian: Float64, rows: slice) -> Float64:
         pulls, root = self.pulls(theta, rows)
         curvatures = root.transpose(0, 2, 1) @ root
         weight = np.minimum(self.weight[rows], 1.0)
-        others = hessian - weight[:, None, None] * _MOST_LEVERAGE * curvatures
-        steps = np.linalg.solve(others, (weight[:, None] * pulls)[:, :, None])[:, :, 0]
-        return np.asarray((self.basis[rows] @ steps[:, :, None])[:, :, 0])
+        without_row = hessian - weight[:, None, None] * _MOST_LEVERAGE * curvatures
+        pulls = weight[:, None] * pulls
+        steps = np.linalg.solve(without_row, pulls[:, :, None])
+        changes = self.basis[rows] @ steps
+        return np.asarray(changes[:, :, 0])

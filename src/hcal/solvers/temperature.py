@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 
 # The range of log(β · scale of the logits). Beyond e^±16 a softmax is uniform or saturated in float64.
@@ -20,12 +21,19 @@ LOG_BETA_BOUNDS = (-16.0, 16.0)
 
 # The accuracy of log β.
 _TOLERANCE = 1e-11
+_NO_INFORMATION = (
+    "the scores carry no information about the labels (or are reversed); T is at its upper bound"
+)
+_ALL_RIGHT = (
+    "every label has the top score, so no T is best; "
+    "T gives a mean confidence of (N+1)/(N+2), or is 1"
+)
 # Rows are processed in blocks of about this many events, so that temporary arrays stay in the cache.
 _BLOCK_EVENTS = 262_144
 
 
 @dataclass(frozen=True)
-class Temperature:
+class SolvedTemperature:
     """A solved temperature: β = 1/T, and whether the optimum lies inside the bracket."""
 
     beta: float
@@ -49,11 +57,14 @@ def logit_scale(logits: FloatArray) -> float:
     2.0
     """
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
-    parts = each(
-        lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size
-    )
-    scale = float(sum(parts)) / len(logits)
+    sums = in_threads(partial(_distance_to_top, logits), blocks, events=logits.size)
+    scale = float(sum(sums)) / len(logits)
     return scale if scale > NOTHING else 0.0
+
+
+def _distance_to_top(logits: FloatArray, rows: slice) -> float:
+    mean_distances = -_below_top(logits, rows).mean(axis=1)
+    return float(mean_distances.sum())
 
 
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float = 1.0) -> Float64:
@@ -64,20 +75,26 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float 
     >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0).round(4).tolist()
     [[0.6931], [-0.5], [0.25]]
     """
-    out = np.empty((3, len(y)))
+    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
+    of_block = partial(_block_derivatives, logits, y, beta, unit)
+    return np.concatenate(in_threads(of_block, blocks, events=logits.size), axis=1)
 
-    def of_block(rows: slice) -> None:
-        d = _below_top(logits, rows)
-        d /= unit
-        e = np.exp(beta * d)
-        mass, own = e.sum(axis=1), d[np.arange(len(d)), y[rows]]
-        e *= d
-        mean = e.sum(axis=1) / mass
-        variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
-        out[:, rows] = np.log(mass) - beta * own, mean - own, np.maximum(variance, 0)
 
-    each(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
-    return out
+def _block_derivatives(
+    logits: FloatArray, y: IntArray, beta: float, unit: float, rows: slice
+) -> Float64:
+    depth = _below_top(logits, rows)
+    depth /= unit
+    mass_of_class = np.exp(beta * depth)
+    mass = mass_of_class.sum(axis=1)
+    label_depth = depth[np.arange(len(depth)), y[rows]]
+
+    mass_of_class *= depth
+    mean = mass_of_class.sum(axis=1) / mass
+    variance = np.einsum("nk,nk->n", mass_of_class, depth) / mass - mean**2
+
+    nll = np.log(mass) - beta * label_depth
+    return np.stack([nll, mean - label_depth, np.maximum(variance, 0)])
 
 
 def top_probability(logits: FloatArray, beta: float) -> Float64:
@@ -86,15 +103,16 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
     >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
     array([0.5])
     """
-    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
-    return np.concatenate(
-        [1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1) for rows in blocks]
-    )
+    tops = []
+    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
+        mass = np.exp(beta * _below_top(logits, rows)).sum(axis=1)
+        tops.append(1 / mass)
+    return np.concatenate(tops)
 
 
 def solve_increasing(
     slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS
-) -> Temperature:
+) -> SolvedTemperature:
     """Find the root of an increasing function of β by bracketed search in log β (``bounds``).
 
     If the function has the same sign in the whole bracket, the better end is returned with ``converged=False`` and a
@@ -106,23 +124,26 @@ def solve_increasing(
     from scipy.optimize import brentq
 
     low, high = bounds
-    if slope(float(np.exp(low))) >= 0:
-        return Temperature(
-            float(np.exp(low)), False, "no root in the bracket: T is at its upper bound"
-        )
-    if slope(float(np.exp(high))) <= 0:
-        return Temperature(
-            float(np.exp(high)), False, "no root in the bracket: T is at its lower bound"
-        )
-    root, report = brentq(
-        lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12, full_output=True
-    )
-    return Temperature(float(np.exp(root)), True, "", report.function_calls + 2)
+    lowest_beta = float(np.exp(low))
+    highest_beta = float(np.exp(high))
+    if slope(lowest_beta) >= 0:
+        message = "no root in the bracket: T is at its upper bound"
+        return SolvedTemperature(lowest_beta, False, message)
+    if slope(highest_beta) <= 0:
+        message = "no root in the bracket: T is at its lower bound"
+        return SolvedTemperature(highest_beta, False, message)
+    in_log_beta = partial(_slope_in_log, slope)
+    root, report = brentq(in_log_beta, low, high, xtol=1e-10, rtol=1e-12, full_output=True)
+    return SolvedTemperature(float(np.exp(root)), True, "", report.function_calls + 2)
+
+
+def _slope_in_log(slope: Callable[[float], float], log_beta: float) -> float:
+    return slope(float(np.exp(log_beta)))
 
 
 def solve_temperature(
     logits: FloatArray, y: IntArray, weight: Float64 | None = None
-) -> Temperature:
+) -> SolvedTemperature:
     """Find the temperature of least mean NLL: Newton in log β, kept inside a shrinking bracket.
 
     It works at any scale of the logits, in float32 and float64. If there is no finite optimum, the result has
@@ -137,33 +158,47 @@ def solve_temperature(
     >>> round(2 * solved.beta, 6)  # log 3
     1.098612
     """
-    scale, total = logit_scale(logits), float(len(y) if weight is None else weight.sum())
+    scale = logit_scale(logits)
+    total = float(len(y) if weight is None else weight.sum())
     share = np.full(len(y), 1 / total) if weight is None else weight / total
     if scale == 0:
-        return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
+        message = "all rows are constant: every T gives the same probabilities"
+        return SolvedTemperature(1.0, True, message)
 
-    def derivatives(beta: float) -> tuple[float, float]:
-        _, slope, curvature = label_derivatives(logits, y, beta, scale) @ share
-        return float(slope), float(curvature)
+    derivatives = partial(_mean_derivatives, logits, y, share, scale)
+    slope_at_zero, _ = derivatives(0.0)
+    if slope_at_zero >= 0:
+        lowest_beta = float(np.exp(LOG_BETA_BOUNDS[0])) / scale
+        return SolvedTemperature(lowest_beta, False, _NO_INFORMATION, 1)
 
-    if derivatives(0.0)[0] >= 0:
-        message = "the scores carry no information about the labels (or are reversed); T is at its upper bound"
-        return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
-    top = logits[np.arange(len(y)), y] == logits.max(axis=1)
-    if not np.any(~top & (share > 0)):
-        target = (total + 1) / (total + 2)
-        sure = solve_increasing(
-            lambda b: float(share @ top_probability(logits, b / scale)) - target
-        )
-        message = "every label has the top score, so no T is best; T gives a mean confidence of (N+1)/(N+2), or is 1"
-        return Temperature(max(sure.beta / scale, 1.0), False, message)
+    label_is_top = logits[np.arange(len(y)), y] == logits.max(axis=1)
+    if label_is_top[share > 0].all():
+        succession = (total + 1) / (total + 2)
+        solved = solve_increasing(partial(confidence_gap, logits, share, scale, succession))
+        return SolvedTemperature(max(solved.beta / scale, 1.0), False, _ALL_RIGHT)
+
     solved = solve_newton(derivatives)
     return replace(solved, beta=solved.beta / scale)
 
 
+def _mean_derivatives(
+    logits: FloatArray, y: IntArray, share: Float64, unit: float, beta: float
+) -> tuple[float, float]:
+    """Return the first and the second derivative of the mean NLL."""
+    _, slope, curvature = label_derivatives(logits, y, beta, unit) @ share
+    return float(slope), float(curvature)
+
+
+def confidence_gap(
+    logits: FloatArray, share: Float64, unit: float, target: float, beta: float
+) -> float:
+    """Return by how much the mean confidence is above a target."""
+    return float(share @ top_probability(logits, beta / unit)) - target
+
+
 def solve_newton(
     derivatives: Callable[[float], tuple[float, float]], start: float = 1.0
-) -> Temperature:
+) -> SolvedTemperature:
     """Find the root of a slope by Newton steps in log β from ``start``, kept inside a shrinking bracket.
 
     ``derivatives`` returns slope and curvature at β.
@@ -171,23 +206,28 @@ def solve_newton(
     >>> round(solve_newton(lambda beta: (beta - 2.0, 1.0)).beta, 6)
     2.0
     """
-    low, high = bounds = LOG_BETA_BOUNDS
-    t = float(np.log(start))
+    low, high = LOG_BETA_BOUNDS
+    log_beta = float(np.log(start))
     for evaluation in range(1, 101):  # noqa: B007 - the last number is returned
-        beta = float(np.exp(t))
+        beta = float(np.exp(log_beta))
         slope, curvature = derivatives(beta)
         if slope < 0:
-            low = t
+            low = log_beta
         else:
-            high = t
-        # Far from the root the curvature may vanish (saturation), so the step is limited.
-        step = float(np.clip(-slope / max(beta * curvature, 1e-300), -3, 3)) if slope else 0.0
-        if abs(step) > _TOLERANCE and not low < t + step < high:
-            step = (low + high) / 2 - t
-        t += step
+            high = log_beta
+
+        step = 0.0
+        if slope:
+            # Far from the root the curvature may vanish (saturation), so the step is limited.
+            step = float(np.clip(-slope / max(beta * curvature, 1e-300), -3, 3))
+        if abs(step) > _TOLERANCE and not low < log_beta + step < high:
+            step = (low + high) / 2 - log_beta
+        log_beta += step
         if abs(step) <= _TOLERANCE:
             break
-    for end, name in ((bounds[0], "upper"), (bounds[1], "lower")):
-        if abs(t - end) < 1e-6:
-            return Temperature(float(np.exp(t)), False, f"T is at its {name} bound", evaluation)
-    return Temperature(float(np.exp(t)), True, "", evaluation)
+
+    beta = float(np.exp(log_beta))
+    for bound, name in zip(LOG_BETA_BOUNDS, ("upper", "lower"), strict=True):
+        if abs(log_beta - bound) < 1e-6:
+            return SolvedTemperature(beta, False, f"T is at its {name} bound", evaluation)
+    return SolvedTemperature(beta, True, "", evaluation)

@@ -17,18 +17,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.io.request import BARE
 from hcal.text import one_line
 
+#: The name of an array that has none.
+_ONLY: Final = "scores"
 #: The most instructions of one pickle; every part of what it holds takes at least one.
 MAX_INSTRUCTIONS: Final = 2_000_000
 _ALLOWED: Final = {
-    "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG", "BININT",
-    "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE",
-    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
-    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT",
-    "APPEND", "APPENDS", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
-    "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
+    "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG",
+    "BININT", "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES",
+    "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2",
+    "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT", "APPEND", "APPENDS", "SETITEM",
+    "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET",
+    "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
 _NUMERIC: Final = re.compile(r"([<>=|]?)(\?|[biuf]\d{1,2})")
 
@@ -52,69 +54,92 @@ def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError(f"it is no pickle of arrays: {one_line(error)}") from None
 
 
-def _named(held: Any) -> dict[str, NDArray[Any]]:
+def _named(content: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays of an unpickled object by name."""
-    names = [BARE]
-    if isinstance(held, tuple | list) and len(held) == 2:
-        two = all(isinstance(part, tuple | list) and len(part) == 2 for part in held)
-        names = ["logits_cal", "y_cal", "logits_test", "y_test"] if two else ["logits", "y"]
-        held = dict(zip(names, [*held[0], *held[1]] if two else held, strict=True))
-    given = held if isinstance(held, dict) else {BARE: held}
-    arrays = {
-        name: a.value if isinstance(a, _Array) else a
-        for name, a in given.items()
-        if isinstance(name, str)
-    }
-    found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    if len(found) < len(names):
+    named = content if isinstance(content, dict) else {_ONLY: content}
+    least = 1
+    if isinstance(content, tuple | list) and len(content) == 2:
+        named = _two_parts(content) if all(map(_is_pair, content)) else _one_part(content)
+        least = len(named)
+    arrays = {}
+    for name, value in named.items():
+        array = value.value if isinstance(value, _Array) else value
+        if isinstance(name, str) and isinstance(array, np.ndarray):
+            arrays[name] = array
+    if len(arrays) < least:
         raise ValueError(
             "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
         )
-    return found
+    return arrays
+
+
+def _is_pair(part: Any) -> bool:
+    return isinstance(part, tuple | list) and len(part) == 2
+
+
+def _one_part(content: Any) -> dict[str, Any]:
+    logits, y = content
+    return {"logits": logits, "y": y}
+
+
+def _two_parts(content: Any) -> dict[str, Any]:
+    calibration, test = content
+    return {
+        "logits_cal": calibration[0],
+        "y_cal": calibration[1],
+        "logits_test": test[0],
+        "y_test": test[1],
+    }
 
 
 def _scan(data: bytes) -> None:
     """Refuse a program with an instruction, an index or a repetition that arrays do not need."""
-    simple, reusable, stored = False, set[int](), 0
+    has_no_parts = False  # the top of the stack: a short text, a name, or the result of a call
+    reusable: set[int] = set()
+    stored = 0
     for count, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-        if code.name not in _ALLOWED:
-            raise ValueError(f"the instruction {code.name} is not one that arrays need")
-        index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
+        name = code.name
+        if name not in _ALLOWED:
+            raise ValueError(f"the instruction {name} is not one that arrays need")
+        index = int(argument) if name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
         if index > len(data) or count > MAX_INSTRUCTIONS:
             raise ValueError("more instructions, or a larger memory index, than arrays need")
-        if code.name.endswith("GET") and index not in reusable:
+        if name.endswith("GET") and index not in reusable:
             raise ValueError(
                 "a container or a long text that is used twice: the same parts again and again"
             )
-        if code.name.endswith(("PUT", "MEMOIZE")):
+        if name.endswith(("PUT", "MEMOIZE")):
             stored += 1
-            (reusable.add if simple else reusable.discard)(index)
-        # Whether the top of the stack is now a short text, a name, or the result of a call: none of them has parts.
-        short = isinstance(argument, str | bytes) and len(argument) <= 1000
-        simple = short or code.name in ("STACK_GLOBAL", "REDUCE")
+            if has_no_parts:
+                reusable.add(index)
+            else:
+                reusable.discard(index)
+        is_short = isinstance(argument, str | bytes) and len(argument) <= 1000
+        has_no_parts = is_short or name in ("STACK_GLOBAL", "REDUCE")
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Python's unpickler, which finds the names in ``_KNOWN`` and no others."""
+    """Python's unpickler, which finds the names in ``_REPLACEMENTS`` and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the function that replaces one of numpy's, or refuse the name before anything is imported."""
-        found = _KNOWN.get((module.replace("numpy._core.", "numpy.core."), name))
-        if found is None:
+        replacement = _REPLACEMENTS.get((module.replace("numpy._core.", "numpy.core."), name))
+        if replacement is None:
             raise ValueError(
                 f"it asks for {module[:60]}.{name[:60]}; only numpy arrays are admitted"
             )
-        return found
+        return replacement
 
 
 class _Dtype:
     """Replaces numpy.dtype: the type of a number and its byte order."""
 
     def __init__(self, code: str, *_flags: Any) -> None:
-        found = _NUMERIC.fullmatch(code)
-        if found is None:
+        match = _NUMERIC.fullmatch(code)
+        if match is None:
             raise ValueError(f"only arrays of numbers are admitted, not dtype {code[:20]!r}")
-        self.order, self.code = found[1] or "=", found[2]
+        self.order = match[1] or "="
+        self.code = match[2]
 
     def __setstate__(self, state: Any) -> None:
         self.order = state[1]
@@ -132,30 +157,28 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, fortran, data = state
-        self.value = _assemble(data, dtype, shape, "F" if fortran is True or fortran == 1 else "C")
+        order = "F" if fortran is True or fortran == 1 else "C"
+        self.value = _assemble(data, dtype, shape, order)
 
 
 def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
     """Return the array of a buffer without a copy; numpy refuses a shape that its bytes do not fill."""
-    if (
-        not isinstance(dtype, _Dtype)
-        or not isinstance(shape, tuple)
-        or not isinstance(data, bytes | bytearray | str)
-    ):
+    is_buffer = isinstance(data, bytes | bytearray | str)
+    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple) or not is_buffer:
         raise ValueError("only arrays of numbers are admitted")
-    kind, raw = dtype.numpy(), data.encode("latin1") if isinstance(data, str) else data
+    kind = dtype.numpy()
+    raw = data.encode("latin1") if isinstance(data, str) else data
     flat: NDArray[Any] = np.frombuffer(raw, dtype=kind) if raw else np.empty(0, dtype=kind)
     if kind.kind == "b":  # numpy's bool knows the bytes 0 and 1 only
         flat = flat.view(np.uint8) != 0
     return flat.reshape(shape, order="F" if order == "F" else "C")
 
 
-_KNOWN: Final[dict[tuple[str, str], Any]] = {
+_REPLACEMENTS: Final[dict[tuple[str, str], Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): lambda text, _encoding: text.encode(
-        "latin1"
-    ),  # bytes, as old protocols write them
+    # bytes, as old protocols write them
+    ("_codecs", "encode"): lambda text, _encoding: text.encode("latin1"),
     ("numpy.core.multiarray", "_reconstruct"): lambda *_placeholders: _Array(),
     ("numpy.core.multiarray", "scalar"): lambda dtype, data: _assemble(data, dtype, ()),
     ("numpy.core.numeric", "_frombuffer"): _assemble,
