@@ -29,7 +29,7 @@ from hcal.xp import Array, namespace
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
 #: The most rows that one weight may stand for.
-MOST_ROWS = 1e12
+MOST_ROWS_OF_WEIGHT = 1e12
 
 
 #: Scores (N, K) in float32 or float64, and the form in which they were given.
@@ -407,7 +407,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
         )
     if not weight.any():
         raise ValueError("sample_weight is zero everywhere")
-    if weight.max() > MOST_ROWS:
+    if weight.max() > MOST_ROWS_OF_WEIGHT:
         row = int(weight.argmax())
         raise ValueError(
             f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a "

@@ -246,7 +246,6 @@ def facts(calibrator: Any) -> dict[str, Any]:
 
 def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     """Print the scores before and after calibration, notes about the fit, and the next command to try."""
-    from hcal.io.finding import written_name
 
     out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":
@@ -263,7 +262,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     if record.part:
         out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
     else:
-        output = written_name(Path(f"probs{first.suffix}"))
+        output = Path(f"probs{first.suffix}")
         out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o {output}[/]")
 
 

@@ -47,21 +47,8 @@ def relative_names(sources: Sequence[Source]) -> dict[Path, Path]:
 
 
 def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
-    """Return the file below ``folder`` for each input: of the same name, or .npz if its type cannot be written.
-
-    Two inputs that would write one file are refused.
-    """
-    pairs = list[Pair]()
-    first_of = dict[Path, Path]()
-    for file, name in relative_names(sources).items():
-        target = folder / name
-        first = first_of.setdefault(target, file)
-        if first is not file:
-            raise ValueError(
-                f"{first} and {file} would both be written to {target}: rename one, or name two folders"
-            )
-        pairs.append(Pair(file, target))
-    return pairs
+    """Return the file below ``folder`` for each input: of the same name, in the same folders."""
+    return [Pair(file, folder / name) for file, name in relative_names(sources).items()]
 
 
 def prepare_folder(folder: Path, pairs: Sequence[Pair], *, replace: bool) -> None:

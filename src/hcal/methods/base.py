@@ -343,7 +343,7 @@ class Calibrator(TakesScores, ABC):
         log_ratio = np.where(old > 0, prior.log_ratio(new, old), 0.0)
         moved = self._with_prior(new, log_ratio)
         p_value = 1.0 if bins is None else bins.p_value(probs, ratio)
-        if p_value <= prior.LEVEL:
+        if p_value <= prior.UNEXPLAINED_LEVEL:
             words = (
                 f"no class frequencies explain the new scores (p = {p_value:.2g}): more has "
                 "changed than how often each class occurs, so the estimated frequencies may be "

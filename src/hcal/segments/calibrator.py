@@ -16,7 +16,7 @@ from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
-from hcal.methods.folds import split
+from hcal.methods.folds import split_rows
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
@@ -26,7 +26,7 @@ from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
 #: The common calibrator of a row, when its segment is corrected, was fitted without the row's fold.
-FOLDS = 5
+CORRECTION_FOLDS = 5
 #: How many unknown segments a warning names.
 _SHOWN_NAMES = 3
 #: A smaller probability that segments differ at all is told.
@@ -332,7 +332,7 @@ def _out_of_fold(rows: Rows, common: Calibrator) -> tuple[Rows, Float64]:
 
     A row whose weight lies in several folds comes several times, with a part of its weight.
     """
-    parts = [_part(fold, unseen, common) for fold, unseen in split(rows, FOLDS)]
+    parts = [_part(fold, unseen, common) for fold, unseen in split_rows(rows, CORRECTION_FOLDS)]
     weights = [part.rows.weight for part in parts]
     weight = None if rows.weight is None else np.concatenate([w for w in weights if w is not None])
     joined = Rows(
