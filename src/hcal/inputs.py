@@ -366,6 +366,18 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
         raise ValueError(
             f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]"
         )
+    integers = _integers(labels)
+    outside = (integers < 0) | (integers >= n_classes)
+    if outside.any():
+        label = integers[outside][0]
+        hint = ""
+        if label in (-1, -100, 255):
+            hint = f": if that marks rows without a label, leave them out (--ignore-index {label})"
+        raise ValueError(f"y must lie in 0..{n_classes - 1}; {_first(outside)} is {label}{hint}")
+    return integers
+
+
+def _integers(labels: NDArray[Any]) -> IntArray:
     with np.errstate(invalid="ignore"):
         integers = labels.astype(np.int64)
     bad = integers != labels  # a fraction, an infinite number, or NaN
@@ -374,13 +386,6 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
         if np.isnan(labels).any():
             hint = " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
         raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}{hint}")
-    outside = (integers < 0) | (integers >= n_classes)
-    if outside.any():
-        label = integers[outside][0]
-        hint = ""
-        if label in (-1, -100, 255):
-            hint = f": if that marks rows without a label, leave them out (--ignore-index {label})"
-        raise ValueError(f"y must lie in 0..{n_classes - 1}; {_first(outside)} is {label}{hint}")
     return integers
 
 

@@ -136,7 +136,7 @@ class Calibrator(TakesScores, ABC):
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(
+    def fit(  # noqa: PLR0913 - a public door
         self,
         scores: Any,
         y: Any = None,
@@ -408,7 +408,9 @@ class Calibrator(TakesScores, ABC):
     ) -> Rows:
         """Return the checked rows of a fit."""
         if is_no_array(scores, y):
-            scores = self._sampled(scores, y, weight, groups, classes, time=time)
+            scores = self._sampled(
+                scores, y, weight=weight, groups=groups, classes=classes, time=time
+            )
         if not isinstance(scores, Rows):
             return Rows.of(
                 scores,
@@ -433,21 +435,15 @@ class Calibrator(TakesScores, ABC):
                 rows = rows[rows.weight > 0]
         return rows
 
-    def _sampled(
-        self,
-        source: Any,
-        y: Any,
-        weight: Any,
-        groups: Any,
-        classes: Any,
-        by: Any = None,
-        time: Any = None,
-    ) -> Rows:
-        """Return the rows to fit on from files, from blocks of rows or from Dask collections."""
+    def _sampled(self, source: Any, y: Any, **beside: Any) -> Rows:
+        """Return the rows to fit on from files, from blocks of rows or from Dask collections.
+
+        ``beside`` are fields of :class:`hcal.io.doors.RowInfo`.
+        """
         # A fit of arrays needs none of what reads files.
         from hcal.io.doors import RowInfo, rows_to_fit
 
-        return rows_to_fit(source, y, RowInfo(weight, groups, by, classes, time), self.input)
+        return rows_to_fit(source, y, RowInfo(**beside), self.input)
 
     def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:

@@ -269,7 +269,7 @@ def event_terms(
 class Elbo:
     """ELBO/N over the rows, with the process tabulated at the edges of cells and interpolated linearly."""
 
-    def __init__(  # noqa: PLR0913 - the rows, for how many they stand, and the form of the process
+    def __init__(
         self, x: Float64, y: IntArray, share: Float64, total: float, cells: LineCells, m: int
     ) -> None:
         self._x = x

@@ -86,7 +86,7 @@ class SegmentedCalibrator(Calibrator):
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(
+    def fit(  # noqa: PLR0913 - a public door
         self,
         scores: Any,
         y: Any = None,
@@ -114,7 +114,9 @@ class SegmentedCalibrator(Calibrator):
             The segment of each row; a row without one is refused.
         """
         if is_no_array(scores, y):
-            rows = self._sampled(scores, y, sample_weight, groups, classes, by, time)
+            rows = self._sampled(
+                scores, y, weight=sample_weight, groups=groups, classes=classes, by=by, time=time
+            )
         elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
