@@ -244,7 +244,9 @@ def check_array(
         _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
     # In a prediction, a few binary logits may all lie in [0, 1] by chance; in a calibration set they do not.
     if input == "logits" and (scores.ndim == 2 or n_classes is None):
-        _refuse_probs(scores, fitted=n_classes is not None)
+        unit = _unit_of_probs(scores)
+        if unit is not None:
+            _refuse_probs(scores, unit, fitted=n_classes is not None)
     if input == "log_probs":
         _check_log_probs(x)
     return x
@@ -275,17 +277,33 @@ def to_logits(scores: Array, kind: str) -> Array:
     return xp.maximum(scores, lowest)
 
 
-def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
-    """Refuse "logits" that can only be probabilities or per cent, because genuine logits do not look so by chance.
+def _unit_of_probs(x: FloatArray) -> int | None:
+    """Return what rows of "logits" sum to where they can only be probabilities (1) or per cent (100), else None.
 
-    A matrix is refused if it has at least two rows, no negative value, row sums that are all 1 or all 100 (within
-    1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some value that is not
-    a whole number: whole numbers may be votes. A vector is refused if it has at least two values, all in [0, 1].
+    Genuine logits do not look so by chance: a matrix has at least two rows, no negative value, row sums that are all 1
+    or all 100 (within 1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some
+    value that is not a whole number: whole numbers may be votes. A vector has at least two values, all in [0, 1].
     """
-    is_vector = x.ndim == 1
-    unit = _unit_of_vector(x) if is_vector else _unit_of_matrix(x)
-    if unit is None:
-        return
+    if len(x) < 2:
+        return None
+    if x.ndim == 1:
+        return 1 if x.min() >= 0 and x.max() <= 1 else None
+    tolerance = 1e-6 if len(x) < 10 else 1e-3
+    with np.errstate(over="ignore", invalid="ignore"):
+        first_sum = x[0].sum(dtype=np.float64)
+    unit = 1 if first_sum < 50 else 100
+    # For nearly every input the first row decides, and the others need not be read.
+    if not abs(first_sum / unit - 1) <= tolerance or not x.min() >= 0:
+        return None
+    sums = x.sum(axis=1, dtype=np.float64) / unit
+    if not np.abs(sums - 1).max() <= tolerance:
+        return None
+    shares = x / unit
+    return unit if (shares != np.rint(shares)).any() else None
+
+
+def _refuse_probs(x: FloatArray, unit: int, *, fitted: bool) -> NoReturn:
+    """Refuse "logits" whose rows are probabilities or per cent."""
     if unit == 100:
         raise ValueError(
             'logits look like per cent (rows sum to 100): divide by 100 and say input="probs"'
@@ -297,35 +315,13 @@ def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
         )
     rows = "rows sum to 1"
     insist = "add 1 to all of them, which does not change their softmax"
-    if is_vector:
+    if x.ndim == 1:
         rows = "one score a row"
         insist = "pass two columns, zeros and the score"
     raise ValueError(
         f"logits look like probabilities (all in [0, 1], {rows}): {advice}. "
         f"If they really are logits, {insist}."
     )
-
-
-def _unit_of_vector(x: FloatArray) -> int | None:
-    """Return 1 where scores (N,) look like probabilities, else None."""
-    looks = len(x) > 1 and x.min() >= 0 and x.max() <= 1
-    return 1 if looks else None
-
-
-def _unit_of_matrix(x: FloatArray) -> int | None:
-    """Return 1 where scores (N, K) look like probabilities, 100 where they look like per cent, else None."""
-    tolerance = 1e-6 if len(x) < 10 else 1e-3
-    with np.errstate(over="ignore", invalid="ignore"):
-        first_sum = x[0].sum(dtype=np.float64)
-    unit = 1 if first_sum < 50 else 100
-    # For nearly every input the first row decides, and the others need not be read.
-    if len(x) < 2 or not abs(first_sum / unit - 1) <= tolerance or not x.min() >= 0:
-        return None
-    sums = x.sum(axis=1, dtype=np.float64) / unit
-    if not np.abs(sums - 1).max() <= tolerance:
-        return None
-    shares = x / unit
-    return unit if (shares != np.rint(shares)).any() else None
 
 
 def _check_log_probs(x: FloatArray) -> None:
