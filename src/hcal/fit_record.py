@@ -14,7 +14,7 @@ from scipy.special import chdtrc, ndtri, stdtrit
 from hcal import leakage
 from hcal.ageing import Aged
 from hcal.class_names import check_classes
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.row_segments import Segments
@@ -381,7 +381,7 @@ def fitted_request(calibrator: Any) -> dict[str, Any]:
     return {"input": fitted_kind(calibrator), **remembered}
 
 
-def predict_with_segments(calibrator: Any, scores: Any, by: Any = None) -> Any:
+def predict_with_segments(calibrator: Any, scores: AnyArray, by: AnyArray = None) -> Any:
     """Return the probabilities of a fitted calibrator; ``by`` goes to one that has segments, and to no other."""
     if fitted_segments(calibrator):
         return calibrator.predict_proba(scores, by=by)

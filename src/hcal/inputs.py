@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.frames import AnyArray
 from hcal.frames import Origin as Origin
 from hcal.frames import is_on_accelerator as is_on_accelerator
 from hcal.frames import restore as restore
@@ -123,7 +124,7 @@ def sum_to_one(probs: Array, sums: Array) -> Array:
     return xp.where(xp.abs(sums - 1.0) > xp.eps(probs), probs / sums, probs)
 
 
-def check_probs(probs: Any) -> Checked:
+def check_probs(probs: AnyArray) -> Checked:
     """Check probabilities and renormalise their rows.
 
     Parameters
@@ -178,7 +179,7 @@ def check_kind(input: InputKind) -> None:
 
 
 def check_logits(
-    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+    logits: AnyArray, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> Checked:
     """Check scores of any declared kind and return them as finite logits.
 
@@ -206,7 +207,7 @@ def check_logits(
 
 
 def check_scores(
-    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+    logits: AnyArray, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> Checked:
     """Check scores as :func:`check_logits` does, and return them without conversion to logits.
 
@@ -337,7 +338,7 @@ def _check_log_probs(x: FloatArray) -> None:
         )
 
 
-def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
+def check_labels(y: AnyArray, n_rows: int, n_classes: int) -> IntArray:
     """Check labels (N,), one integer 0..K−1 a row, and return them as int64. A class may have no rows.
 
     Examples
@@ -385,7 +386,7 @@ def _integers(labels: NDArray[Any]) -> IntArray:
     return integers
 
 
-def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
+def check_weight(sample_weight: AnyArray, n_rows: int) -> NDArray[np.float64] | None:
     """Check that sample weights (N,) are finite, non-negative and not all zero; None stays None.
 
     A weight below 10⁻¹² of the largest one is rounding, and counts as 0.
@@ -417,7 +418,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     return np.where(weight < 1e-12 * weight.max(), 0.0, weight)
 
 
-def check_groups(groups: Any, n_rows: int) -> IntArray | None:
+def check_groups(groups: AnyArray, n_rows: int) -> IntArray | None:
     """Check group names (N,), text or numbers, and return them as numbers 0..G−1; None stays None.
 
     Examples
@@ -431,7 +432,7 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     return numbers
 
 
-def numbered_groups(groups: Any, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
+def numbered_groups(groups: AnyArray, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
     """Check group names (N,), and return the number 0..G−1 of each row's group, and the G names.
 
     >>> numbered_groups(["b", "a", "b"], 3)
@@ -504,7 +505,7 @@ def check_confidence(confidence: Any) -> float:
     return float(confidence)
 
 
-def to_probs(scores: Any, kind: InputKind) -> FloatArray:
+def to_probs(scores: AnyArray, kind: InputKind) -> FloatArray:
     """Return the probabilities (N, K) of scores of the given kind.
 
     In a list of rows of different lengths, each row is a question and its entries are the question's options.

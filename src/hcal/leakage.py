@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from hcal.frames import AnyArray
 from hcal.numerics import Float64, row_blocks, softmax
 
 #: A certificate is refused if at least this share of its rows was used in the fit.
@@ -190,7 +191,7 @@ def _projections_below(limit: float, stored: Fingerprint) -> NDArray[np.float32]
     return projections[_stripes(projections[:, 0]) < limit]
 
 
-def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
+def fit_overlap(calibrator: Any, scores: AnyArray) -> Overlap | None:
     """Estimate how many of these rows a calibrator was fitted on; None if it has no fingerprint.
 
     Examples

@@ -57,7 +57,7 @@ class Prediction(Map):
         does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
         if kernel and does_all and to_logits(scores, self.kind) is scores:
             # The kernel works in blocks of its own and does all that is left to do.
-            probs = self.map.compiled(scores)
+            probs: FloatArray | None = self.map.compiled(scores)
             if probs is not None:
                 return probs
 

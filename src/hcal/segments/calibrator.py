@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.fit_record import FitRecord, fitted_segments
-from hcal.frames import columns_by_name
+from hcal.frames import AnyArray, columns_by_name
 from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
@@ -88,15 +88,15 @@ class SegmentedCalibrator(Calibrator):
 
     def fit(  # noqa: PLR0913 - a public door
         self,
-        scores: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        scores: AnyArray,
+        y: AnyArray = None,
+        sample_weight: AnyArray = None,
         *,
-        groups: Any = None,
+        groups: AnyArray = None,
         classes: Any = None,
-        time: Any = None,
+        time: AnyArray = None,
         half_life: Any = None,
-        by: Any = None,
+        by: AnyArray = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows of several segments.
 
@@ -134,7 +134,7 @@ class SegmentedCalibrator(Calibrator):
             raise ValueError("by is missing: pass the segment of each row")
         return super().fit(rows, half_life=half_life)
 
-    def predict_proba(self, scores: Any, *, by: Any = None) -> Any:
+    def predict_proba(self, scores: AnyArray, *, by: AnyArray = None) -> Any:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
@@ -150,21 +150,25 @@ class SegmentedCalibrator(Calibrator):
         rows = self.rows_like(scores, by=by)
         return rows.restored(self.probs_of(rows))
 
-    def predict(self, scores: Any, *, by: Any = None) -> NDArray[Any]:
+    def predict(self, scores: AnyArray, *, by: AnyArray = None) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names."""
         probs = self.probs_of(self.rows_like(scores, by=by))
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
-    def score(self, scores: Any, y: Any, sample_weight: Any = None, *, by: Any = None) -> float:
+    def score(
+        self, scores: AnyArray, y: AnyArray, sample_weight: AnyArray = None, *, by: AnyArray = None
+    ) -> float:
         """Return the negative NLL."""
         rows = self.rows_like(scores, y, weight=sample_weight, by=by)
         return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
-    def with_prior_from(self, scores: Any, *, by: Any = None) -> Self:
+    def with_prior_from(self, scores: AnyArray, *, by: AnyArray = None) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, the same shift in every segment."""
         return self._with_prior_of(self.rows_like(scores, by=by))
 
-    def rows_like(self, scores: Any, y: Any = None, *, by: Any = None, **others: Any) -> Rows:
+    def rows_like(
+        self, scores: AnyArray, y: AnyArray = None, *, by: AnyArray = None, **others: Any
+    ) -> Rows:
         """Return checked rows as the fit took them; of a frame or a dict, the columns of its segments."""
         return super().rows_like(scores, y, by=self._columns_of_fit(by), **others)
 
@@ -299,7 +303,7 @@ class SegmentedCalibrator(Calibrator):
             return sentence
         return f"{sentence}; the fit writes {of_fit[_loosely(alike[0])]!r}"
 
-    def _columns_of_fit(self, by: Any) -> Any:
+    def _columns_of_fit(self, by: AnyArray) -> Any:
         """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
         columns = fitted_segments(self)
         if isinstance(by, dict):
