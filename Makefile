@@ -20,7 +20,7 @@ install  = $(PIP) install --no-compile -c constraints.txt -e '.[$(1)]'
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-all slow browser fuzz readme results mutants docs links fresh hashes sbom audit package test-oldest clean
+.PHONY: help demo test lint types unit test-all slow browser fuzz readme results mutants docs links fresh hashes sbom audit package test-oldest test-newest clean
 
 help:  ## list the commands
 	@grep -E '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,8 +68,8 @@ browser: $(VENV)/.all  ## the report in headless Chromium; installs it where apt
 fuzz: $(VENV)/.test  ## attack readers, model files, metrics and entry points with made-up input (COUNT, SEED)
 	$(ONE) $(BIN)/python tests/fuzz --count $(COUNT) --seed $(SEED)
 
-readme: $(VENV)/.run  ## write the demo's numbers and the tables of results/ into README.md
-	$(BIN)/python tools/readme.py
+readme: $(VENV)/.run  ## write numbers, tables and pictures into README.md and the tutorial
+	$(BIN)/python tools/readme.py && $(BIN)/python tools/tutorial.py
 
 results: $(VENV)/.run  ## name the results files that are older than the code they speak of, with their commands
 	@$(BIN)/python tools/results.py
@@ -103,6 +103,11 @@ test-oldest:  ## the tests with the oldest supported versions of every dependenc
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[all]' pytest pytest-xdist hypothesis psutil
 	$(ONE) .venv-oldest/bin/python -m pytest -q -n $(WORKERS)
+
+test-newest:  ## the tests with the newest version of every dependency; PRE=--pre takes pre-releases too
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --upgrade $(PRE) -e '.[all,test]'
+	$(ONE) .venv-newest/bin/python -m pytest -q -n $(WORKERS)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist site docs/api docs/gallery .mypy_cache .ruff_cache .pytest_cache

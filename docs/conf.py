@@ -41,6 +41,7 @@ autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
 
 # -- the gallery ------------------------------------------------------------------------------------
@@ -77,7 +78,8 @@ html_show_sourcelink = False
 html_show_search_summary = (
     False  # the summary of a result would be fetched, and a page from the disk must not
 )
-html_sidebars = {"index": []}
+html_context = {"default_mode": "auto"}
+html_sidebars = {"index": [], "tutorial": []}
 html_theme_options = {
     "logo": {"image_light": "assets/mark.svg", "image_dark": "assets/mark.svg", "text": "hcal"},
     "navbar_align": "left",
@@ -92,15 +94,23 @@ html_theme_options = {
 }
 
 
+#: Attributes that whoever writes a method declares; the page of hcal.methods.Calibrator explains them.
+FOR_WRITERS = {
+    "device_head", "floored", "grouped", "map_types", "n_classes_", "probs_of", "promises",
+    "remember_source", "rows_like", "segments_of", "types_of_maps", "variants", "weighted",
+}  # fmt: skip
+
+
 def leave_out(
     app: object, what: str, name: str, member: object, skip: bool, options: object
 ) -> bool:
-    """Leave out the methods that scikit-learn adds to every estimator."""
-    return (
-        skip
-        or name in {"get_metadata_routing"}
-        or (name.startswith("set_") and name.endswith("_request"))
-    )
+    """Leave out what scikit-learn adds to every estimator, and what only writers of methods need."""
+    if skip or name == "get_metadata_routing":
+        return True
+    if name.startswith("set_") and name.endswith("_request"):
+        return True
+    page = app.env.docname  # type: ignore[attr-defined]
+    return name in FOR_WRITERS and page != "api/hcal.methods.Calibrator"
 
 
 def escape_bars(

@@ -9,7 +9,6 @@ from typing import Any
 
 import matplotlib as mpl
 from cycler import cycler
-from sphinx_gallery.scrapers import matplotlib_scraper
 
 #: Okabe and Ito's colours, without the yellow that white paper swallows; the first is the blue of hcal's diagrams.
 COLOURS = ["#1d5fae", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]
@@ -42,6 +41,8 @@ STYLE = {
 #: The order of the lessons: from one model to special questions.
 LESSONS = [
     "reliability",
+    "whom_to_call",
+    "segments",
     "rare_positives",
     "decomposition",
     "ten_classes",
@@ -50,11 +51,13 @@ LESSONS = [
     "certificate",
     "monitor",
     "label_shift",
+    "ageing",
     "clinical",
     "language_model",
     "training",
     "canonical",
     "month_by_month",
+    "sql_and_javascript",
 ]
 
 
@@ -66,6 +69,8 @@ def use_style(gallery: dict[str, Any], name: str) -> None:
 
 def as_svg(block: Any, variables: Any, gallery: Any) -> str:
     """Keep each figure as an SVG file."""
+    from sphinx_gallery.scrapers import matplotlib_scraper
+
     return str(matplotlib_scraper(block, variables, gallery, format="svg"))
 
 

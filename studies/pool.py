@@ -14,7 +14,6 @@ published split. Tables: a method's win rate is the share of other packages that
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -30,10 +29,10 @@ from typing import Any
 import numpy as np
 
 import hcal
-from hcal.io.files import atomic_path
 from hcal.numerics import softmax
 from hcal.pool import map as maps
 from hcal.pool import members, pooling, two_classes, weighing
+from studies.records import read_rows, stamped, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
@@ -281,9 +280,7 @@ def _flat(margin: np.ndarray) -> np.ndarray:
 
 
 def _no_curve(*args: Any) -> maps.TopCurve:
-    zero = np.array(0.0)
-    flat = maps.Curve(low=zero, high=zero, knots=np.zeros(0), weights=np.zeros(2))
-    return maps.TopCurve(curve=flat, by_spread=zero)
+    return maps.TopCurve(curve=maps.Curve.zero(), by_spread=np.array(0.0))
 
 
 _NO_SPREAD = {"maps__log_mean_margin": _flat}
@@ -580,20 +577,17 @@ def few_table(rows: Sequence[Row]) -> list[str]:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a file."""
-    with path.open(newline="") as f:
-        return list(csv.DictReader(f))
+    """Return the rows of a file, which must be there."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing")
+    return read_rows(path)
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows with the version that made them."""
-    fields = list(dict.fromkeys(key for r in rows for key in r))
-    with atomic_path(path) as new, new.open("w", newline="") as f:
-        writer = csv.DictWriter(f, ["version", *fields], restval="", lineterminator="\n")
-        writer.writeheader()
-        for r in rows:
-            short = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()}
-            writer.writerow({"version": hcal.__version__, **short})
+    """Write rows with the version and the commit that made them."""
+    fields = list(dict.fromkeys(key for row in rows for key in row))
+    full = [dict.fromkeys(fields, "") | row for row in rows]
+    write_rows(path, [stamped(row) for row in full])
 
 
 def part_table() -> list[str]:

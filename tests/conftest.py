@@ -39,6 +39,7 @@ OPTIONAL = {
         "xgboost",
     ),
     *("ignite", "selenium", "triton", "transformers", "lightning", "catboost"),
+    *("pyspark", "starlette", "uvicorn", "python_multipart"),
 }
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
 _IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
+import inspect
 import io
 import os
 import re
@@ -41,6 +43,8 @@ PAGES = sorted(
         ),
     ]
 )
+#: What sphinx-gallery writes: a page for each program.
+GALLERY_PAGES = ROOT / "docs" / "gallery"
 DECISIONS = ROOT / "docs" / "decisions"
 FENCE = re.compile(
     r"(?P<exempt><!-- not run: [^\n]+ -->\s*\n)?"
@@ -54,7 +58,7 @@ SHOWN = {
     "text",
     "{toctree}",
     "{eval-rst}",
-    "{grid}",
+    "{figure}",
     "r",
     "julia",
     "javascript",
@@ -95,7 +99,7 @@ def blocks(text: str) -> list[Block]:
 
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
-    code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
+    code = compile("\n" * (block.line - 1) + block.body, str(page), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore", hcal.CalibrationWarning)  # a page may show a fit that warns
         exec(code, namespace)
@@ -191,9 +195,76 @@ def test_links_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]:
         prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose):
-            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
+            path = page.parent / target
+            if path.parent == GALLERY_PAGES and path.stem != "index":
+                path = ROOT / "examples" / "gallery" / f"{path.stem}.py"
+            is_outside = re.match(r"[a-z]+:", target)
+            if not is_outside and path.name != "index.rst" and not path.exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def code_in_prose(page: Path) -> list[str]:
+    """Return what stands between backticks outside of programs; of the calls of 0.3, only what replaces them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    if page.name == "migration.md":
+        text = re.sub(r"^\| .+? \| ", "", text, flags=re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def public(name: str) -> object:
+    """Return what a dotted name such as ``hcal.metrics.nll`` stands for."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return getattr(public(module), attribute)
+
+
+def wrong_arguments(code: str) -> list[str]:
+    """Return the arguments of calls of hcal that the functions do not have."""
+    try:
+        tree = ast.parse(code.replace("…", "..."))
+    except SyntaxError:
+        return []
+    wrong = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        if not re.fullmatch(r"hcal(\.\w+)+", name):
+            continue
+        parameters = inspect.signature(public(name)).parameters  # type: ignore[arg-type]
+        open_ended = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+        words = [word.arg for word in call.keywords if word.arg not in (None, *parameters)]
+        wrong += [f"{name}({word}=)" for word in words if not open_ended]
+    return wrong
+
+
+def test_names_arguments_options_and_files_in_prose_exist() -> None:
+    import typer
+
+    from hcal.cli.app import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name: {"--help", *(option for parameter in command.params for option in parameter.opts)}
+        for name, command in commands.items()
+    }
+    folders = "benchmarks|docs|examples|results|src|studies|tests|tools"
+    broken = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for code in code_in_prose(page):
+            found = [f"{page.name}: {argument}" for argument in wrong_arguments(code)]
+            if re.fullmatch(rf"({folders})/[\w./-]+", code) and not (ROOT / code).exists():
+                found.append(f"{page.name}: {code}")
+            command = re.match(r"hcal (\w+)", code)
+            if command and command[1] in options:
+                given = set(re.findall(r"(?<!\S)--[a-z-]+", code))
+                found += [f"{page.name}: {code}: {o}" for o in given - options[command[1]]]
+            broken += found
+    assert broken == []
+    assert wrong_arguments('hcal.evaluate(p, y, ci=0.95, metrics=["nll"])') == [
+        "hcal.evaluate(ci=)"
+    ]
 
 
 def test_every_public_name_has_a_page_and_no_other() -> None:
@@ -226,13 +297,16 @@ def public_names_with_a_page() -> list[str]:
 
 def test_pages_are_short_and_decisions_few() -> None:
     long = {}
+    all_words = 0
     for page in PAGES:
         words = len(
             re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split()
         )
+        all_words += words
         if words > 1500:
             long[page.name] = words
     assert long == {}
+    assert all_words < 32_000
     texts = [p.read_text(encoding="utf-8") for p in sorted(DECISIONS.glob("[0-9]*.md"))]
     assert len(texts) <= 30
     assert all(len(text.strip().splitlines()) <= 12 for text in texts)
@@ -281,6 +355,40 @@ def test_the_map_of_the_code_names_what_exists() -> None:
         assert (package / path).exists() or (ROOT / path).exists(), path
     folders = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert folders <= {name[:-1] for name in re.findall(r"`([a-z_]+/)`", text)}
+
+
+def test_the_page_on_migration_has_every_old_word_beside_the_new_one() -> None:
+    from hcal.methods import base
+    from hcal.renamed import GONE
+
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    section = page.partition("## From hcal 0.3")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.MULTILINE)
+    words = renamed_arguments()
+    assert ("evaluate", "ci", "confidence") in words
+    for function, old, new in words:
+        known = [after for before, after in rows if function in before and f"{old}=" in before]
+        assert known, f"{function}({old}=) is not on the page"
+        assert any(new in after for after in known), f"{function}({old}=): {new}"
+    for name in [*GONE, *base._MOVED]:
+        assert any(f"{name}" in before for before, _ in rows), name
+
+
+def renamed_arguments() -> set[tuple[str, str, str]]:
+    """Return function or class, old and new word of every decorator ``renamed`` in the package."""
+    words = set()
+    for path in (ROOT / "src" / "hcal").rglob("*.py"):
+        for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            body = getattr(scope, "body", [])
+            for node in body if isinstance(body, list) else []:
+                for call in getattr(node, "decorator_list", []):
+                    if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "renamed":
+                        is_method = isinstance(scope, ast.ClassDef) and node.name == "__init__"
+                        name = scope.name if is_method else node.name
+                        for word in call.keywords:
+                            new = ast.literal_eval(word.value).partition("=")
+                            words.add((name, word.arg, (new[2] or new[0]).partition("(")[0]))
+    return words
 
 
 def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,23 +15,28 @@ import hcal
 from helpers import ROOT, synthetic
 
 
-def file_of(page: str) -> str:
-    """Return the one file that a guide shows."""
+def files_of(page: str) -> dict[str, str]:
+    """Return the files that a guide shows, by name."""
     text = (ROOT / "docs" / "howto" / page).read_text(encoding="utf-8")
-    [code] = re.findall(r"^```python\n# \S+\.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return str(code)
+    blocks = re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return {path.rpartition("/")[2]: code for path, code in blocks}
+
+
+def module_of(page: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a file of a guide as a module of another package."""
+    (folder / name).write_text(files_of(page)[name], encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    module = name.removesuffix(".py")
+    sys.modules.pop(module, None)
+    return importlib.import_module(module)
 
 
 @pytest.fixture
 def half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type:
     """The guide's class in a module of another package."""
-    (tmp_path / "another_package.py").write_text(file_of("write-a-method.md"), encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("another_package", None)
-    import another_package  # type: ignore[import-not-found]
-
-    found: type = another_package.HalfTemperature
-    return found
+    module = module_of("write-a-method.md", "half.py", tmp_path, monkeypatch)
+    method: type = module.HalfTemperature
+    return method
 
 
 def test_a_method_of_others_saves_loads_compares_and_reports(half: type, tmp_path: Path) -> None:
@@ -60,3 +67,67 @@ def test_what_cannot_be_a_method_is_not_registered(half: type) -> None:
         with pytest.raises(ValueError, match=message):
             hcal.register(type("Other", (half,), changes))  # type: ignore[type-var]
     assert hcal.register(type("Other", (half,), {"name": "other"})).name == "other"  # type: ignore[type-var]
+
+
+def test_a_reader_of_others_gives_the_rows_of_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_of("write-a-reader.md", "score_lines.py", tmp_path, monkeypatch)
+    logits, y = synthetic(300, 3)
+    fresh, fresh_y = synthetic(300, 3, seed=1)
+    path = tmp_path / "rows.txt"
+    lines = [
+        f"{label} {' '.join(map(repr, z))}" for label, z in zip(y, logits.tolist(), strict=True)
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    by_blocks = hcal.TemperatureScaling().fit(module.score_lines(path, 100))
+    at_once = hcal.TemperatureScaling().fit(logits, y)
+    np.testing.assert_allclose(by_blocks.predict_proba(logits), at_once.predict_proba(logits))
+    lines = [f"{k} {' '.join(map(repr, z))}" for k, z in zip(fresh_y, fresh.tolist(), strict=True)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    from_file = hcal.evaluate(at_once, module.score_lines(path, 100), metrics=["nll", "ece_ew"])
+    from_array = hcal.evaluate(at_once, fresh, fresh_y, metrics=["nll", "ece_ew"])
+    for name in ("nll", "ece_ew"):
+        assert from_file[name] == pytest.approx(from_array[name], abs=1e-12)
+    assert hcal.certify(at_once, module.score_lines(path)).n == 300
+    hcal.report(at_once, module.score_lines(path), None, tmp_path / "report.html")
+
+
+def test_a_file_type_of_the_guide_is_read_like_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hcal.io import Request, batches, finding, formats, read
+
+    module = module_of("write-a-reader.md", "tab_separated.py", tmp_path, monkeypatch)
+    monkeypatch.setitem(formats.READERS, ".tsv", module.TabRows)
+    monkeypatch.setattr(finding, "TYPES", (*finding.TYPES, ".tsv"))
+    logits, y = synthetic(50, 3)
+    rows = [[*map(repr, z), str(label)] for z, label in zip(logits.tolist(), y, strict=True)]
+    for extension, mark in ((".tsv", "\t"), (".csv", ",")):
+        table = [["logit_cat", "logit_dog", "logit_eel", "y"], *rows]
+        lines = [mark.join(cells) for cells in table]
+        (tmp_path / f"table{extension}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    request = Request(scores="logit_*", label="y", input="logits")
+    new, known = (read(tmp_path / f"table{end}", request) for end in (".tsv", ".csv"))
+    np.testing.assert_array_equal(new.values, known.values)
+    np.testing.assert_array_equal(new.labels(), known.labels())
+    assert new.classes == known.classes
+    by_blocks = hcal.evaluate(batches(tmp_path / "table.tsv", request, rows=20), metrics=["nll"])
+    assert by_blocks["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(logits), y))
+
+
+def test_a_result_of_the_guide_prints_saves_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_of("write-a-result.md", "base_rates.py", tmp_path, monkeypatch)
+    result = module.base_rates([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.9, 0.1]], [1, 0, 0, 0])
+    assert repr(result) == "The most frequent of 2 classes has 75.0% of 4 rows."
+    assert result.to_dict()["schema"] == "hcal/base-rates/1"
+    assert result.to_dict()["rates"] == [0.75, 0.25]
+    assert result.to_records()[1] == {
+        "class": 1,
+        "rate": 0.25,
+        "error": pytest.approx(0.2165, abs=1e-4),
+    }
+    pytest.importorskip("matplotlib")
+    assert "<img" in result._repr_html_()

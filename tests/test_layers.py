@@ -49,6 +49,7 @@ ORDER = (
     "reporting",
     "operation",
     "integrations",
+    "view",
     "cli",
 )
 #: ``import hcal`` re-exports everything: only what stands above all may use it.

@@ -33,6 +33,19 @@ def test_pins_cover_what_the_project_asks_for() -> None:
     )
 
 
+def test_the_oldest_versions_are_those_that_the_project_allows() -> None:
+    oldest = pins.read_pins((ROOT / "constraints-oldest.txt").read_text())
+    extras = PROJECT["optional-dependencies"]
+    shipped = [words for name, words in extras.items() if name not in ("test", "test-all", "docs")]
+    for requirement in [*PROJECT["dependencies"], *(word for words in shipped for word in words)]:
+        match = re.fullmatch(r"([\w.-]+)(?:\[[\w,]*\])?>=([\d.]+)", requirement)
+        if match is None:
+            assert requirement.startswith("hcal["), requirement
+            continue
+        name = match[1].lower().replace("_", "-")
+        assert f"{oldest[name]}.".startswith(f"{match[2]}."), requirement
+
+
 def test_hcal_alone_needs_ten_packages() -> None:
     names = [re.split(r"[<>=]", want)[0] for want in PROJECT["dependencies"]]
     assert names == [

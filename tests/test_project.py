@@ -185,7 +185,7 @@ def test_the_demo_numbers_of_the_readme(tmp_path: Path) -> None:
     assert float(said[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
 
 
-def test_names_targets_and_extras_of_the_readme_exist() -> None:
+def test_names_and_targets_of_the_readme_and_extras_exist() -> None:
     for dotted in set(re.findall(r"`(hcal(?:\.\w+)+)\(", README)):
         module, name = dotted.rsplit(".", 1)
         assert hasattr(__import__(module, fromlist=[name]), name), dotted
@@ -195,9 +195,12 @@ def test_names_targets_and_extras_of_the_readme_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ]
+    support = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
     named = set(
         re.findall(
-            r"^\| `(\w+)` \| .*$", README.split("extra | brings")[-1].split("\n\n")[0], re.MULTILINE
+            r"^\| `(\w+)` \| .*$",
+            support.split("extra | brings")[-1].split("\n\n")[0],
+            re.MULTILINE,
         )
     )
     assert named == set(extras) - {"test", "test-all", "docs"}

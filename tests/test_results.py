@@ -54,19 +54,19 @@ RESULTS: dict[str, Callable[[Path], Result]] = {
     "hcal/abstention/1": lambda _: hcal.abstain_below(P, Y, error=0.4),
     "hcal/apply/1": applied,
     "hcal/calibration_test/1": lambda _: hcal.metrics.calibration_test(P, Y, resamples=99),
-    "hcal/certificate/1": lambda _: hcal.certify(P, Y, by=HALF),
+    "hcal/certify/1": lambda _: hcal.certify(P, Y, by=HALF),
     "hcal/clinical/1": lambda _: hcal.clinical(RISK, EVENT),
-    "hcal/comparison/1": lambda _: hcal.compare(
+    "hcal/compare/1": lambda _: hcal.compare(
         LOGITS[:150], Y[:150], LOGITS[150:], Y[150:], methods=["ts"], progress=False, n_jobs=1
     ),
     "hcal/cost-table/1": lambda _: hcal.thresholds(P, Y, cost=1 - np.eye(3)),
     "hcal/cross_fit/1": lambda _: hcal.cross_fit("ts", LOGITS, Y, resamples=5),
     "hcal/drift/1": lambda _: hcal.drift(LOGITS[:150], LOGITS[150:]),
-    "hcal/evaluation/1": evaluation,
+    "hcal/evaluate/1": evaluation,
     "hcal/gate/1": lambda folder: hcal.require(evaluation(folder), ["nll<0", "ece_ew<1"]),
     "hcal/joined/1": joined,
     "hcal/estimate/1": lambda _: hcal.estimate(P, by=HALF),
-    "hcal/out_of_fold/1": lambda _: hcal.certify("ts", LOGITS, Y, out_of_fold=True),
+    "hcal/certify_out_of_fold/1": lambda _: hcal.certify("ts", LOGITS, Y, out_of_fold=True),
     "hcal/ranking/1": lambda _: Ranking.of("nll", {"ts": P[:9, 0], "iso": P[:9, 1]}),
     "hcal/reliability/1": lambda _: hcal.reliability(P, Y, level="class-wise"),
     "hcal/report/1": lambda _: verdict_of(measure_report(LOGITS, Y, by=HALF)),

@@ -1,6 +1,6 @@
-"""Write what is measured into README.md: the demo's numbers and the board of ``results/pool_boards.csv``.
+"""Write what is measured into README.md: the demo's numbers and picture, and the board of ``results/pool_boards.csv``.
 
-python tools/readme.py            # both; `make readme`
+python tools/readme.py            # all; `make readme`
 python tools/readme.py board      # only the board: no demo is run
 """
 
@@ -34,18 +34,59 @@ TITLES = {
 
 
 def with_demo(text: str) -> str:
-    """Return the README with the numbers of a demo that is run now."""
+    """Return the README with the numbers of a demo that is run now; its picture goes to the docs."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hcal", "demo", "--json", "-o", folder]
         found = json.loads(
             subprocess.run(command, capture_output=True, text=True, check=True).stdout
         )
+        draw(Path(folder), ROOT / "docs" / "assets" / "before-after.svg")
     before, after = found["before"], found["after"]
     for row, key in ROWS.items():
         line = f"| {row} | {before[key]:.3f} | {after[key]:.3f} |"
         text = re.sub(rf"^\| {re.escape(row)} \|.*$", line, text, flags=re.MULTILINE)
     said = f"right {before['accuracy']:.1%} of the time but claims {before['mean_confidence']:.1%}"
     return re.sub(r"right [\d.]+% of the time but claims [\d.]+%", said, text)
+
+
+def draw(demo: Path, path: Path) -> None:
+    """Draw how often the demo's network is right for each confidence, before and after calibration."""
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    import hcal
+    from docs.gallery_style import STYLE
+
+    task = np.load(demo / "digits.npz")
+    logits, y = task["logits_test"], task["y_test"]
+    panels = {
+        "The network as it is": hcal.softmax(logits),
+        "Calibrated by hcal": hcal.load(demo / "model.hcal").predict_proba(logits),
+    }
+    mpl.use("svg")
+    mpl.rcParams.update(STYLE)
+    figure, row = plt.subplots(1, 2, figsize=(8.6, 3.9), sharex=True, sharey=True)
+    for axes, (title, probs) in zip(row, panels.items(), strict=True):
+        right = probs.argmax(axis=1) == y
+        confidence = 100 * probs.max(axis=1)
+        edges = np.linspace(30, 100, 8)
+        part = np.digitize(confidence, edges[1:-1])
+        filled = [number for number in range(7) if (part == number).sum() >= 10]
+        stated = np.array([confidence[part == number].mean() for number in filled])
+        observed = np.array([100 * right[part == number].mean() for number in filled])
+        axes.plot([20, 100], [20, 100], color="0.6", linewidth=1, linestyle="--")
+        axes.vlines(stated, observed, stated, color="C1", linewidth=5, alpha=0.35)
+        axes.plot(stated, observed, marker="o", color="C0")
+        summary = f"says {confidence.mean():.0f} % on average,\nis right {100 * right.mean():.0f} %"
+        axes.text(24, 88, summary, va="top")
+        axes.set_title(title)
+        axes.set_xlabel("how sure it says it is, %")
+    row[0].set_ylabel("how often it is right, %")
+    row[0].set_xlim(20, 103)
+    row[0].set_ylim(20, 103)
+    # On GitHub's dark pages a drawing without paper could not be read.
+    figure.savefig(path, facecolor="white", metadata={"Date": None})
 
 
 def board(path: Path) -> str:
@@ -93,6 +134,7 @@ def with_board(text: str) -> str:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     page = ROOT / "README.md"
     text = with_board(page.read_text(encoding="utf-8"))
     page.write_text(text if "board" in sys.argv else with_demo(text), encoding="utf-8")

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import shuffle
 
 import hcal
 
@@ -57,4 +58,27 @@ right.set_xlabel("treat if the risk is at least")
 right.set_ylabel("net benefit")
 right.set_title("Clinical use")
 right.legend()
+plt.show()
+
+# %%
+# The whole model, validated on its own rows
+# ------------------------------------------
+# With 150 patients there is no test set. :func:`hcal.validate` fits the model again on bootstrap samples, and says by
+# how much ten poor features make it look too good on its own rows.
+
+columns = [4, 8, 9, 11, 14, 15, 16, 17, 18, 19]
+X, y = shuffle(table.data[:, columns], malignant, n_samples=150, random_state=0)
+bold_model = make_pipeline(StandardScaler(), LogisticRegression(C=1000))
+validation = hcal.validate(bold_model, X, y, resamples=100)
+print(validation)
+
+figure, axes = plt.subplots(figsize=(6.4, 2.4))
+for place, part in enumerate((validation.slope, validation.auc)):
+    axes.plot([part.low, part.high], [place, place], color="C0", linewidth=7, alpha=0.35)
+    axes.plot(part.apparent, place, "D", color="C1", label=None if place else "on its own rows")
+    axes.plot(part.corrected, place, "o", color="C0", label=None if place else "on new patients")
+axes.set_yticks([0, 1], ["calibration slope", "AUC"])
+axes.set_ylim(1.5, -0.5)
+axes.set_title("What to expect of new patients")
+axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()

@@ -40,12 +40,20 @@ print(f"calibration error {error_before:.3f} before, {error_after:.3f} after")
 # %%
 # Look
 # ----
-# A dot on the diagonal is a probability that can be taken at its word. A filled dot lies inside the grey band, where
-# chance alone can put the dots of a calibrated model. The bars at the foot show how many rows get each probability.
+# A dot on the diagonal is a probability that can be taken at its word. The lines at the dots are confidence intervals,
+# and the panel at the foot shows how many rows get each probability. The legend has the errors.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), sharey=True)
-hcal.reliability(before, y_test, bins=10).plot(left)
-hcal.reliability(after, y_test, bins=10).plot(right)
-left.set_title("Naive Bayes as it is")
-right.set_title("Calibrated")
+diagram = hcal.reliability({"naive Bayes": before, "calibrated": after}, y_test, bins=10)
+axes = plt.subplots(figsize=(5, 5.6))[1]
+diagram.plot(axes, title="Before and after")
+plt.show()
+
+# %%
+# Is the rest noise?
+# ------------------
+# A single curve has a grey band, where chance alone can put the dots of a calibrated model. The title says what error
+# chance alone would show.
+
+axes = plt.subplots(figsize=(5, 5.6))[1]
+hcal.reliability(after, y_test, bins=10).plot(axes)
 plt.show()

@@ -256,8 +256,8 @@ def _refuse_equal_names(x: Any, what: str) -> None:
 def _refuse_lazy(frame: Any, what: str) -> NoReturn:
     """Raise a ValueError for a frame or relation whose rows are not in memory."""
     library = frame.implementation.value
-    advice = {"polars": ".collect()", "duckdb": ".df()", "dask": ".compute()"}
-    call = advice.get(library, "its method that computes the rows")
-    raise ValueError(
-        f"{what} is a lazy frame of {library}, whose rows are not in memory: call {call} first"
-    )
+    calls = {"polars": ".collect()", "duckdb": ".df()", "dask": ".compute()"}
+    advice = f"call {calls.get(library, 'its method that computes the rows')} first"
+    if library == "pyspark":
+        advice = "call .toPandas() first, or use hcal.integrations.spark"
+    raise ValueError(f"{what} is a lazy frame of {library}, whose rows are not in memory: {advice}")

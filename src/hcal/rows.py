@@ -113,7 +113,7 @@ class Rows:
     source_rows: int | None = None
 
     @classmethod
-    def of(  # noqa: PLR0913 - a public door: all that belongs to rows
+    def of(
         cls,
         scores: AnyArray,
         y: AnyArray = None,
@@ -174,7 +174,7 @@ class Rows:
             )
 
     @classmethod
-    def of_scores(  # noqa: PLR0913 - the part of a public door that a prediction needs
+    def of_scores(
         cls,
         scores: AnyArray,
         *,

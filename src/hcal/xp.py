@@ -21,13 +21,17 @@ import numpy as np
 #: A numpy array or a torch tensor. Neither library knows the other's type, so the checker cannot either.
 Array: TypeAlias = Any
 Side = Literal["left", "right"]
+#: For arrays up to this size, the number of calls decides how long a formula takes, and not what they compute.
+_SMALL = 2_000
 
 exp, log, log1p, sqrt, abs = np.exp, np.log, np.log1p, np.sqrt, np.abs
 expm1, zeros_like = np.expm1, np.zeros_like
-where, maximum, minimum, clip, take = np.where, np.maximum, np.minimum, np.clip, np.take
+where, maximum, minimum, take = np.where, np.maximum, np.minimum, np.take
 #: The sum, the largest and the smallest value of each row, (N, K) → (N, 1); NaN in a row gives NaN.
-row_sum = partial(np.sum, axis=-1, keepdims=True)
-row_max, row_min = partial(np.max, axis=-1, keepdims=True), partial(np.min, axis=-1, keepdims=True)
+#: The ufuncs' own reductions: in a row of ten classes, np.sum takes twice as long.
+row_sum = partial(np.add.reduce, axis=-1, keepdims=True)
+row_max = partial(np.maximum.reduce, axis=-1, keepdims=True)
+row_min = partial(np.minimum.reduce, axis=-1, keepdims=True)
 #: The index of the largest value of each row, (N, 1); the first of several that tie.
 argmax = partial(np.argmax, axis=-1, keepdims=True)
 #: Running sums along rows; M arrays of one shape (…) stacked to (…, M); arrays joined along the last axis.
@@ -74,10 +78,15 @@ def tiny(x: Array) -> float:
     return float(np.finfo(x.dtype).tiny)
 
 
+def clip(x: Array, low: Array, high: Array) -> Array:
+    """Return x, or the bound that it is beyond; for one row, np.clip takes three times as long."""
+    return np.minimum(np.maximum(x, low), high)
+
+
 def log_softmax(x: Array) -> Array:
     """Return ln softmax of each row. A row with NaN or +inf, or of −inf alone, becomes NaN."""
     below = x - row_max(x)
-    below -= np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    below -= np.log(row_sum(np.exp(below)))
     return below
 
 
@@ -98,7 +107,7 @@ def softmax(x: Array) -> Array:
     array([[1., 0.]])
     """
     out = np.exp(x - row_max(x))
-    out /= out.sum(axis=-1, keepdims=True)
+    out /= row_sum(out)
     return out
 
 
@@ -109,6 +118,21 @@ def log_sum_exp(x: Array) -> Array:
         x
     )  # not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top
     return top + xp.log(xp.row_sum(xp.exp(x - top)))
+
+
+def bent(x: Array, bends: Array, changes: Array) -> Array:
+    """Return Σ changes·max(x − bends, 0), for x of any shape: a line that starts flat and bends.
+
+    >>> bent(np.array([0.0, 1.5, 4.0]), np.array([1.0, 3.0]), np.array([2.0, -1.0]))
+    array([0., 1., 5.])
+    """
+    if isinstance(x, np.ndarray) and x.size <= _SMALL:
+        return np.maximum(x[..., None] - bends, 0.0) @ changes
+    xp = namespace(x)
+    total = 0.0
+    for number, bend in enumerate(bends):
+        total = total + changes[number] * xp.maximum(x - bend, 0.0)
+    return total
 
 
 def floor_index(x: Array) -> Array:

@@ -51,7 +51,7 @@ def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
         "ece_ew,nll,accuracy",
     )
     found = json.loads(run(*asked, "--json").stdout)
-    before, after = found["before"], found["metrics"]
-    assert after["ece_ew"] < before["ece_ew"]
-    assert after["nll"] < before["nll"]
-    assert after["accuracy"] == pytest.approx(before["accuracy"])
+    metrics = found["metrics"]
+    assert metrics["ece_ew"]["value"] < metrics["ece_ew"]["baseline"]
+    assert metrics["nll"]["value"] < metrics["nll"]["baseline"]
+    assert metrics["accuracy"]["value"] == pytest.approx(metrics["accuracy"]["baseline"])

@@ -64,7 +64,7 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
     got = read(out, Request(id="key", label="target"))
     np.testing.assert_allclose(got.values, expected, rtol=1e-12)
     found = json.loads(run("evaluate", new, "--model", model, "--by", "site", "--json").stdout)
-    assert found["metrics"]["nll"] == pytest.approx(hcal.metrics.nll(expected, y))
+    assert found["metrics"]["nll"]["value"] == pytest.approx(hcal.metrics.nll(expected, y))
     assert len(found["groups"]) == 2
     assert "class" in run("certify", new, "--model", model).stdout
     told = run("info", model).stdout
@@ -120,7 +120,8 @@ def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
     told = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
     assert "P(sick) stated" in told
     assert "observed" in told
-    found = json.loads(run("evaluate", new, "--model", model, "--metrics", "nll", "--json").stdout)
+    command = ("evaluate", new, "--model", model, "--metrics", "nll", "--confidence", 0.9)
+    found = json.loads(run(*command, "--json").stdout)
     assert 0.7 < found["clinical"]["slope"]["value"] < 1.3
     said = run("certify", new, "--model", model).stdout
     assert "P(sick): stated" in said
@@ -227,8 +228,8 @@ def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
     asked = ("compare", cal, "--test", test, "--methods", "pool,ts", "--metrics", "nll,brier")
     table = json.loads(run(*asked, "--json").stdout)["methods"]
     for metric in ("nll", "brier"):
-        assert table["pool"][metric] == pytest.approx(direct["metrics"][metric])
-        assert table["uncal"][metric] == pytest.approx(direct["before"][metric])
+        assert table["pool"][metric] == pytest.approx(direct["metrics"][metric]["value"])
+        assert table["uncal"][metric] == pytest.approx(direct["metrics"][metric]["baseline"])
     folded = json.loads(
         run("compare", cal, "--methods", "pool", "--metrics", "nll", "--json").stdout
     )["methods"]

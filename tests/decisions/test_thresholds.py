@@ -199,7 +199,7 @@ def test_bad_questions_get_one_line() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "hcal/evaluation/1"}, "a rule is the JSON of hcal.thresholds"),
+        ({"schema": "hcal/evaluate/1"}, "a rule is the JSON of hcal.thresholds"),
         ({"threshold": "x"}, "'threshold' must be a number from 0 to 1"),
         ({"threshold": True}, "'threshold' must be a number from 0 to 1"),
         ({"threshold": 7}, "'threshold' must be a number from 0 to 1"),

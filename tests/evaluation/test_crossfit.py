@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import hcal
 from helpers import synthetic
@@ -136,3 +139,14 @@ def test_a_draw_without_a_slope_does_not_lose_the_slope() -> None:
     found = hcal.cross_fit("platt", z, y, resamples=40)
     assert np.isfinite(found.slope.corrected)
     assert "had no slope" in str(found)
+
+
+def test_fits_of_bootstrap_samples_are_silent() -> None:
+    """A fit that leaves a bootstrap sample worse says nothing about the calibrator that is returned."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(300, 8))
+    y = (rng.random(300) < 1 / (1 + np.exp(1 - x[:, 0] - 0.6 * x[:, 1]))).astype(int)
+    score = LogisticRegression(C=100).fit(x, y).decision_function(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hcal.cross_fit("pool", score, y)

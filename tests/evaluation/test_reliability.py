@@ -71,7 +71,8 @@ def test_plots() -> None:
         legend = hcal.reliability(P, Y, binning=binning).plot().get_legend()
         assert any("if calibrated" in text.get_text() for text in legend.get_texts())
     ax = hcal.reliability(P, Y).plot()
-    assert ax.get_xlabel() == "predicted probability"
+    assert ax.child_axes[0].get_xlabel() == "predicted probability"
+    assert ax.get_ylabel() == "observed frequency"
     assert hcal.reliability(P, Y).plot(ax) is ax
     classes = hcal.reliability(P, Y, level="class-wise")
     figure = classes.plot()
@@ -173,3 +174,125 @@ def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
     assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
     top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
     assert top.error == hcal.metrics.smece(p, y, event="top-label")
+
+
+# -- several curves in one picture ----------------------------------------------------------------------
+
+
+def _rare(n: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """Return risks of which 3 % come true, and the events."""
+    rng = np.random.default_rng(7)
+    p = 1 / (1 + np.exp(-rng.normal(-4.2, 1.3, n)))
+    return p, (rng.random(n) < p).astype(int)
+
+
+def test_models_and_segments_are_curves_with_labels() -> None:
+    p, y = events(900, 5)
+    country = np.array(["FR", "DE", "IT"])[np.arange(900) % 3]
+    models = {"raw": p**2, "calibrated": p}
+    diagram = hcal.reliability(models, y, bins=5)
+    assert [curve.label for curve in diagram.curves] == ["raw", "calibrated"]
+    alone = hcal.reliability(p, y, bins=5)[0]
+    np.testing.assert_array_equal(diagram["calibrated"].observed, alone.observed)
+    assert diagram["calibrated"].by_chance == alone.by_chance
+
+    both = hcal.reliability(models, y, bins=5, by=country)
+    assert len(both) == 6
+    german = both["raw, DE"]
+    rows = country == "DE"
+    own = hcal.reliability(p[rows] ** 2, y[rows], bins=5)[0]
+    np.testing.assert_array_equal(german.observed, own.observed)
+    frame = both.to_frame()
+    assert set(frame["model"]) == {"raw", "calibrated"}
+    assert set(frame["segment"]) == {"FR", "DE", "IT"}
+    assert {"predicted", "observed", "interval_low", "interval_high"} <= set(frame.columns)
+    with pytest.raises(KeyError, match="no curve of this diagram; it has raw, DE"):
+        both["raw, ES"]
+    with pytest.raises(ValueError, match="choose one class with level='positive'"):
+        hcal.reliability(models, y, level="class-wise")
+    with pytest.raises(ValueError, match="name at least one model"):
+        hcal.reliability({}, y)
+
+
+def test_one_picture_has_labels_colours_and_the_shares_of_rows() -> None:
+    import matplotlib.pyplot as plt
+
+    p, y = events(900, 5)
+    models = {"raw": p**2, "calibrated": p}
+    for binning in ("equal-width", "smooth"):
+        diagram = hcal.reliability(models, y, binning=binning, resamples=20)
+        axes = plt.subplots()[1]
+        assert diagram.plot(axes, title="Two models", colors=["red", "green"]) is axes
+        texts = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert [text.split(" (")[0] for text in texts] == [
+            "perfectly calibrated",
+            "raw",
+            "calibrated",
+        ]
+        assert axes.get_title() == "Two models"
+        assert {line.get_color() for line in axes.lines} >= {"red", "green"}
+        assert len(axes.child_axes[0].patches) == 2
+    only = hcal.reliability(models, y).plot(curves=["calibrated"], legend=False)
+    assert only.get_title().startswith("calibrated: error")
+    assert only.get_legend() is None
+    with pytest.raises(ValueError, match="1 entries for 2 curves"):
+        hcal.reliability(models, y).plot(colors=["red"])
+    plt.close("all")
+
+
+@pytest.mark.parametrize("binning", ["equal-width", "equal-mass"])
+def test_axes_fit_rare_positives(binning: str) -> None:
+    import matplotlib.pyplot as plt
+
+    p, y = _rare()
+    diagram = hcal.reliability(p, y, binning=binning)
+    axes = diagram.plot()
+    assert axes.get_xscale() == "log"
+    low, high = axes.get_xlim()
+    assert (low, high) == axes.get_ylim()
+    enough = diagram[0].weight >= 20
+    points = diagram[0].predicted[enough]
+    # The points of bins with enough rows use more than a third of the axis.
+    assert np.ptp(np.log(points)) > np.log(high / low) / 3
+    assert diagram.shares.sum() == pytest.approx(1)
+    some = hcal.reliability(np.minimum(p, 0.09), y, binning="equal-mass")
+    assert some.axis.high <= 0.2 or some.axis.log
+    plt.close("all")
+
+
+def test_a_dark_background_gets_light_colours() -> None:
+    import matplotlib.pyplot as plt
+
+    p, y = events(300, 5)
+    diagram = hcal.reliability(p, y)
+    light = {line.get_color() for line in diagram.plot().lines}
+    with plt.style.context("dark_background"):
+        dark = {line.get_color() for line in diagram.plot().lines}
+    assert "#1d5fae" in light
+    assert "#6cb0f5" in dark
+    assert "#1d5fae" not in dark
+    plt.close("all")
+
+
+def test_intervals_of_bins_are_wilsons() -> None:
+    p, y = events(700, 6)
+    curve = hcal.reliability(p, y, bins=1, confidence=0.9)[0]
+    rate = y.mean()
+    z = 1.6448536269514722
+    solved = np.roots([1 + z**2 / 700, -(2 * rate + z**2 / 700), rate**2])
+    assert [curve.interval_low[0], curve.interval_high[0]] == pytest.approx(sorted(solved))
+
+
+@pytest.mark.parametrize("binning", ["equal-width", "equal-mass", "corp", "smooth"])
+def test_bands_are_wider_for_rows_in_groups(binning: str) -> None:
+    p, y = events(400, 7)
+    groups = np.repeat(np.arange(400), 9)
+    alone = hcal.reliability(p, y, binning=binning, bins=8)[0]
+    nine = hcal.reliability(np.repeat(p, 9), np.repeat(y, 9), binning=binning, bins=8)[0]
+    grouped = hcal.reliability(
+        np.repeat(p, 9), np.repeat(y, 9), binning=binning, bins=8, groups=groups
+    )[0]
+    # Nine copies of a row tell as much as one.
+    widths = [np.nanmean(curve.high - curve.low) for curve in (alone, nine, grouped)]
+    assert widths[2] == pytest.approx(widths[0], rel=0.15)
+    assert widths[1] < 0.6 * widths[0]

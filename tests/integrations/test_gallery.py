@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hcal
 from helpers import ROOT
 
 pytest.importorskip("matplotlib")
@@ -20,6 +21,37 @@ Names = dict[str, Any]
 
 def reliability(names: Names) -> None:
     assert names["error_after"] < 0.3 * names["error_before"]
+
+
+def whom_to_call(names: Names) -> None:
+    metrics = hcal.metrics
+    labels = names["labels"]
+    assert metrics.nll(names["chance"], labels) < metrics.nll(names["one_for_all"], labels) - 0.005
+    rule = names["rule"]
+    assert rule.threshold_low < 1 / 21 < rule.threshold_high
+    assert rule.cost.value < 0.9 * min(rule.points[0].cost, rule.points[-1].cost)
+    for metric in names["expected"].metrics:
+        # The interval holds the chance of these labels; the truth is one draw, so a margin is left.
+        margin = 0.5 * (metric.high - metric.low)
+        observed = names[metric.name]
+        assert metric.low - margin < observed < metric.high + margin, metric.name
+
+
+def segments(names: Names) -> None:
+    excess = {name: losses.mean() for name, losses in names["excess"].items()}
+    assert excess["shrunk"] < 0.5 * excess["one for each"] < 0.5 * excess["one for all"]
+
+
+def ageing(names: Names) -> None:
+    mean = {name: losses.mean() for name, losses in names["excess"].items()}
+    assert mean["half-life of 30 days"] < 0.95 * mean["last month alone"]
+    assert mean["half-life of 30 days"] < 0.5 * mean["all rows count"]
+
+
+def sql_and_javascript(names: Names) -> None:
+    np.testing.assert_allclose(names["in_sql"], names["in_python"], atol=1e-12)
+    if names["in_javascript"] is not None:
+        np.testing.assert_allclose(names["in_javascript"], names["in_python"], atol=1e-12)
 
 
 def rare_positives(names: Names) -> None:
@@ -44,8 +76,10 @@ def how_many_rows(names: Names) -> None:
 
 
 def compare(names: Names) -> None:
-    rank = dict(zip(names["methods"], names["mean_rank"], strict=True))
-    assert rank["pool"] + names["critical"] < rank["hb"]
+    ranking = names["ranking"]
+    p_values = {frozenset(pair): p for *pair, p in ranking.p_values}
+    assert ranking.ranks["pool"] < ranking.ranks["hb"]
+    assert p_values[frozenset(("pool", "hb"))] < 0.05
 
 
 def certificate(names: Names) -> None:
@@ -68,6 +102,9 @@ def clinical(names: Names) -> None:
     panel = names["panel"]
     assert panel.slope.low < 1 < panel.slope.high
     assert 0.75 < panel.auc.value < 0.9
+    validation = names["validation"]
+    assert validation.slope.corrected < 0.85 < validation.slope.apparent
+    assert validation.auc.corrected < validation.auc.apparent - 0.02
 
 
 def language_model(names: Names) -> None:
@@ -101,7 +138,7 @@ SHOWS: dict[str, Callable[[Names], None]] = {
     for check in (
         reliability, rare_positives, decomposition, ten_classes, how_many_rows, compare,
         certificate, monitor, label_shift, clinical, language_model, training, canonical,
-        month_by_month,
+        month_by_month, whom_to_call, segments, ageing, sql_and_javascript,
     )
 }  # fmt: skip
 
@@ -110,6 +147,7 @@ SHOWS: dict[str, Callable[[Names], None]] = {
 @pytest.mark.parametrize("name", SHOWS)
 def test_a_picture_shows_what_its_text_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(GALLERY)  # where sphinx-gallery runs them, beside their data
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     monkeypatch.setattr(pyplot, "show", lambda: None)

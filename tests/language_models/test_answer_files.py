@@ -115,5 +115,5 @@ def test_compare_measures_the_calibrator_that_fit_writes(
     fitted = json.loads(run("evaluate", test, "--model", model, "--json").stdout)
     command = run("compare", cal, "--test", test, "--methods", method, "--json").stdout
     assert json.loads(command)["methods"][method]["nll"] == pytest.approx(
-        fitted["metrics"]["nll"], abs=1e-9
+        fitted["metrics"]["nll"]["value"], abs=1e-9
     )

@@ -38,7 +38,7 @@ def test_length_and_mutual_information(tmp_path: Path) -> None:
         assert quiz.log_probs().shape == (200, 4)
         assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(expected, abs=1e-9)
         found = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
-        assert found["metrics"]["accuracy"] == pytest.approx(expected, abs=1e-9)
+        assert found["metrics"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
     path = write_samples(tmp_path).path
     for score, message in (
         ("mutual-information", "line 1: no requests without a context"),
@@ -150,11 +150,11 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
     run("fit", *cal, "-o", model)
     assert hcal.load(model).temperature_ == pytest.approx(3, rel=0.3)
     plain = json.loads(run("evaluate", test.path, "--json").stdout)
-    assert plain["metrics"]["accuracy"] == pytest.approx(test.acc, abs=1e-9)
-    assert plain["metrics"]["brier"] == pytest.approx(test.brier_score, abs=1e-9)
+    assert plain["metrics"]["accuracy"]["value"] == pytest.approx(test.acc, abs=1e-9)
+    assert plain["metrics"]["brier"]["value"] == pytest.approx(test.brier_score, abs=1e-9)
     after = json.loads(run("evaluate", test.path, "--model", model, "--json").stdout)
-    assert after["argmax_changed"] == 0
-    assert after["metrics"]["nll"] < 0.9 * after["before"]["nll"]
+    assert after["changed"] == 0
+    assert after["metrics"]["nll"]["value"] < 0.9 * after["metrics"]["nll"]["baseline"]
     run("apply", model, test.path, "-o", tmp_path / "probs.npz")
     with np.load(tmp_path / "probs.npz") as held:
         assert held["probs"].shape == (300, 4)

@@ -132,7 +132,7 @@ EXCEPT: dict[tuple[str, str], str] = (
     }
     | {(name, "float32"): _SEARCH for name in ("dec", "diag", "gp")}
     | {(name, "float32"): _FOLDS for name in ("ms", "dir", "pool")}
-    | {(name, "float32"): _TIES for name in ("lece", "ts_lece", "spline", "cir", "smooth_spline")}
+    | {(name, "float32"): _TIES for name in ("lece", "ts_lece", "spline", "cir")}
     | {("h", what): _TRAINED for what in TABLE if what not in ("row by row", "strides")}
 )
 

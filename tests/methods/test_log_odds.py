@@ -14,11 +14,17 @@ from sklearn.isotonic import isotonic_regression
 
 import hcal
 from hcal.methods import cir, venn_abers
-from hcal.methods._curves import pool_equal
 from hcal.methods._log_odds import log_odds
 from hcal.methods.base import by_content
 from hcal.methods.folds import deal_folds
-from hcal.methods.smooth_spline import _bending, _grouped, _left_out_loss, _natural
+from hcal.methods.smooth_spline import (
+    _bending,
+    _columns,
+    _Counts,
+    _increasing,
+    _knots,
+    _left_out_loss,
+)
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
 from helpers import DATA, fit_quietly, synthetic
@@ -48,10 +54,7 @@ def test_the_two_classes_are_one_event(name: str) -> None:
         fit(name, z, y).predict_proba(z),
         fit(name, z[:, ::-1], 1 - y).predict_proba(z[:, ::-1]),
     )
-    # Knots of the spline sit at quantiles, which round to the lower row: not quite a mirror image.
-    np.testing.assert_allclose(
-        p, swapped[:, ::-1], rtol=0, atol=5e-3 if name == "smooth_spline" else 1e-7
-    )
+    np.testing.assert_allclose(p, swapped[:, ::-1], rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["platt", "quadratic", "smooth_spline"])
@@ -139,30 +142,64 @@ def test_quadratic_goes_on_straight_outside_its_rows() -> None:
 
 def test_left_out_loss_is_the_one_of_refits() -> None:
     score, y = binary(60)
-    groups = _grouped(*pool_equal(score, y.astype(float), None))
-    x, mass, hits, targets = groups
-    knots = np.quantile(x, np.linspace(0, 1, 6))
-    design, penalty = _natural(knots, np.eye(6), x), _bending(knots) * 0.05
-    target = targets[hits.astype(int)]
-    theta = fit_logistic(design, target, mass, penalty=60 * penalty).theta
-    quick = _left_out_loss(groups, design, theta, penalty)
+    hits = y.astype(float)
+    ones = np.ones(60)
+    knots = _knots(score, ones, 6)
+    design = _columns(score, knots)
+    penalty = 60 * 0.05 * _bending(knots)
+    whole = fit_logistic(design, hits, penalty=penalty)
+    quick = _left_out_loss(design, whole, _Counts(score, ones, hits, np.array([0.0, 1.0])))
     losses = []
     for i in range(60):
-        rest = mass * (np.arange(60) != i)
-        # One row fewer: the penalty weighs 60/59 as much on the mean.
-        without = fit_logistic(design, target, rest, penalty=60 * penalty).theta
-        eta = design[i] @ without
-        losses.append(np.logaddexp(0, eta) - hits[i] * eta)
-    plain = np.mean(np.logaddexp(0, design @ theta) - hits * (design @ theta))
-    assert quick == pytest.approx(np.mean(losses), abs=0.1 * (np.mean(losses) - plain))
+        without = fit_logistic(design, hits, ones * (np.arange(60) != i), penalty=penalty).theta
+        losses.append(np.logaddexp(0, design[i] @ without) - hits[i] * (design[i] @ without))
+    assert quick == pytest.approx(np.sum(losses), abs=0.1 * (np.sum(losses) - whole.value))
 
 
-def test_bending_is_the_integral_of_the_squared_second_derivative() -> None:
+def test_the_columns_are_natural_cubic_splines_and_bending_is_their_squared_second_derivative() -> (
+    None
+):
     rng = np.random.default_rng(0)
-    knots, values = np.sort(rng.normal(size=7)), rng.normal(size=7)
+    knots = np.sort(rng.normal(size=7))
+    theta = rng.normal(size=7)
+    spline = CubicSpline(knots, _columns(knots, knots) @ theta, bc_type="natural")
     fine = np.linspace(knots[0], knots[-1], 200001)
-    second = CubicSpline(knots, values, bc_type="natural")(fine, 2)
-    assert values @ _bending(knots) @ values == pytest.approx(trapezoid(second**2, fine), rel=1e-6)
+    np.testing.assert_allclose(_columns(fine, knots) @ theta, spline(fine), atol=1e-10)
+    expected = trapezoid(spline(fine, 2) ** 2, fine)
+    assert theta @ _bending(knots) @ theta == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_rounding_does_not_move_the_spline(n_classes: int) -> None:
+    """Neither of scores that all differ, nor of votes that tie by the hundred and are 0 or 1 at the ends."""
+    rng = np.random.default_rng(n_classes)
+    y = rng.integers(0, n_classes, 600)
+    smooth = hcal.softmax(rng.normal(size=(600, n_classes)) + 1.5 * np.eye(n_classes)[y])
+    votes = np.stack([rng.multinomial(10, row) for row in smooth]) / 10
+    for probs in (smooth, votes):
+        base = fit("smooth_spline", probs, y, input="probs").predict_proba(probs)
+        noisy = probs * (1 + 1e-6 * rng.normal(size=probs.shape))
+        noisy /= noisy.sum(axis=1, keepdims=True)
+        moved = fit("smooth_spline", noisy, y, input="probs").predict_proba(probs)
+        np.testing.assert_allclose(moved, base, rtol=0, atol=1e-5)
+        narrow = probs.astype(np.float32)
+        moved = fit("smooth_spline", narrow, y, input="probs").predict_proba(narrow)
+        np.testing.assert_allclose(moved, base, rtol=0, atol=1e-3)
+
+
+def test_the_correction_of_a_falling_curve_sets_in_at_nothing() -> None:
+    """Where a curve turns from rising a little to falling a little, its correction changes as little."""
+    x = np.linspace(0.0, 1.0, 101)
+    counts = _Counts(x, np.ones(101), np.full(101, 0.5), np.array([0.0, 1.0]))
+    knots = np.linspace(0.0, 1.0, 5)
+    curves = []
+    for bend in np.linspace(-1.05, -0.95, 1001):
+        values = _increasing(knots, np.array([0.0, 1.0, 0.0, bend, 0.0]), counts, least=1e-3)[1]
+        assert (np.diff(values) > 0).all()
+        curves.append(values)
+    uncorrected = _columns(np.array([0.9, 1.0]), knots) @ np.array([0.0, 1.0, 0.0, -1.05, 0.0])
+    assert uncorrected[1] < uncorrected[0]
+    assert np.abs(np.diff(curves, axis=0)).max() < 1e-4
 
 
 def test_spline_follows_a_curve_and_leaves_a_line_alone() -> None:

@@ -62,7 +62,7 @@ def test_outputs_mirror_the_folders_of_inputs_however_they_are_named(hive: Path)
         "folders": (hive / "*",),
         "shell": tuple(hive / f"country={country}" / "part-0.csv" for country in COUNTRIES),
         "listed": tuple(hive / f"country={country}" for country in COUNTRIES),
-        "workers": (hive, "--workers", 2),
+        "workers": (hive, "--jobs", 2),
         "blocks": (hive, "--batch-rows", 7),
     }
     for name, arguments in names.items():

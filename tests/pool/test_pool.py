@@ -118,7 +118,7 @@ def test_matrix_scaling_is_stationary() -> None:
 
 
 def matrix_loss(matrix: np.ndarray, rows: Rows, margins: maps.Margins) -> float:
-    scores = -margins.capped(margins(rows.x)) @ matrix[:, :-1].T + matrix[:, -1]
+    scores = maps.matrix_scores(matrix, margins.tempered(margins(rows.x)))
     nll = -np.log(softmax(scores))[np.arange(len(rows)), rows.labels]
     square = matrix[:, :-1]
     diagonal = ((square.diagonal() - 1) ** 2).sum()

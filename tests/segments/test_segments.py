@@ -416,7 +416,7 @@ def test_the_commands_fit_apply_and_measure_segments(
     assert list(written["country"]) == list(by[600:])
     assert "3 by country: a, b, c" in command("info", "m.hcal")
     result = json.loads(command("evaluate", "test.csv", "--model", "m.hcal", "--json"))
-    assert result["metrics"]["nll"] == pytest.approx(nll(expected, y[600:]))
+    assert result["metrics"]["nll"]["value"] == pytest.approx(nll(expected, y[600:]))
     for words in (
         ["evaluate"],
         ["evaluate", "--by", "site"],

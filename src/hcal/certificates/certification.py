@@ -70,8 +70,9 @@ def certify(
     y : array-like of shape (N,)
         Labels after a calibrator: integers 0..K−1, or names among ``classes``.
     confidence : float
-    baseline : array-like of shape (N, K), optional
-        Other predictions for the same rows: adds the certified gain in Brier score.
+    baseline : array-like of shape (N, K), or "scores", optional
+        Other predictions for the same rows: adds the certified gain in Brier score. After a calibrator ``"scores"``
+        stands for what it calibrates (not with groups, and of a sample where rows are not in memory).
     groups : array-like of shape (N,), or the name of a column of files, optional
         Rows of one group depend on each other (a patient, a video), and groups are independent. At least 20 groups.
         The bounds are then wider: in the worst case all rows of a group have the same outcome.
@@ -123,13 +124,19 @@ def certify(
             )
         rows = rows_to_fold(predictor, scores, y, info, input, positive)
         return certify_out_of_fold(rows, 1 - terms.confidence, folds, random_state)
-    judged = _judged(predictor, scores, y, info, input, has_baseline=baseline is not None)
+    of_scores = isinstance(baseline, str)
+    if of_scores and (baseline != "scores" or not hasattr(predictor, "rows_like")):
+        raise ValueError(f'baseline is an array, or "scores" after a calibrator, got {baseline!r}')
+    has_baseline = baseline is not None and not of_scores
+    judged = _judged(predictor, scores, y, info, input, has_baseline=has_baseline)
     number = positive_number(positive, judged.source.names, judged.source.n_classes)
     other = None
-    if baseline is not None:
+    if has_baseline:
         whole = _in_memory(judged.source)
         other = Rows.of_baseline(baseline, whole, input or "probs").probs()
-    return certify_source(judged.source, terms, number, calibrator=judged.calibrator, other=other)
+    return certify_source(
+        judged.source, terms, number, calibrator=judged.calibrator, other=other, gain=of_scores
+    )
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Certificate(Result):
     (False, True)
     """
 
-    schema: ClassVar[str] = "hcal/certificate/1"
+    schema: ClassVar[str] = "hcal/certify/1"
 
     confidence: float
     n: int
@@ -241,7 +241,7 @@ class OutOfFoldCertificate(Result):
         proof, because predictions of one fold depend on the labels of the others; it serves the estimates.
     """
 
-    schema: ClassVar[str] = "hcal/out_of_fold/1"
+    schema: ClassVar[str] = "hcal/certify_out_of_fold/1"
 
     confidence: float
     n: int

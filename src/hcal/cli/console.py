@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import lzma
 import os
 import re
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Errors that the input, the disk or the memory causes; all others are bugs in hcal.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
+#: How torch says that memory is exhausted.
+_NO_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE)
 #: The most characters of an error message, which is one line.
 _LONGEST = 600
 
@@ -51,12 +54,44 @@ def name(text: object) -> str:
     return escape(printable(" ".join(str(text).splitlines())))
 
 
+class Notes(logging.Handler):
+    """Show what hcal logs as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one message."""
+        word = {"INFO": "note"}.get(record.levelname, record.levelname.lower())
+        say(word, "cyan", record.getMessage())
+
+
 @contextmanager
-def friendly() -> Iterator[None]:
-    """Turn errors into one sentence and exit code 1 (130 for Ctrl-C), and warnings into lines on standard error."""
-    if os.environ.get("HCAL_DEBUG"):
+def logged(level: str) -> Iterator[None]:
+    """Show what hcal logs from a level on, for as long as a command runs."""
+    logger = logging.getLogger("hcal")
+    before = logger.level
+    notes = Notes()
+    logger.addHandler(notes)
+    logger.setLevel(level.upper())
+    try:
         yield
-        return
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(notes)
+
+
+@contextmanager
+def friendly(level: str = "info") -> Iterator[None]:
+    """Turn errors into one sentence and an exit code; show warnings and notes on standard error."""
+    with logged(level):
+        if os.environ.get("HCAL_DEBUG"):
+            yield
+            return
+        with _explained():
+            yield
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn errors into one sentence and an exit code, and warnings into lines."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a character that the terminal's encoding lacks
@@ -87,20 +122,16 @@ def stop(number: int, _frame: Any) -> None:
 
 def _explain(error: Exception) -> None:
     """Print an error as one line; discard what could not be written to standard output."""
-    text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))
-    torch_says = isinstance(error, RuntimeError) and re.search(
-        "out of memory|can't allocate memory", text, re.I
-    )
-    if torch_says or isinstance(error, MemoryError):
+    text = str(error)
+    of_a_reader = type(error).__module__.startswith(("safetensors", "pyarrow"))
+    torch_ran_out = isinstance(error, RuntimeError) and _NO_MEMORY.search(text)
+    if torch_ran_out or isinstance(error, MemoryError):
         what = f"not enough memory: {text}".removesuffix(": ")
-        say(
-            "error",
-            "red",
-            f"{what}; a command that has --batch-rows can read its file by blocks (--batch-rows 65536)",
-        )
+        advice = "a command that has --batch-rows can read its file by blocks (--batch-rows 65536)"
+        say("error", "red", f"{what}; {advice}")
     elif isinstance(error, OSError) and error.strerror:
         say("error", "red", f"{error.strerror}: {error.filename or ''}".removesuffix(": "))
-    elif known or isinstance(error, _EXPECTED):
+    elif of_a_reader or isinstance(error, _EXPECTED):
         say("error", "red", text or type(error).__name__)
     else:
         say("internal error", "red", f"{type(error).__name__}: {text}")
@@ -136,18 +167,12 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]:
-    """Show a spinner on a terminal while something runs, unless the calibrator has a progress bar of its own."""
-    from hcal.progress import silent
+def working(text: str, total: int | None = None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal what runs for longer than two seconds; yield a function that advances the bar."""
+    from hcal.progress import progress, silent
 
-    own_bar = calibrator is not None and "verbose" in calibrator.get_params(deep=False)
-    console = Console(stderr=True)
-    spin = console.is_terminal and not quiet and not own_bar
-    with (
-        silent() if quiet else nullcontext(),
-        console.status(escape(text)) if spin else nullcontext(),
-    ):
-        yield
+    with silent() if quiet else nullcontext(), progress(name(text), total) as advance:
+        yield advance
 
 
 def shape_of(data: DataFile) -> str:

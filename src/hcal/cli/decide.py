@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
-from hcal.cli import console, options
+from hcal.cli import console
 from hcal.cli.measure import parse_cost
-from hcal.cli.options import Files, Model, Positive, Shown, command
+from hcal.cli.options import (
+    Model,
+    Positive,
+    WithBy,
+    WithGroups,
+    WithLabels,
+    WithWeight,
+    check_output,
+    class_number,
+    command,
+    file_facts,
+    load_model,
+)
+from hcal.cli.streams import title_of
 from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
@@ -55,100 +69,118 @@ def costs_of(text: str | None) -> Any:
 
 
 @command(
+    "decide",
     "hcal decide test.npz --model model.hcal --cost 'fn=20,fp=1' --save rule.json",
     "hcal decide new.csv --model model.hcal --rule rule.json -o decisions.csv",
     "hcal decide answers.npz --error 0.02",
 )
-def decide(
-    *,
-    files: Annotated[Files, "time"],
-    model: Model = None,
+@dataclass(frozen=True, kw_only=True)
+class Decide(WithWeight, WithBy, WithGroups, WithLabels):
+    """Choose the threshold for a cost, a capacity, a precision or a recall, or decide new rows by one."""
+
+    schema = "hcal/decide/1"
+
+    model: Model = None
     cost: Annotated[
         str | None, Option(help="costs of errors, fn=20,fp=1, or a JSON file of K x K costs")
-    ] = None,
+    ] = None
     capacity: Annotated[
         float | None, Option(help="the share of rows that can be acted on, such as 0.05")
-    ] = None,
-    precision: Annotated[float | None, Option(help="the least precision")] = None,
-    recall: Annotated[float | None, Option(help="the least recall")] = None,
+    ] = None
+    precision: Annotated[float | None, Option(help="the least precision")] = None
+    recall: Annotated[float | None, Option(help="the least recall")] = None
     error: Annotated[
         float | None, Option(help="answer, or give no answer: at most this share of wrong answers")
-    ] = None,
-    threshold: Annotated[float | None, Option(help="a known threshold; needs no labels")] = None,
-    rule: Annotated[Path | None, Option(help="a rule that --save wrote; needs no labels")] = None,
-    save: Annotated[Path | None, Option(help="write the chosen rule to this JSON file")] = None,
+    ] = None
+    threshold: Annotated[float | None, Option(help="a known threshold; needs no labels")] = None
+    rule: Annotated[Path | None, Option(help="a rule that --save wrote; needs no labels")] = None
+    save: Annotated[Path | None, Option(help="write the chosen rule to this JSON file")] = None
     output: Annotated[
         Path | None, Option("--output", "-o", help="write a decision for each row to this file")
-    ] = None,
-    confidence: Annotated[float, Option(help="level of the intervals")] = 0.95,
-    positive: Positive = None,
-    shown: Shown,
-) -> None:
-    """Choose the threshold for a cost, a capacity, a precision or a recall, or decide new rows by one."""
-    import hcal
-    from hcal.decisions import ThresholdRule, read_rule
+    ] = None
+    confidence: Annotated[float, Option(help="level of the intervals")] = 0.95
+    positive: Positive = None
 
-    for path in (output, save):
-        options.check_output(path, *files.file, model, rule)
-    criteria = {
-        "cost": costs_of(cost),
-        "capacity": capacity,
-        "precision": precision,
-        "recall": recall,
-    }
-    aims = {**criteria, "error": error}
-    chosen = [name for name, value in aims.items() if value is not None]
-    ways = [*chosen, *(["threshold"] if threshold is not None else [])]
-    ways += ["rule"] if rule is not None else []
-    if len(ways) != 1:
-        raise ValueError(
-            "give one of --cost, --capacity, --precision, --recall, --error, which need labels, and "
-            "--threshold, --rule, which do not"
-        )
-    if save is not None and not chosen:
-        raise ValueError("--save keeps a rule that was chosen here: give --cost, or another aim")
-    calibrator = options.load_model(model)
-    data = files.read(calibrator)
-    probs = probabilities(data, calibrator)
-    names = text_names(data)
-    number = options.class_number(positive, data.classes)
-    if chosen:
-        with console.working(
-            f"choosing a threshold on {console.shape_of(data)}", quiet=shown.silent
-        ):
-            result: Any = None
-            if error is not None:
-                result = _abstained(data, probs, error, confidence, positive)
-            else:
-                result = hcal.thresholds(
-                    probs, data.labels(), **criteria, sample_weight=data.weight, groups=data.groups,
-                    confidence=confidence, positive=number, classes=names,
-                )  # fmt: skip
-        _save(save, result)
-        applied: Any = result.rule
-    else:
+    def run(self) -> None:
+        """Choose or read a rule, decide the rows by it, and print how many of each there are."""
+        import hcal
+
+        for path in (self.output, self.save):
+            check_output(path, *self.file, self.model, self.rule)
+        chosen = self._aim()
+        calibrator = load_model(self.model)
+        data = self.read(calibrator)
+        probs = probabilities(data, calibrator)
         result = None
-        applied = read_rule(rule) if rule is not None else ThresholdRule(threshold or 0.0, number)
-    decisions = hcal.decide(probs, applied, classes=names)
-    if output is not None:
-        _write(output, data, probs, decisions)
-    counts = _counts(decisions)
-    content = {"file": str(data.path), "rows": len(decisions), "decided": counts}
-    if result is not None:
-        content["result"] = result.to_dict()
+        if chosen:
+            doing = f"choosing a threshold on {console.shape_of(data)}"
+            with console.working(doing, quiet=self.silent):
+                result = self._chosen(data, probs)
+            _save(self.save, result)
+        rule = self._stated_rule(data) if result is None else result.rule
+        decisions = hcal.decide(probs, rule, classes=text_names(data))
+        if self.output is not None:
+            _write(self.output, data, probs, decisions)
+        counts = _counts(decisions)
+        content = {**file_facts(data), "rows": len(decisions), "decided": counts}
+        content["result"] = None if result is None else result.to_dict()
+        self.show(content, lambda: self._show(data.name, result, counts))
 
-    def show() -> None:
-        console.out().print(f"[bold]{console.name(data.name)}[/], {len(decisions):,} rows")
+    def _aim(self) -> bool:
+        """Whether the rule is chosen here, by an aim; refuse no way to decide, and more than one."""
+        aims = (self.cost, self.capacity, self.precision, self.recall, self.error)
+        chosen = [value for value in aims if value is not None]
+        rules = [value for value in (self.threshold, self.rule) if value is not None]
+        if len(chosen) + len(rules) != 1:
+            raise ValueError(
+                "give one of --cost, --capacity, --precision, --recall, --error, which need "
+                "labels, and --threshold, --rule, which do not"
+            )
+        if self.save is not None and not chosen:
+            raise ValueError(
+                "--save keeps a rule that was chosen here: give --cost, or another aim"
+            )
+        return bool(chosen)
+
+    def _chosen(self, data: DataFile, probs: Any) -> Any:
+        """Return the thresholds for the aim, or the confidence below which no answer is given."""
+        import hcal
+
+        if self.error is not None:
+            return _abstained(data, probs, self.error, self.confidence, self.positive)
+        return hcal.thresholds(
+            probs,
+            data.labels(),
+            cost=costs_of(self.cost),
+            capacity=self.capacity,
+            precision=self.precision,
+            recall=self.recall,
+            sample_weight=data.weight,
+            groups=data.groups,
+            confidence=self.confidence,
+            positive=class_number(self.positive, data.classes),
+            classes=text_names(data),
+        )
+
+    def _stated_rule(self, data: DataFile) -> Any:
+        """Return the rule of a file, or of a known threshold."""
+        from hcal.decisions import ThresholdRule, read_rule
+
+        if self.rule is not None:
+            return read_rule(self.rule)
+        return ThresholdRule(self.threshold or 0.0, class_number(self.positive, data.classes))
+
+    def _show(self, name: str, result: Any, counts: dict[str, int]) -> None:
+        """Print the choice, or how many rows were decided for each class, and the files."""
+        console.out().print(f"[bold]{console.name(name)}[/], {sum(counts.values()):,} rows")
         if result is not None:
             console.show_lines(result)
         else:
-            listed = [f"{_decided(name)}: {count:,}" for name, count in counts.items()]
-            console.show_lines("\n".join(listed))
-        for path in (save, output):
+            lines = [f"{_decided(name)}: {count:,}" for name, count in counts.items()]
+            console.show_lines("\n".join(lines))
+        for path in (self.save, self.output):
             if path is not None:
-                console.out().print(f"wrote [bold]{console.name(path)}[/]")
-
-    shown.show(content, show)
+                console.out().print(f"wrote [bold]{console.name(title_of(path))}[/]")
 
 
 def _abstained(
@@ -165,7 +197,7 @@ def _abstained(
         error=error,
         confidence=confidence,
         groups=data.groups,
-        positive=None if positive is None else options.class_number(positive, data.classes),
+        positive=None if positive is None else class_number(positive, data.classes),
         classes=text_names(data),
     )
 

@@ -8,13 +8,15 @@ rows to measure on. Copies of one digit are not independent, so the demo's inter
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 from hcal.cli import console
-from hcal.cli.options import Method, Shown, command
+from hcal.cli.options import Command, Method, command
+from hcal.progress import logger
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _COPIES = 4  # times that a held-out digit is shown
@@ -72,48 +74,52 @@ def train_digits() -> dict[str, Any]:
     return found | {"y_cal": labels[cal].ravel(), "y_test": labels[test].ravel()}
 
 
-@command("hcal demo", "hcal demo --method ts --output /tmp/demo")
-def demo(
-    *,
+@command("demo", "hcal demo", "hcal demo --method ts --output /tmp/demo")
+@dataclass(frozen=True, kw_only=True)
+class Demo(Command):
+    """Train an over-confident network on digits, calibrate it, show before and after."""
+
+    schema = "hcal/demo/1"
+
     output: Annotated[Path, Option("--output", "-o", help="the folder to write to")] = Path(
         "hcal-demo"
-    ),
-    method: Method = "pool",
-    shown: Shown,
-) -> None:
-    """Train an over-confident network on digits, calibrate it, show before and after."""
-    import numpy as np
+    )
+    method: Method = None
 
-    import hcal
-    from hcal.io import atomic_path, checksum
-    from hcal.metrics.scores import score_probs
-    from hcal.reporting import Source, measure_report, write_page
+    def run(self) -> None:
+        """Write a task, a model, a picture and the report into a folder."""
+        import numpy as np
 
-    calibrator = hcal.make_calibrator(method or "pool")
-    output.mkdir(parents=True, exist_ok=True)
-    task, model, page = (output / name for name in ("digits.npz", "model.hcal", "report.html"))
-    with console.working("training a network on scikit-learn's digits", quiet=shown.silent):
-        digits = train_digits()
-    with atomic_path(task) as temporary:
-        np.savez_compressed(temporary, **digits)
-    with console.working(
-        f"calibrating it with {method}", quiet=shown.silent, calibrator=calibrator
-    ):
-        calibrator.fit(digits["logits_cal"], digits["y_cal"])
-    hcal.save(calibrator, model)
-    logits, y = digits["logits_test"], digits["y_test"]
-    sides = {"before": hcal.softmax(logits), "after": calibrator.predict_proba(logits)}
-    scores = {when: score_probs(probs, y) for when, probs in sides.items()}
-    files = [task, model, *_picture(output / "reliability.png", sides, y), page]
-    with console.working("writing the report", quiet=shown.silent):
-        source = Source(str(task), "test", "logits", checksum(task), str(model))
-        write_page(page, measure_report(logits, y, calibrator, source=source))
-    told = {
-        "folder": str(output),
-        "files": [path.name for path in files],
-        "method": calibrator.name,
-    }
-    shown.show(told | scores, lambda: _show(files, calibrator, sides, y, scores))
+        import hcal
+        from hcal.io import atomic_path, checksum
+        from hcal.metrics.scores import score_probs
+        from hcal.reporting import Source, measure_report, write_page
+
+        calibrator = hcal.make_calibrator(self.method or "pool")
+        self.output.mkdir(parents=True, exist_ok=True)
+        task, model, page = (
+            self.output / name for name in ("digits.npz", "model.hcal", "report.html")
+        )
+        with console.working("training a network on scikit-learn's digits", quiet=self.silent):
+            digits = train_digits()
+        with atomic_path(task) as temporary:
+            np.savez_compressed(temporary, **digits)
+        with console.working(f"calibrating it with {calibrator.name}", quiet=self.silent):
+            calibrator.fit(digits["logits_cal"], digits["y_cal"])
+        hcal.save(calibrator, model)
+        logits, y = digits["logits_test"], digits["y_test"]
+        sides = {"before": hcal.softmax(logits), "after": calibrator.predict_proba(logits)}
+        scores = {when: score_probs(probs, y) for when, probs in sides.items()}
+        files = [task, model, *_picture(self.output / "reliability.png", sides, y), page]
+        with console.working("writing the report", quiet=self.silent):
+            source = Source(str(task), "test", "logits", checksum(task), str(model))
+            write_page(page, measure_report(logits, y, calibrator, source=source))
+        facts = {
+            "folder": str(self.output),
+            "files": [path.name for path in files],
+            "method": calibrator.name,
+        }
+        self.show(facts | scores, lambda: _show(files, calibrator, sides, y, scores))
 
 
 def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, scores: Any) -> None:
@@ -136,9 +142,9 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
     )
     for note in calibrator.fit_.notes:
         out.print(console.name(note))
-    for when, each in sides.items():
+    for when, probabilities in sides.items():
         out.print(f"\n[bold]{when}[/]")
-        console.show_lines(hcal.reliability(each, y, bins=10))
+        console.show_lines(hcal.reliability(probabilities, y, bins=10))
     out.print(console.before_after(scores, "\non the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{console.name(path)}[/]' for path in files)}")
     out.print(
@@ -156,7 +162,7 @@ def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        console.say("note", "cyan", f"no picture without matplotlib: {install_command('plot')}")
+        logger.info("no picture without matplotlib: %s", install_command("plot"))
         return []
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     for axis, (title, probs) in zip(figure.subplots(1, 2), sides.items(), strict=True):

@@ -1,110 +1,205 @@
-"""What several commands share: options that say which rows are read, and the decorator that makes a command."""
+"""What several commands share. A command is a dataclass: its fields are its options, and ``run`` does its work.
 
-from __future__ import annotations
+Typer reads the types of fields from classes that may stand in another module. So this module holds types and not
+their names: it does without ``from __future__ import annotations``.
+"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from typer import Argument, Exit, Option, Typer, echo
+from typer import Argument, BadParameter, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
+from hcal.cli.config import read_config
+from hcal.cli.streams import standard_streams, title_of
 
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Request, RowSource
-
+    from hcal.passes import Advance, Runner
 
 #: The peak memory of a command, as a multiple of the bytes of the scores that it reads.
-_PEAK = 10
+_PEAK: Final = 10
+_FILES: Final = (
+    ".npz .npy .csv .parquet .feather .jsonl; a folder or a pattern of files; - is standard input"
+)
+#: The titles under which ``--help`` lists the options that several commands share.
+_ROWS: Final = "Rows of the file"
+_WORK: Final = "More rows than memory holds"
+_SHOWN: Final = "Every command"
 
-
+Format = Literal["csv", "jsonl", "parquet", "feather", "npz", "npy", "onnx", "json", "sql", "mjs"]
 Method = Annotated[
     str | None, Option(help="a calibrator by its registry name \\[default: pool; ts for questions]")
 ]
 Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
-Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
+Output = Annotated[
+    Path,
+    Option("--output", "-o", help="the file to write; type by extension; - is standard output"),
+]
 Positive = Annotated[str | None, Option(help="the positive class of two, by name or number")]
-_FILES = ".npz .npy .csv .parquet .feather .jsonl; a folder or a pattern of files"
+Metrics = Annotated[str | None, Option(help="names separated by commas; default: all")]
+SampleRows = Annotated[int | None, Option(help="learn from a random sample of this many rows")]
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of a command and how to read them; all fields but the first are those of :class:`hcal.io.Request`."""
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What every command takes."""
+
+    #: The name and version of what ``--json`` prints, where it is no result of a public function.
+    schema: ClassVar[str] = ""
+    #: The type of the file that ``-o -`` writes, where there is one alone.
+    output_type: ClassVar[str | None] = None
+
+    config: Annotated[
+        Path | None,
+        Option(
+            "--config",
+            is_eager=True,
+            callback=read_config,
+            rich_help_panel=_SHOWN,
+            help="a TOML file with options of commands, such as hcal.toml",
+        ),
+    ] = None
+    format: Annotated[
+        Format | None,
+        Option(rich_help_panel=_SHOWN, help="the type of standard input or output, -"),
+    ] = None
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", rich_help_panel=_SHOWN, help="print only errors and warnings")
+    ] = False
+    json: Annotated[
+        bool, Option("--json", rich_help_panel=_SHOWN, help="print one JSON object; NaN is null")
+    ] = False
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        Option(
+            rich_help_panel=_SHOWN,
+            help="which notes are shown; warnings and errors always are \\[default: info]",
+        ),
+    ] = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether no progress is shown."""
+        return self.quiet or self.json
+
+    @property
+    def least_level(self) -> str:
+        """The level from which on notes are shown."""
+        return self.log_level or ("warning" if self.quiet else "info")
+
+    def run(self) -> None:
+        """Do the work of the command."""
+        raise NotImplementedError
+
+    def show(self, content: Mapping[str, Any], text: Callable[[], object]) -> None:
+        """Print the content as JSON if the user asked for it; else call ``text``, unless the command is quiet."""
+        if self.json:
+            schema = self.schema or content["schema"]
+            console.print_json({"schema": schema} | dict(content) | {"schema": schema})
+        elif not self.quiet:
+            text()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFirst(Command):
+    """The model is the first argument. This stands last among the classes that a command inherits."""
+
+    model: ModelFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files(Command):
+    """The files of a command and how to read them, as :class:`hcal.io.Request` says it."""
 
     file: Annotated[list[Path], Argument(help=_FILES, metavar="FILE")]
     input: Annotated[
-        str | None, Option(help="logits, probs or log_probs, if the file does not say")
+        str | None,
+        Option(rich_help_panel=_ROWS, help="logits, probs or log_probs, if the file does not say"),
     ] = None
-    labels: Annotated[Path | None, Option(help="a second file with the labels y")] = None
     scores: Annotated[
-        str | None, Option(help="columns: a pattern 'logit_*', or names with commas")
+        str | None,
+        Option(rich_help_panel=_ROWS, help="columns: a pattern 'logit_*', or names with commas"),
     ] = None
-    label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
-    id: Annotated[str | None, Option(help="a column that names the rows; apply copies it")] = None
-    groups: Annotated[
-        str | None, Option(help="a column of groups; rows of a group depend on each other")
+    label: Annotated[
+        str | None, Option(rich_help_panel=_ROWS, help="the column of labels, numbers or names")
     ] = None
-    by: Annotated[
-        str | None, Option(help="columns of subgroups to report on, separated by commas")
-    ] = None
-    weight: Annotated[str | None, Option(help="a column of weights; 2 counts the row twice")] = None
-    time: Annotated[
-        str | None, Option(help="a column of dates or numbers: when a row was made")
+    id: Annotated[
+        str | None,
+        Option(rich_help_panel=_ROWS, help="a column that names the rows; apply copies it"),
     ] = None
     classes: Annotated[
-        str | None, Option(help="names separated by commas, in the order of the columns")
+        str | None,
+        Option(
+            rich_help_panel=_ROWS, help="names separated by commas, in the order of the columns"
+        ),
     ] = None
     option_score: Annotated[
-        str | None, Option("--score", help="of an option or a sequence: sum, length, mean, …")
+        str | None,
+        Option(
+            "--score",
+            rich_help_panel=_ROWS,
+            help="of an option or a sequence: sum, length, mean, …",
+        ),
     ] = None
     unit: Annotated[
-        str | None, Option(help="of numbers: percent, or the ends of a scale such as 0-10")
+        str | None,
+        Option(
+            rich_help_panel=_ROWS, help="of numbers: percent, or the ends of a scale such as 0-10"
+        ),
     ] = None
-    unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
-    unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = (
-        "error"
-    )
-    ranges: Annotated[str, Option(help="middle: read a stated '70-80 %' as 75 %")] = "error"
+    unlabelled: Annotated[
+        str, Option(rich_help_panel=_ROWS, help="drop: leave out rows without a label")
+    ] = "error"
+    unreadable: Annotated[
+        str, Option(rich_help_panel=_ROWS, help="drop: leave out confidences that cannot be read")
+    ] = "error"
+    ranges: Annotated[
+        str, Option(rich_help_panel=_ROWS, help="middle: read a stated '70-80 %' as 75 %")
+    ] = "error"
     ignore_index: Annotated[
-        int | None, Option(help="leave out rows, or pixels, with this label")
+        int | None, Option(rich_help_panel=_ROWS, help="leave out rows, or pixels, with this label")
     ] = None
 
-    def request(self, calibrator: Any = None) -> Request:
-        """Return how the rows are asked for; what the options leave open is as in the calibrator's fit."""
+    def request(self, calibrator: Any = None) -> "Request":
+        """Return how rows are read; what the options leave open is as in the calibrator's fit."""
+        from hcal.fit_record import fitted_request
         from hcal.io import Request
 
         names = names_of(self.classes)
-        given = vars(self) | {"classes": None if names is None else tuple(names)}
-        asked = Request(**{name: value for name, value in given.items() if name != "file"})
-        if calibrator is None:
-            return asked
-        from hcal.fit_record import fitted_request
+        request = Request(
+            scores=self.scores,
+            label=self.label,
+            id=self.id,
+            # Only commands that can use them have these options.
+            groups=getattr(self, "groups", None),
+            by=getattr(self, "by", None),
+            weight=getattr(self, "weight", None),
+            time=getattr(self, "time", None),
+            labels=getattr(self, "labels", None),
+            input=self.input,
+            unit=self.unit,
+            option_score=self.option_score,
+            classes=None if names is None else tuple(names),
+            unlabelled=self.unlabelled,
+            unreadable=self.unreadable,
+            ranges=self.ranges,
+            ignore_index=self.ignore_index,
+        )
+        return request if calibrator is None else request.for_model(fitted_request(calibrator))
 
-        return asked.for_model(fitted_request(calibrator))
-
-    def read(self, calibrator: Any = None, **options: Any) -> DataFile:
+    def read(self, calibrator: Any = None, *, part: Literal["cal", "test"] = "test") -> "DataFile":
         """Read all rows, with columns and classes in the order of the calibrator if there is one."""
         from hcal.fit_record import fitted_names
         from hcal.io import read
 
         order = fitted_names(calibrator)
-        data = read(self.file, self.request(calibrator), order=order, peak=_PEAK, **options)
-        for note in data.notes:
-            console.say("note", "cyan", note)
-        return data
-
-    def batches(self, rows: int | None, calibrator: Any = None, **options: Any) -> Batches:
-        """Return the rows block by block, with columns and classes in the order of the calibrator if there is one."""
-        from hcal.fit_record import fitted_names
-        from hcal.io import batches
-
-        order = fitted_names(calibrator)
-        return batches(self.file, self.request(calibrator), rows=rows, order=order, **options)
+        return read(self.file, self.request(calibrator), order=order, peak=_PEAK, part=part)
 
     @property
     def several(self) -> bool:
@@ -113,107 +208,159 @@ class Files:
 
         return by_blocks(self.file)
 
-    def of(self, path: Path) -> Files:
-        """Return the same options for another file."""
-        return replace(self, file=[path], labels=None)
 
-    def options(self) -> str:
-        """Return the options as text, for a command that reads the same file."""
-        given = {n: v for n, v in vars(self).items() if n != "file" and v not in (None, "error")}
-        flags = {name: name.removeprefix("option_").replace("_", "-") for name in given}
-        return " ".join(f"--{flags[name]} '{value}'" for name, value in given.items())
+@dataclass(frozen=True, kw_only=True)
+class WithLabels(Files):
+    """Labels may stand in a second file."""
 
-
-@dataclass(frozen=True)
-class Blocks:
-    """How to work on more rows than memory holds: the rows of a block, and the processes that share the work."""
-
-    batch_rows: Annotated[
-        int | None, Option(min=1, help="read this many rows at a time, to save memory")
-    ] = None
-    workers: Annotated[
-        int | None, Option(min=1, help="number of processes; the result is the same")
-    ] = None
-    scheduler: Annotated[
-        str | None, Option(help="address of a Dask scheduler: its workers share the work")
+    labels: Annotated[
+        Path | None, Option(rich_help_panel=_ROWS, help="a second file with the labels y")
     ] = None
 
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.scheduler is not None:
-            raise ValueError(
-                "--workers are of this machine, --scheduler has its own: give one of them"
-            )
 
-    def asked(self, files: Files) -> bool:
-        """Whether rows are read block by block: because of an option, or because there are several files."""
-        return files.several or any(value is not None for value in vars(self).values())
+@dataclass(frozen=True, kw_only=True)
+class WithGroups(Files):
+    """Rows may depend on each other."""
 
-    @contextmanager
-    def working(self, text: str, total: int | None, *, quiet: bool) -> Iterator[dict[str, Any]]:
-        """Yield the runner of the pieces (None for this process), and a function that advances a progress bar."""
-        from hcal.passes import Processes
-        from hcal.progress import progress, silent
+    groups: Annotated[
+        str | None,
+        Option(
+            rich_help_panel=_ROWS, help="a column of groups; rows of a group depend on each other"
+        ),
+    ] = None
 
-        with ExitStack() as stack:
-            runner: Any = None if self.workers in (None, 1) else Processes(self.workers or 1)
-            if self.scheduler is not None:
-                from hcal.integrations import dask
 
-                runner = stack.enter_context(dask.Runner(self.scheduler))
-            if quiet:
-                stack.enter_context(silent())
-            advance = stack.enter_context(progress(console.name(text), total or 0))
-            yield {"runner": runner, "advance": advance}
+@dataclass(frozen=True, kw_only=True)
+class WithBy(Files):
+    """Rows may belong to subgroups."""
+
+    by: Annotated[
+        str | None,
+        Option(
+            rich_help_panel=_ROWS, help="columns of subgroups to report on, separated by commas"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithWeight(Files):
+    """Rows may have weights."""
+
+    weight: Annotated[
+        str | None,
+        Option(rich_help_panel=_ROWS, help="a column of weights; 2 counts the row twice"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithTime(Files):
+    """Rows may have a time."""
+
+    time: Annotated[
+        str | None,
+        Option(rich_help_panel=_ROWS, help="a column of dates or numbers: when a row was made"),
+    ] = None
 
 
 @dataclass(frozen=True)
 class Opened:
     """The rows of a command as a source, and the first of them (or all) as they were read."""
 
-    source: RowSource
-    data: DataFile
+    source: "RowSource"
+    data: "DataFile"
 
 
-@contextmanager
-def opened(
-    files: Files, blocks: Blocks, calibrator: Any, doing: str, *, quiet: bool
-) -> Iterator[Opened]:
-    """Open the rows of a command, block by block where that was asked for, and show the progress of the work."""
-    from hcal.io.blocks import rows_of
-    from hcal.io.sources import source_of_rows
-
-    if blocks.asked(files):
-        found = files.batches(blocks.batch_rows, calibrator)
-        found.check_labels()
-        with blocks.working(f"{doing} {found.name}", found.n_rows, quiet=quiet) as work:
-            yield Opened(found.as_source(**work), found.first)
-        return
-    data = files.read(calibrator)
-    data.labels()
-    with console.working(f"{doing} {console.shape_of(data)}", quiet=quiet):
-        yield Opened(source_of_rows(rows_of(data)), data)
+def _refuse_workers(value: int | None) -> int | None:
+    """Refuse the name that an option had before."""
+    if value is not None:
+        raise BadParameter("--workers is now --jobs")
+    return value
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Whether the output is for a person, for a program (JSON), or not printed."""
+@dataclass(frozen=True, kw_only=True)
+class InBlocks(Files):
+    """Rows may be more than memory holds: how many are read at a time, and the processes that share the work."""
 
-    quiet: Annotated[
-        bool, Option("--quiet", "-q", help="print nothing but errors and warnings")
-    ] = False
-    json: Annotated[bool, Option("--json", help="print one JSON object; NaN is null")] = False
+    batch_rows: Annotated[
+        int | None,
+        Option(min=1, rich_help_panel=_WORK, help="read this many rows at a time, to save memory"),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        Option(min=1, rich_help_panel=_WORK, help="number of processes; the result is the same"),
+    ] = None
+    workers: Annotated[int | None, Option(hidden=True, callback=_refuse_workers)] = None
+    scheduler: Annotated[
+        str | None,
+        Option(
+            rich_help_panel=_WORK, help="address of a Dask scheduler: its workers share the work"
+        ),
+    ] = None
 
     @property
-    def silent(self) -> bool:
-        """Whether no progress is shown."""
-        return self.quiet or self.json
+    def by_blocks(self) -> bool:
+        """Whether rows are read block by block: because of an option, or because there are several files."""
+        options = (self.batch_rows, self.jobs, self.scheduler)
+        return self.several or any(value is not None for value in options)
 
-    def show(self, found: Any, show: Callable[[], Any]) -> None:
-        """Print the result as JSON if the user asked for it; else call ``show``, unless the command is quiet."""
-        if self.json:
-            console.print_json(found() if callable(found) else found)
-        elif not self.quiet:
-            show()
+    def batches(
+        self, calibrator: Any = None, *, part: Literal["cal", "test"] = "test"
+    ) -> "Batches":
+        """Return the rows block by block, with columns and classes in the order of the calibrator if there is one."""
+        from hcal.fit_record import fitted_names
+        from hcal.io import batches
+
+        order = fitted_names(calibrator)
+        request = self.request(calibrator)
+        return batches(self.file, request, rows=self.batch_rows, order=order, part=part)
+
+    @contextmanager
+    def working(
+        self, text: str, total: int | None = None
+    ) -> "Iterator[tuple[Runner | None, Advance]]":
+        """Yield the runner of the pieces (None for this process), and a function that advances a progress bar."""
+        from hcal.passes import Processes
+
+        if self.jobs is not None and self.scheduler is not None:
+            raise ValueError(
+                "--jobs are of this machine, --scheduler has its own: give one of them"
+            )
+        with ExitStack() as stack:
+            runner: Any = None if self.jobs in (None, 1) else Processes(self.jobs or 1)
+            if self.scheduler is not None:
+                from hcal.integrations import dask
+
+                runner = stack.enter_context(dask.Runner(self.scheduler))
+            advance = stack.enter_context(console.working(text, total, quiet=self.silent))
+            yield runner, advance
+
+    @contextmanager
+    def opened(
+        self, calibrator: Any, doing: str, *, part: Literal["cal", "test"] = "test"
+    ) -> Iterator[Opened]:
+        """Open labelled rows, by blocks where that was asked for, and show the progress of the work."""
+        from hcal.io.blocks import rows_of
+        from hcal.io.sources import source_of_rows
+
+        if self.by_blocks:
+            batches = self.batches(calibrator, part=part)
+            batches.check_labels()
+            work = self.working(f"{doing} {batches.name}", batches.n_rows)
+            with work as (runner, advance):
+                yield Opened(batches.as_source(runner=runner, advance=advance), batches.first)
+            return
+        data = self.read(calibrator, part=part)
+        data.labels()
+        with console.working(f"{doing} {console.shape_of(data)}", quiet=self.silent):
+            yield Opened(source_of_rows(rows_of(data)), data)
+
+
+def _finish(command: Command | None, **_: object) -> None:
+    """Run a command whose options were read; each error becomes one sentence."""
+    if command is None:
+        return
+    with console.friendly(command.least_level), standard_streams(command) as ready:
+        ready.run()
 
 
 app = Typer(
@@ -223,6 +370,7 @@ app = Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    result_callback=_finish,
 )
 
 
@@ -233,44 +381,13 @@ def _root(version: Annotated[bool, Option("--version", help="print the version")
         raise Exit
 
 
-def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command; each dataclass among its parameters becomes options, and errors become one sentence.
+C = TypeVar("C", bound=Command)
 
-    ``Annotated[Files, "weight"]`` leaves the option ``--weight`` out.
-    """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        shown: list[Parameter] = []
-        made: dict[str, tuple[Any, list[str]]] = {}
-        for name, parameter in signature(function, eval_str=True).parameters.items():
-            kind = getattr(parameter.annotation, "__origin__", parameter.annotation)
-            if not is_dataclass(kind):
-                shown.append(parameter)
-                continue
-            left_out = getattr(parameter.annotation, "__metadata__", ())
-            hints = get_type_hints(kind, include_extras=True)
-            kept = [f for f in fields(kind) if f.name not in left_out]
-            made[name] = kind, [f.name for f in kept]
-            for f in kept:
-                default = Parameter.empty if f.default is MISSING else f.default
-                shown.append(
-                    parameter.replace(name=f.name, annotation=hints[f.name], default=default)
-                )
-
-        def run(**given: Any) -> None:
-            with console.friendly():
-                for name, (kind, parts) in made.items():
-                    given[name] = kind(**{part: given.pop(part) for part in parts})
-                function(**given)
-
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-        told = ["Examples:", *(f"  [cyan]{example}[/]" for example in examples)]
-        app.command(epilog="\n\n".join(told))(run)
-        return function
-
-    return register
+def command(name: str, *examples: str) -> Callable[[type[C]], type[C]]:
+    """Register a command by its name, with examples for its help."""
+    lines = ["Examples:", *(f"  [cyan]{example}[/]" for example in examples)]
+    return app.command(name, epilog="\n\n".join(lines))
 
 
 def names_of(text: str | None) -> list[str] | None:
@@ -288,11 +405,11 @@ def class_number(name: str | None, names: Any) -> int:
     >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
     (1, 0, 1)
     """
-    known = ["0", "1"] if names is None else [str(n) for n in names]
-    for texts in (known, ["0", "1"]):
+    class_names = ["0", "1"] if names is None else [str(n) for n in names]
+    for texts in (class_names, ["0", "1"]):
         if (name or "1") in texts:
             return texts.index(name or "1")
-    raise ValueError(f"--positive {name}: no such class; there are {', '.join(known)}")
+    raise ValueError(f"--positive {name}: no such class; there are {', '.join(class_names)}")
 
 
 def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
@@ -302,7 +419,8 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     calibrator = None if path is None else load(path)
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
         raise ValueError(
-            f"{path} has several labels a row: apply, evaluate and info read it, other commands do not"
+            f"{path} has several labels a row: apply, evaluate and info read it, "
+            "other commands do not"
         )
     return calibrator
 
@@ -312,3 +430,30 @@ def check_output(output: Path | None, *inputs: Path | None) -> None:
     from hcal.io.finding import check_output as check
 
     check(output, inputs)
+
+
+def file_facts(data: "DataFile") -> dict[str, Any]:
+    """Return what JSON says of the file that was read."""
+    return {
+        "file": title_of(data.path),
+        "part": data.part or None,
+        "input": data.kind,
+        "class_names": None if data.classes is None else list(data.classes),
+    }
+
+
+def with_file(command: C, path: Path) -> C:
+    """Return a command with the same options for another file."""
+    if isinstance(command, WithLabels):
+        return replace(command, file=[path], labels=None)
+    return replace(command, file=[path])  # type: ignore[call-arg]
+
+
+def stated_options(files: Files) -> str:
+    """Return the options that say how rows are read, as text for a command that reads the same file."""
+    names = ("input", "scores", "label", "id", "groups", "by", "weight", "time", "classes", "unit",
+             "unlabelled", "unreadable", "ranges", "ignore_index", "labels")  # fmt: skip
+    values = {name: getattr(files, name, None) for name in names}
+    values["score"] = files.option_score
+    stated = {name: value for name, value in values.items() if value not in (None, "error")}
+    return " ".join(f"--{name.replace('_', '-')} '{value}'" for name, value in stated.items())

@@ -1,19 +1,21 @@
-"""``--require``: requirements that the result of a command must meet, for scheduled jobs and gates."""
+"""``--require``: requirements that the result of a command must meet, for scheduled jobs and gates.
 
-from __future__ import annotations
+Typer reads the types of fields from classes that may stand in another module, so there are no names of types here.
+"""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import BadParameter, Exit, Option
 
 from hcal.cli import console
+from hcal.cli.options import Files
 
 if TYPE_CHECKING:
     from hcal.operation.gates import Gated
 
 #: The exit code of a command whose result does not meet a requirement, or that ends in an alarm.
-FAILED = 3
+FAILED: Final = 3
 
 
 def _check_form(texts: list[str] | None) -> list[str] | None:
@@ -28,15 +30,15 @@ def _check_form(texts: list[str] | None) -> list[str] | None:
     return texts
 
 
-@dataclass(frozen=True)
-class Requirements:
+@dataclass(frozen=True, kw_only=True)
+class Requiring(Files):
     """What the result must be like; otherwise the command ends with the exit code 3."""
 
     require: Annotated[
         list[str] | None,
         Option(
-            help="such as 'ece_ew<0.02', 'change(nll)<0' or, of a report, 'grade>=good'; repeatable; "
-            "exit code 3 if it is not met",
+            help="such as 'ece_ew<0.02', 'change(nll)<0' or, of a report, 'grade>=good'; "
+            "repeatable; exit code 3 if it is not met",
             callback=_check_form,
         ),
     ] = None
@@ -50,12 +52,7 @@ class Requirements:
             if (name == "grade" and not grade) or (name.startswith("change(") and not model):
                 raise ValueError(missing_words(name, [name[7:-1]]))
 
-    def refuse(self, what: str) -> None:
-        """Refuse requirements where the command has many results and not one."""
-        if self.require:
-            raise ValueError(f"--require speaks of one result: {what} has one for each label")
-
-    def facts(self, result: Gated) -> dict[str, Any]:
+    def checks(self, result: "Gated") -> dict[str, Any]:
         """Return the checks for the command's JSON; nothing without a requirement."""
         from hcal.operation.gates import require
 
@@ -63,13 +60,11 @@ class Requirements:
             return {}
         return {"requirements": require(result, self.require).checks}
 
-    def apply(self, result: Gated) -> None:
+    def check(self, result: "Gated") -> None:
         """End the command with the exit code 3, and a line for each requirement, where one is not met."""
         from hcal.operation.gates import require
 
-        if not self.require:
-            return
-        failures = require(result, self.require).failures
+        failures = require(result, self.require or []).failures
         for failure in failures:
             console.say("failed", "red", failure)
         if failures:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
-from hcal.cli import console, options
+from hcal.cli import console
 from hcal.cli.decide import probabilities, text_names
-from hcal.cli.options import Files, Model, Shown, command
+from hcal.cli.options import Files, Model, check_output, command, load_model, with_file
 from hcal.cli.require import FAILED
+from hcal.progress import logger
 
 if TYPE_CHECKING:
     from hcal.certificates import Drift, Monitor
@@ -24,88 +25,108 @@ if TYPE_CHECKING:
 
 
 @command(
+    "watch",
     "hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json",
     "hcal watch monday.csv --model model.hcal --store scores.sqlite --id key",
     "hcal watch labels.csv --late-labels --store scores.sqlite --state watch.json --id key",
 )
-def watch(
-    *,
-    files: Annotated[Files, "groups", "by", "weight", "time", "labels"],
-    model: Model = None,
+@dataclass(frozen=True, kw_only=True)
+class Watch(Files):
+    """Check batches of predictions and labels as they come: is the model still calibrated?"""
+
+    schema = "hcal/watch/1"
+
+    model: Model = None
     confidence: Annotated[
         float | None, Option(help="probability of no false alarm over all time; 0.95 by default")
-    ] = None,
+    ] = None
     tolerance: Annotated[
         str | None,
         Option(help="error that raises no alarm; default: auto (by the fit) with --model, else 0"),
-    ] = None,
+    ] = None
     state: Annotated[
         Path | None, Option(help="continue from this file if it exists, and update it")
-    ] = None,
+    ] = None
     store: Annotated[
         Path | None, Option(help="keep scores without labels in this file until labels come")
-    ] = None,
+    ] = None
     late_labels: Annotated[
         bool, Option("--late-labels", help="the files hold ids and labels for scores in --store")
-    ] = False,
+    ] = False
     keep_days: Annotated[
         int | None, Option(min=1, help="delete stored scores after so many days; 90 at first")
-    ] = None,
+    ] = None
     reset: Annotated[
         bool, Option("--reset", help="forget the evidence so far, keep the settings")
-    ] = False,
-    since: Annotated[str | None, Option(help="show recent rows from this date on")] = None,
-    date: Annotated[str | None, Option(help="the date of these files; today by default")] = None,
+    ] = False
+    since: Annotated[str | None, Option(help="show recent rows from this date on")] = None
+    date: Annotated[str | None, Option(help="the date of these files; today by default")] = None
     reference: Annotated[
         Path | None, Option(help="compare scores with this file's, without labels")
-    ] = None,
-    prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
-    shown: Shown,
-) -> None:
-    """Check batches of predictions and labels as they come: is the model still calibrated?"""
-    from hcal.certificates.monitor_file import shared_state
-    from hcal.io import atomic_path
+    ] = None
+    prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None
 
-    for path in (state, store, prometheus):
-        options.check_output(path, *files.file, model, reference)
-    calibrator = options.load_model(model)
-    settings = {"confidence": confidence, "tolerance": tolerance}
-    begin = partial(_new_monitor, settings, calibrator)
-    watching = Watching(
-        files=files,
-        calibrator=calibrator,
-        store=_open_store(store, keep_days, late_labels, calibrator),
-        state=state,
-        day=date or datetime.now(UTC).date().isoformat(),
-        reference=reference,
-    )
-    # Other processes wait until this one has added its files, so that no row is lost.
-    with nullcontext(begin()) if state is None else shared_state(state, begin) as monitor:
-        _check_settings(monitor, settings, state)
-        if reset:
-            monitor.reset()
-        add = watching.add_labels if late_labels else watching.add_rows
-        for file in files.file:
-            lines = add(monitor, file)
-            if not shown.silent:
-                console.show_lines("\n".join(lines))
-        if prometheus is not None:  # while no other process can write newer counts
-            with atomic_path(prometheus) as temporary:
-                temporary.write_text(monitor.prometheus() + watching.prometheus(), encoding="utf-8")
-    alarm = None if monitor.alarm is None else vars(monitor.alarm)
-    facts = {
-        "rows": monitor.n,
-        "log_evidence": monitor.log_evidence,
-        "alarm": alarm,
-        "files": monitor.files,
-        "windows": monitor.windows(since),
-        "drift": {name: drift.to_dict() for name, drift in watching.drifts.items()},
-    }
-    if watching.store is not None:
-        facts["store"] = watching.store.counts
-    shown.show(facts, lambda: None)
-    if alarm is not None:
-        raise Exit(FAILED)
+    def run(self) -> None:
+        """Add the files to the monitor or the store; end with the exit code 3 as long as an alarm stands."""
+        from hcal.certificates.monitor_file import shared_state
+
+        for path in (self.state, self.store, self.prometheus):
+            check_output(path, *self.file, self.model, self.reference)
+        calibrator = load_model(self.model)
+        settings = {"confidence": self.confidence, "tolerance": self.tolerance}
+        begin = partial(_new_monitor, settings, calibrator)
+        watching = Watching(
+            files=self,
+            calibrator=calibrator,
+            store=_open_store(self.store, self.keep_days, self.late_labels, calibrator),
+            state=self.state,
+            day=self.date or datetime.now(UTC).date().isoformat(),
+            reference=self.reference,
+        )
+        # Other processes wait until this one has added its files, so that no row is lost.
+        state = nullcontext(begin()) if self.state is None else shared_state(self.state, begin)
+        with state as monitor:
+            _check_settings(monitor, settings, self.state)
+            if self.reset:
+                monitor.reset()
+            self._add_files(watching, monitor)
+            self._write_counts(watching, monitor)
+        content = {
+            "rows": monitor.n,
+            "log_evidence": monitor.log_evidence,
+            "alarm": None if monitor.alarm is None else vars(monitor.alarm),
+            "files": monitor.files,
+            "windows": monitor.windows(self.since),
+            "drift": {name: drift.to_dict() for name, drift in watching.drifts.items()},
+            "store": None if watching.store is None else watching.store.counts,
+        }
+        self.show(content, _nothing)
+        if monitor.alarm is not None:
+            raise Exit(FAILED)
+
+    def _add_files(self, watching: Watching, monitor: Monitor) -> None:
+        """Add every file, and print what came of it."""
+        add = watching.add_labels if self.late_labels else watching.add_rows
+        doing = f"watching {len(self.file):,} files"
+        with console.working(doing, len(self.file), quiet=self.silent) as advance:
+            for file in self.file:
+                lines = add(monitor, file)
+                advance(1)
+                if not self.silent:
+                    console.show_lines("\n".join(lines))
+
+    def _write_counts(self, watching: Watching, monitor: Monitor) -> None:
+        """Write the counts while no other process can write newer ones."""
+        from hcal.io import atomic_path
+
+        if self.prometheus is not None:
+            with atomic_path(self.prometheus) as temporary:
+                text = monitor.prometheus() + watching.prometheus()
+                temporary.write_text(text, encoding="utf-8")
+
+
+def _nothing() -> None:
+    """Print nothing: each file was reported when it was added."""
 
 
 def _open_store(
@@ -155,7 +176,7 @@ class Watching:
 
     def add_rows(self, monitor: Monitor, file: Path) -> list[str]:
         """Add a file of scores: with labels to the monitor, without labels to the store."""
-        data = self.files.of(file).read(self.calibrator)
+        data = with_file(self.files, file).read(self.calibrator)
         if self.store is not None:
             words = self._keep(data)
         elif data.y is None and self.reference is not None:
@@ -254,7 +275,8 @@ class Watching:
 
         if self.reference is None:
             return []
-        old = replace(self.files.of(self.reference), unlabelled="error").read(self.calibrator)
+        files = replace(with_file(self.files, self.reference), unlabelled="error")
+        old = files.read(self.calibrator)
         drift = hcal.drift(old.values, data.values, input=data.kind)
         self.drifts[data.path.name] = drift
         return [f"  {drift}"]
@@ -265,7 +287,7 @@ def _was_added(monitor: Monitor, name: str, digest: str) -> bool:
     before = [entry for entry in monitor.files if entry["digest"] == digest]
     if before:
         words = f"{name} was added before, as {before[0]['name']} ({before[0]['date']})"
-        console.say("note", "cyan", f"{words}: its rows do not count again")
+        logger.info("%s: its rows do not count again", words)
     return bool(before)
 
 

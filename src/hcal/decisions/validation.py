@@ -37,6 +37,7 @@ from hcal.metrics.estimates import (
 )
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.progress import progress
 from hcal.results import Result
 
 #: The figures that are corrected.
@@ -223,7 +224,12 @@ def validate(
     apparent = data.measure(fitted, np.arange(data.n))
     seeds = np.random.SeedSequence(random_state).spawn(resamples)
     work = (delayed(_resample)(data, seed) for seed in seeds)
-    samples = [sample for sample in Parallel(n_jobs=n_jobs)(work) if sample is not None]
+    samples = []
+    with progress("validating on bootstrap samples", resamples) as advance:
+        for sample in Parallel(n_jobs=n_jobs, return_as="generator")(work):
+            if sample is not None:
+                samples.append(sample)
+            advance(1)
     if len(samples) < resamples / 2:
         raise ValueError(
             f"only {len(samples)} of {resamples} bootstrap samples held rows with and without the outcome: these are "

@@ -20,7 +20,7 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal._version import __version__
-from hcal.evaluation.comparison_table import Cell, Comparison
+from hcal.evaluation.comparison_table import Cell, Comparison, chance_column
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.evaluation.results_file import append_cell, read_cells
@@ -29,6 +29,7 @@ from hcal.io.files import checksum
 from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
 from hcal.metrics import Sample
+from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
 from hcal.metrics.scores import mean_confidence
@@ -409,20 +410,26 @@ def run_cell(work: Work) -> Cell:
             probs, fit_s, predict_s = predict_unseen(method, task.cal, task.test, task.fold)
             sample = Sample(probs, task.test.y, task.test.weight)
             needed = list(dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"]))
-            scores = measure(sample, needed)[0] | {"mean_confidence": mean_confidence(sample)}
+            scores = measure(sample, needed)[0]
+            levels = {}
+            if task.test.groups is None:
+                levels = levels_by_chance(sample, scores)
+            scores["mean_confidence"] = mean_confidence(sample)
+            scores |= {chance_column(name): level for name, level in levels.items()}
             drawn = {}
             if work.resamples:  # replicate b draws the same rows for every method
                 rng = np.random.default_rng(sample.n)
-                found = bootstrap(
+                replicated = bootstrap(
                     [sample], needed, work.resamples, rng, first_order=True, groups=task.test.groups
                 )[0]
                 drawn = {
-                    name: [float(f"{v:.8g}") for v in values] for name, values in found.items()
+                    name: [float(f"{value:.8g}") for value in values]
+                    for name, values in replicated.items()
                 }
         except Exception as error:
             return replace(cell, error=f"{type(error).__name__}: {error}")
-    told = tuple(dict.fromkeys(str(w.message) for w in caught))
-    cell = replace(cell, scores=scores, n_classes=sample.k, drawn=drawn, warnings=told)
+    messages = tuple(dict.fromkeys(str(warning.message) for warning in caught))
+    cell = replace(cell, scores=scores, n_classes=sample.k, drawn=drawn, warnings=messages)
     return replace(cell, fit_s=fit_s, predict_s=predict_s)
 
 

@@ -116,7 +116,7 @@ class Comparison(Result):
     ('ts', 0.2, {})
     """
 
-    schema: ClassVar[str] = "hcal/comparison/1"
+    schema: ClassVar[str] = "hcal/compare/1"
 
     def __init__(self, cells: Sequence[Cell], metrics: Sequence[str]) -> None:
         before = {c.task: c for c in cells if c.label == "uncal"}
@@ -356,9 +356,14 @@ class Comparison(Result):
         return "\n".join([begin, *middle, r"\end{tabular}"]) + "\n"
 
     def _columns(self) -> list[str]:
-        return list(
-            dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence", "fit_s"])
-        )
+        """Return the columns of the text: metrics, each with its level by chance, and what belongs beside them."""
+        levels = {name for row in self.results for name in row.scores if is_chance(name)}
+        columns = []
+        for name in [*self.metrics, "nll", "brier"]:
+            columns.append(name)
+            if chance_column(name) in levels:
+                columns.append(chance_column(name))
+        return list(dict.fromkeys([*columns, "phi", "mean_confidence", "fit_s"]))
 
     def _width(self) -> int:
         return 24 + 16 * len(self._columns())  # a table that wraps its numbers cannot be read
@@ -379,15 +384,16 @@ class Comparison(Result):
             raise ValueError(f"{unknown[0]!r} is not a column; they are {', '.join(sorted(known))}")
         if digits is not None and (not isinstance(digits, int) or not 0 <= digits <= 15):
             raise ValueError(f"digits must be an integer from 0 to 15, got {digits!r}")
-        emphasised = {name: set() if name in _FACTS else self.ties(name) for name in names}
+        metrics = [name for name in names if name not in _FACTS and not is_chance(name)]
+        emphasised = {name: self.ties(name) for name in metrics}
         lines = []
         for row in self.results:
             cells = [row.label]
             for name in names:
                 text = _number(row, name, digits)
-                cells.append(bold(text) if row.label in emphasised[name] else text)
+                cells.append(bold(text) if row.label in emphasised.get(name, ()) else text)
             lines.append(cells)
-        return ["method", *(_FACTS.get(name, name) for name in names)], lines
+        return ["method", *(_title(name) for name in names)], lines
 
     @property
     def notes(self) -> list[str]:
@@ -421,6 +427,10 @@ class Comparison(Result):
                 "bold: the best of a column, and what a paired test on resampled rows (Holm, 5 %) cannot "
                 "tell from it"
             )
+        if any(is_chance(name) for name in self._columns()):
+            lines.append(
+                "by chance: what the error before it would be of a calibrated model of the same sharpness"
+            )
         if any("phi" in row.scores for row in self.results):
             lines.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
         return lines
@@ -441,6 +451,25 @@ class Comparison(Result):
             table.add_row(Text(label), *cells)
         lines = self._explanations()
         return Group(table, *(Text(line) for line in (*lines, *self.notes)))
+
+
+def chance_column(metric: str) -> str:
+    """Return the name of the column that holds what a metric shows by chance.
+
+    >>> chance_column("ece_ew"), is_chance("chance(ece_ew)"), is_chance("ece_ew")
+    ('chance(ece_ew)', True, False)
+    """
+    return f"chance({metric})"
+
+
+def is_chance(column: str) -> bool:
+    """Say whether a column holds what a metric shows by chance."""
+    return column.startswith("chance(")
+
+
+def _title(column: str) -> str:
+    """Return how a table calls a column."""
+    return "by chance" if is_chance(column) else _FACTS.get(column, column)
 
 
 #: Columns that are no metric, and how a table calls them.

@@ -18,11 +18,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from hcal import inputs
-from hcal.methods import Calibrator, make_calibrator
+from hcal.methods import CalibrationWarning, Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.metrics.estimates import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.progress import progress
 from hcal.renamed import renamed
 from hcal.results import Result
 from hcal.rows import Rows
@@ -260,13 +261,15 @@ def predict_unseen(
     probs = np.empty(test.scores.shape, dtype=test.scores.dtype)
     fit_s = 0.0
     predict_s = 0.0
-    for learned, left_out in sides:
-        start = time.perf_counter()
-        fitted = fit_on(calibrator.clone(), cal[learned])
-        middle = time.perf_counter()
-        probs[left_out] = _predict(fitted, test[left_out])
-        fit_s += middle - start
-        predict_s += time.perf_counter() - middle
+    with progress(f"fitting {calibrator.name}", len(sides)) as advance:
+        for learned, left_out in sides:
+            start = time.perf_counter()
+            fitted = fit_on(calibrator.clone(), cal[learned])
+            middle = time.perf_counter()
+            probs[left_out] = _predict(fitted, test[left_out])
+            fit_s += middle - start
+            predict_s += time.perf_counter() - middle
+            advance(1)
     return probs, fit_s, predict_s
 
 
@@ -303,10 +306,15 @@ def _optimism(
     # Copies of a drawn row or group belong together in the folds of a fit, so they are groups of its rows.
     rows = replace(rows, groups=unit, names=None)
     gaps = np.empty((resamples, 2))
-    for i in range(resamples):
-        drawn = rows[draw_units(unit, rng)]
-        fitted = fit_on(calibrator.clone(), drawn)
-        gaps[i] = _slope_and_brier(fitted, drawn) - _slope_and_brier(fitted, rows)
+    with progress("correcting for optimism", resamples) as advance:
+        for i in range(resamples):
+            drawn = rows[draw_units(unit, rng)]
+            with warnings.catch_warnings():
+                # The fit on all rows says what is to be said; these are thrown away.
+                warnings.simplefilter("ignore", CalibrationWarning)
+                fitted = fit_on(calibrator.clone(), drawn)
+            gaps[i] = _slope_and_brier(fitted, drawn) - _slope_and_brier(fitted, rows)
+            advance(1)
     sloped = ~np.isnan(gaps[:, 0])
     # A fit does not look worse on its own rows than on others: what says so is noise of the draws.
     slope_optimism = np.nan

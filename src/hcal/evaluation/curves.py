@@ -4,7 +4,7 @@ A curve shows how often an event happened against its predicted probability. Its
 frequency lies in 95 % of the cases if the predictions are calibrated (Bröcker and Smith, 2007): a point outside it is
 evidence of miscalibration. The band of a bin is a binomial quantile at the bin's mean probability; the exact
 distribution, a sum of Bernoulli variables with different probabilities, is never wider. The bands of curves without
-bins come from simulated events.
+bins come from simulated events. The interval of a bin is around its frequency instead (Wilson), whatever was stated.
 
 ``corp``: Dimitriadis, Gneiting, Jordan: Stable reliability diagrams for probabilistic classifiers, PNAS 2021.
 ``smooth``: Błasiok, Nakkiran: Smooth ECE, ICLR 2024.
@@ -12,20 +12,28 @@ bins come from simulated events.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrik
+from scipy.special import bdtrik, ndtri
 
-from hcal.metrics.sample import Vector
+from hcal.metrics.by_chance import levels_by_chance
+from hcal.metrics.noise import Noise
+from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
+from hcal.numerics import Float64, IntArray
 
 Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
 BINNINGS: tuple[str, ...] = get_args(Binning)
 #: Points of the smooth curve; each is the mean of several cells of the grid. The kernel is never narrower than one.
 POINTS: Final = 128
+#: Bins with fewer rows than this are too noisy for the line, and have small dots.
+ENOUGH: Final = 10
+#: Cells in which the rows are counted for the histogram below a diagram.
+HISTOGRAM_CELLS: Final = 30
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,45 @@ class Parts:
     miscalibration: float
     discrimination: float
     uncertainty: float
+
+
+@dataclass(frozen=True)
+class JudgedEvent:
+    """The stated probability of an event and whether it happened, for every row.
+
+    Attributes
+    ----------
+    title : str
+        What the event is: a class, or the top label.
+    p, happened, weight : array of shape (N,)
+    groups : array of shape (N,), optional
+        Numbers of groups of rows that depend on each other.
+    model, segment : str
+        Whose probabilities these are, and of which rows; empty if there is one of them alone.
+    """
+
+    title: str
+    p: Vector
+    happened: Vector
+    weight: Vector
+    groups: IntArray | None = None
+    model: str = ""
+    segment: str = ""
+
+
+@dataclass(frozen=True)
+class CurveOptions:
+    """How curves are made."""
+
+    binning: Binning = "equal-width"
+    bins: int = 15
+    confidence: float = 0.95
+    resamples: int = 200
+
+    @property
+    def quantiles(self) -> tuple[float, float]:
+        """The ends of a two-sided interval."""
+        return (1 - self.confidence) / 2, (1 + self.confidence) / 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +104,12 @@ class ReliabilityCurve:
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
     parts : Parts or None
         Of a CORP curve: the decomposition of the event's Brier score.
+    by_chance : float or None
+        What ``error`` would be by chance, if the probabilities were calibrated; None for rows in groups.
+    interval_low, interval_high : array or None
+        Confidence interval of ``observed``, of curves in bins.
+    model, segment : str
+        Whose probabilities these are, and of which rows; empty if there is one of them alone.
     """
 
     title: str
@@ -69,11 +122,32 @@ class ReliabilityCurve:
     error: float
     binning: Binning = "equal-width"
     parts: Parts | None = None
+    by_chance: float | None = None
+    interval_low: Vector | None = None
+    interval_high: Vector | None = None
+    model: str = ""
+    segment: str = ""
+
+    @property
+    def label(self) -> str:
+        """The model and the segment; where there is one of each alone, what the event is."""
+        return ", ".join(part for part in (self.model, self.segment) if part) or self.title
+
+    @property
+    def error_words(self) -> str:
+        """The error, with what it would be by chance."""
+        words = f"{self.error:.4f}"
+        return words if self.by_chance is None else f"{words} ({self.by_chance:.4f} by chance)"
 
     @property
     def along(self) -> bool:
         """Whether the band runs along the curve; otherwise every bin has a band of its own."""
         return self.binning in ("corp", "smooth")
+
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        """Which bins hold rows."""
+        return self.weight > 0
 
     @property
     def outside(self) -> NDArray[np.bool_]:
@@ -83,46 +157,140 @@ class ReliabilityCurve:
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary for each bin with rows."""
-        return [
-            {
-                "curve": self.title,
-                "from": float(self.edges[b]),
-                "to": float(self.edges[b + 1]),
-                "rows": float(self.weight[b]),
-                "predicted": float(self.predicted[b]),
-                "observed": float(self.observed[b]),
-                "low": float(self.low[b]),
-                "high": float(self.high[b]),
-            }
-            for b in np.flatnonzero(self.weight > 0)
-        ]
+        return [self._record(b) for b in np.flatnonzero(self.full).tolist()]
+
+    def _record(self, b: int) -> dict[str, Any]:
+        record: dict[str, Any] = {"curve": self.title}
+        if self.model:
+            record["model"] = self.model
+        if self.segment:
+            record["segment"] = self.segment
+        record["from"] = float(self.edges[b])
+        record["to"] = float(self.edges[b + 1])
+        record["rows"] = float(self.weight[b])
+        record["predicted"] = float(self.predicted[b])
+        record["observed"] = float(self.observed[b])
+        record["low"] = float(self.low[b])
+        record["high"] = float(self.high[b])
+        if self.interval_low is not None and self.interval_high is not None:
+            record["interval_low"] = float(self.interval_low[b])
+            record["interval_high"] = float(self.interval_high[b])
+        return record
 
 
-def binned_curve(
-    title: str,
-    p: Vector,
-    event: Vector,
-    weight: Vector,
-    *,
-    bins: int,
-    binning: Binning,
-    level: float,
-) -> ReliabilityCurve:
-    """Return the curve of an event in bins of equal width or equal mass; p, event, weight (N,)."""
+def curve_of(event: JudgedEvent, options: CurveOptions, rng: Any) -> ReliabilityCurve:
+    """Return the curve of an event."""
+    if options.binning == "corp":
+        return corp_curve(event, options, rng)
+    if options.binning == "smooth":
+        return smooth_curve(event, options, rng)
+    return binned_curve(event, options)
+
+
+# -- bins -------------------------------------------------------------------------------------------
+
+
+def binned_curve(event: JudgedEvent, options: CurveOptions) -> ReliabilityCurve:
+    """Return the curve of an event in bins of equal width or equal mass."""
+    p = event.p
+    bins = options.bins
     edges = np.linspace(0, 1, bins + 1)
-    if binning == "equal-mass":
+    if options.binning == "equal-mass":
         edges = np.quantile(p, edges)
         edges[0], edges[-1] = 0.0, 1.0
     which = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, bins - 1)
-    w, sum_p, sum_e, square = (
-        np.bincount(which, weights=x, minlength=bins).astype(np.float64, copy=False)
-        for x in (weight, weight * p, weight * event, weight**2)
-    )
+
+    weight = _sums(which, event.weight, bins)
+    stated = _sums(which, event.weight * p, bins)
+    happened = _sums(which, event.weight * event.happened, bins)
+    squares = _sums(which, event.weight**2, bins)
     with np.errstate(invalid="ignore", divide="ignore"):
-        predicted, observed, size = sum_p / w, sum_e / w, w**2 / square
-    low, high = consistency_band(predicted, size, level)
-    gap = np.nansum(np.abs(sum_p - sum_e)) / weight.sum()
-    return ReliabilityCurve(title, edges, w, predicted, observed, low, high, float(gap), binning)
+        predicted = stated / weight
+        observed = happened / weight
+        size = weight**2 / squares
+    if event.groups is not None:
+        size /= _inflation(event, which, observed)
+    low, high = consistency_band(predicted, size, options.confidence)
+    interval_low, interval_high = wilson_interval(observed, size, options.confidence)
+    gap = float(np.nansum(np.abs(stated - happened)) / event.weight.sum())
+    return ReliabilityCurve(
+        title=event.title,
+        edges=edges,
+        weight=weight,
+        predicted=predicted,
+        observed=observed,
+        low=low,
+        high=high,
+        error=gap,
+        binning=options.binning,
+        by_chance=_binned_by_chance(event, which, Noise(weight, stated, stated, stated)),
+        interval_low=interval_low,
+        interval_high=interval_high,
+        model=event.model,
+        segment=event.segment,
+    )
+
+
+def _sums(which: IntArray, values: Vector, bins: int) -> Float64:
+    return np.bincount(which, values, bins).astype(np.float64, copy=False)
+
+
+def _binned_by_chance(event: JudgedEvent, which: IntArray, sums: Noise) -> float | None:
+    """Return what the error would be by chance; ``sums`` hold Σ w and Σ w·p of the bins."""
+    if event.groups is not None:
+        return None
+    bins = len(sums.weight)
+    variance = event.weight * event.p * (1 - event.p)
+    noise = sums._replace(
+        variance=_sums(which, variance, bins),
+        weighted_variance=_sums(which, event.weight * variance, bins),
+    )
+    copies = np.array_equal(event.weight, np.rint(event.weight))
+    return float(noise.gaps(copies=copies).error(float(event.weight.sum())))
+
+
+def _inflation(event: JudgedEvent, which: IntArray, observed: Vector) -> Vector:
+    """Return by how much dependence inflates the variance of each bin's frequency; at least 1, (bins,)."""
+    bins = len(observed)
+    residual = event.weight * (event.happened - np.nan_to_num(observed)[which])
+    group = np.unique(event.groups, return_inverse=True)[1]
+    n_groups = int(group.max()) + 1
+    cell, place = np.unique(which * n_groups + group, return_inverse=True)
+    bin_of_cell = cell // n_groups
+    squares = _sums(bin_of_cell, np.bincount(place, residual) ** 2, bins)
+    groups = np.bincount(bin_of_cell, minlength=bins)
+    alone = _sums(which, residual**2, bins)
+    few = groups / np.maximum(groups - 1, 1)
+    ratio = np.divide(few * squares, alone, out=np.ones(bins), where=alone > 0)
+    return np.maximum(ratio, 1.0)
+
+
+def _noise_factor(event: JudgedEvent) -> float:
+    """Return by how much dependence of rows widens the noise of a curve without bins; 1 for independent rows."""
+    if event.groups is None:
+        return 1.0
+    edges = np.quantile(event.p, np.linspace(0, 1, CurveOptions.bins + 1)[1:-1])
+    which = np.searchsorted(edges, event.p)
+    weight = np.maximum(_sums(which, event.weight, CurveOptions.bins), 1e-300)
+    observed = _sums(which, event.weight * event.happened, CurveOptions.bins) / weight
+    residual = JudgedEvent(
+        "", event.p, event.happened - observed[which], event.weight, event.groups
+    )
+    together = np.zeros(len(event.p), dtype=np.int64)
+    return float(np.sqrt(_inflation(residual, together, np.zeros(1))[0]))
+
+
+def wilson_interval(share: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
+    """Return Wilson's confidence interval of shares of n rows, (bins,) each; NaN where a share is.
+
+    >>> [round(float(end[0]), 3) for end in wilson_interval(np.array([0.5]), np.array([100.0]), 0.95)]
+    [0.404, 0.596]
+    """
+    z = float(ndtri((1 + level) / 2))
+    odd = z**2 / n
+    centre = (share + odd / 2) / (1 + odd)
+    margin = np.sqrt(odd * share * (1 - share) + odd**2 / 4) / (1 + odd)
+    return centre - margin, centre + margin
 
 
 def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
@@ -148,77 +316,119 @@ def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector
 # -- isotonic regression --------------------------------------------------------------------------
 
 
-def corp_curve(
-    title: str, p: Vector, event: Vector, weight: Vector, level: float, resamples: int, rng: Any
-) -> ReliabilityCurve:
+def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> ReliabilityCurve:
     """Return the isotonic regression of an event (pool adjacent violators); its steps are the bins.
 
     For the consistency band, as in the paper, events are simulated with the predicted probabilities and fitted
     again; the band is between quantiles of these fits.
 
-    >>> p, event = np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0])
-    >>> curve = corp_curve("", p, event, np.ones(3), 0.95, 20, np.random.default_rng(0))
+    >>> event = JudgedEvent("", np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0]), np.ones(3))
+    >>> curve = corp_curve(event, CurveOptions("corp", resamples=20), np.random.default_rng(0))
     >>> curve.observed, curve.weight
     (array([0.5, 1. ]), array([2., 1.]))
     """
     from scipy.optimize import isotonic_regression  # a slow import that only this curve needs
 
-    used = weight > 0
-    values, place = np.unique(
-        p[used], return_inverse=True
-    )  # equal probabilities are taken together
-    mass, hits = (np.bincount(place, v[used]).astype(np.float64) for v in (weight, weight * event))
+    used = event.weight > 0
+    # Equal probabilities are taken together.
+    values, place = np.unique(event.p[used], return_inverse=True)
+    mass = np.bincount(place, event.weight[used])
+    hits = np.bincount(place, (event.weight * event.happened)[used])
     fit = isotonic_regression(hits / mass, weights=mass)
     first = np.asarray(fit.blocks[:-1], dtype=np.int64)
-    steps, sum_p, sum_e = (np.add.reduceat(x, first) for x in (mass, mass * values, hits))
-    predicted, observed = sum_p / steps, sum_e / steps
+    steps = np.add.reduceat(mass, first)
+    predicted = np.add.reduceat(mass * values, first) / steps
+    observed = np.add.reduceat(hits, first) / steps
     edges = np.concatenate([[0.0], (values[first[1:]] + values[first[1:] - 1]) / 2, [1.0]])
 
     at = np.clip(np.searchsorted(values, predicted, side="right") - 1, 0, len(values) - 1)
-    counts, rates = np.maximum(np.rint(mass), 1).astype(np.int64), np.clip(values, 0, 1)
-    # one draw at a time: all of them together would be as many copies of the rows
-    drawn = (rng.binomial(counts, rates) / counts for _ in range(resamples))
-    fits = np.stack([isotonic_regression(rate, weights=mass).x[at] for rate in drawn])
-    low, high = np.quantile(fits, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    low, high = np.minimum(low, predicted), np.maximum(high, predicted)
+    fits = []
+    errors = []
+    factor = _noise_factor(event)
+    for rate in _drawn_rates(values, mass, options.resamples, rng):
+        drawn = isotonic_regression(values + factor * (rate - values), weights=mass)
+        fits.append(drawn.x[at])
+        gaps = np.add.reduceat(mass * (values - drawn.x), drawn.blocks[:-1])
+        errors.append(float(np.abs(gaps).sum() / mass.sum()))
+    low, high = np.quantile(fits, options.quantiles, axis=0)
 
-    def brier(q: Vector) -> float:  # from the frequencies: an event is 0 or 1
-        return float((q**2 * mass + (1 - 2 * q) * hits).sum() / mass.sum())
+    total = float(mass.sum())
+    best = _brier(np.asarray(fit.x), mass, hits)
+    constant = _brier(np.full_like(values, hits.sum() / total), mass, hits)
+    return ReliabilityCurve(
+        title=event.title,
+        edges=edges,
+        weight=steps,
+        predicted=predicted,
+        observed=observed,
+        low=np.minimum(low, predicted),
+        high=np.maximum(high, predicted),
+        error=float(steps @ np.abs(predicted - observed) / total),
+        binning="corp",
+        parts=Parts(_brier(values, mass, hits) - best, constant - best, constant),
+        by_chance=float(np.mean(errors)) if event.groups is None else None,
+        model=event.model,
+        segment=event.segment,
+    )
 
-    best, constant = brier(np.asarray(fit.x)), brier(np.full_like(values, hits.sum() / mass.sum()))
-    parts = Parts(brier(values) - best, constant - best, constant)
-    gap = float(steps @ np.abs(predicted - observed) / weight.sum())
-    return ReliabilityCurve(title, edges, steps, predicted, observed, low, high, gap, "corp", parts)
+
+def _drawn_rates(values: Vector, mass: Vector, count: int, rng: Any) -> Iterator[Vector]:
+    """Yield frequencies of events that are drawn with their probabilities, one draw at a time, which saves memory."""
+    counts = np.maximum(np.rint(mass), 1).astype(np.int64)
+    rates = np.clip(values, 0, 1)
+    for _ in range(count):
+        yield rng.binomial(counts, rates) / counts
+
+
+def _brier(q: Vector, mass: Vector, hits: Vector) -> float:
+    """Return the Brier score of probabilities from frequencies: an event is 0 or 1."""
+    return float((q**2 * mass + (1 - 2 * q) * hits).sum() / mass.sum())
 
 
 # -- kernel regression ----------------------------------------------------------------------------
 
 
-def smooth_curve(
-    title: str, p: Vector, event: Vector, weight: Vector, level: float, resamples: int, rng: Any
-) -> ReliabilityCurve:
+def smooth_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> ReliabilityCurve:
     """Return the kernel regression of an event; the kernel is as wide as the smooth calibration error."""
-    error = smooth_error(p, event - p, weight)
+    p = event.p
+    weight = event.weight
+    error = smooth_error(p, event.happened - p, weight)
     width = max(error, 1 / POINTS)
     mass = _points(spectrum(p, weight), width)
     near = mass > 1e-3 * weight.sum() / POINTS  # elsewhere there are too few rows for a ratio
-    drawn = np.stack(
-        [_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)]
-    )
-    low, high = np.quantile(_ratio(drawn, mass, near), [(1 - level) / 2, (1 + level) / 2], axis=0)
-    observed = _ratio(_points(spectrum(p, weight * event), width), mass, near)
+    drawn = []
+    factor = _noise_factor(event)
+    for _ in range(options.resamples):
+        noise = (rng.random(len(p)) < p) - p
+        events = weight * (p + factor * noise)
+        drawn.append(_ratio(_points(spectrum(p, events), width), mass, near))
+    low, high = np.quantile(drawn, options.quantiles, axis=0)
+
     edges = np.linspace(0, 1, POINTS + 1)
-    at = np.where(near, (edges[1:] + edges[:-1]) / 2, np.nan)
+    by_chance = None
+    if event.groups is None:
+        sample = Sample(p, event.happened.astype(np.int64), weight)
+        by_chance = levels_by_chance(sample, {"smece": error})["smece"]
     return ReliabilityCurve(
-        title, edges, np.where(near, mass, 0.0), at, observed, low, high, error, "smooth"
+        title=event.title,
+        edges=edges,
+        weight=np.where(near, mass, 0.0),
+        predicted=np.where(near, (edges[1:] + edges[:-1]) / 2, np.nan),
+        observed=_ratio(_points(spectrum(p, weight * event.happened), width), mass, near),
+        low=low,
+        high=high,
+        error=error,
+        binning="smooth",
+        by_chance=by_chance,
+        model=event.model,
+        segment=event.segment,
     )
 
 
 def _points(waves: Vector, width: float) -> Vector:
-    return np.asarray(
-        np.maximum(smoothed(waves, width).reshape(POINTS, CELLS // POINTS).sum(axis=1), 0)
-    )
+    cells = smoothed(waves, width).reshape(POINTS, CELLS // POINTS)
+    return np.asarray(np.maximum(cells.sum(axis=1), 0))
 
 
-def _ratio(events: Vector, mass: Vector, near: Vector) -> Vector:
+def _ratio(events: Vector, mass: Vector, near: NDArray[np.bool_]) -> Vector:
     return np.where(near, np.clip(events / np.where(near, mass, 1.0), 0, 1), np.nan)

@@ -1,44 +1,69 @@
-"""``hcal.reliability``: the reliability diagram of the positive class, the top label or every class."""
+"""``hcal.reliability``: reliability diagrams of the positive class, the top label or every class.
+
+One picture holds the curves of one model, of several models or of the segments of the rows.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
+from hcal.evaluation import drawing
+from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import (
     BINNINGS,
+    HISTOGRAM_CELLS,
     Binning,
+    CurveOptions,
+    JudgedEvent,
     ReliabilityCurve,
-    binned_curve,
-    corp_curve,
-    smooth_curve,
+    curve_of,
 )
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
-from hcal.metrics.sample import Sample, as_sample, check_integer
+from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
+from hcal.numerics import IntArray
 from hcal.renamed import renamed
 from hcal.results import Result
-from hcal.rows import Rows
+from hcal.row_segments import Segments
+from hcal.rows import ClassNames, Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The colours of the HTML report (reporting/style.css). Filled dots lie inside their band, rings outside it.
-_BLUE, _FILL, _GREY = "#1d5fae", "#bcd6f2", "#c3c9d2"
-#: How many curves of a class-wise diagram are printed and drawn, and the width of a printed bar in characters.
-_PRINTED, _PANELS, _WIDTH = 5, 9, 30
+#: How many curves are printed, how many panels and how many curves of one panel are drawn.
+_PRINTED: Final = 5
+_PANELS: Final = 9
+_TOGETHER: Final = len(drawing.COLOURS)
+#: The width of a printed bar in characters.
+_WIDTH: Final = 30
+#: Bins with a smaller share of the rows do not stretch an axis.
+_SHARE_ON_AXIS: Final = 0.005
+
+Level = Literal["top-label", "class-wise", "positive"]
 
 
 @dataclass(frozen=True, repr=False)
 class Reliability(Result):
-    """Reliability curves of one predictor: the top label, the positive class, or every class.
+    """Reliability curves: of one predictor or several, of all rows or of segments, or of every class.
+
+    Attributes
+    ----------
+    curves : tuple of ReliabilityCurve
+        ``diagram[0]``, or ``diagram["label"]``.
+    level : {"top-label", "class-wise", "positive"}
+    confidence : float
+    n : int
+        Rows.
+    axis : Axis
+        An axis that suits the probabilities: zoomed in, or logarithmic, where positives are rare.
+    shares : array of shape (curves, cells)
+        The share of each curve's rows in cells of equal width on the axis.
 
     Examples
     --------
@@ -54,78 +79,160 @@ class Reliability(Result):
     level: str
     confidence: float
     n: int
+    axis: Axis = field(default_factory=Axis)
+    shares: Vector = field(default_factory=lambda: np.zeros((0, HISTOGRAM_CELLS)))
 
     def __len__(self) -> int:
         return len(self.curves)
 
-    def __getitem__(self, i: int) -> ReliabilityCurve:
+    def __getitem__(self, i: int | str) -> ReliabilityCurve:
+        if isinstance(i, str):
+            return self._labelled(i)
         try:
             return self.curves[i]
         except IndexError:
             last = f"{len(self) - 1}, of the {self.curves[-1].title}; level='class-wise' has one curve a class"
             raise IndexError(f"this diagram has no curve {i}: its last curve is {last}") from None
 
+    def _labelled(self, label: str) -> ReliabilityCurve:
+        by_label = {curve.label: curve for curve in self.curves}
+        if label not in by_label:
+            raise KeyError(f"{label!r} is no curve of this diagram; it has {', '.join(by_label)}")
+        return by_label[label]
+
     def __str__(self) -> str:
-        parts = [_text(self.curves[i]) for i in self._worst(_PRINTED)]
+        digits = 3 if self.axis.high > 0.2 and not self.axis.log else 5
+        parts = [_text(self.curves[i], digits) for i in self._worst(_PRINTED)]
         if len(self) > len(parts):
-            parts.append(f"… and {len(self) - len(parts)} classes with smaller errors")
+            kind = "classes" if self.level == "class-wise" else "curves"
+            parts.append(f"… and {len(self) - len(parts)} {kind} with smaller errors")
         head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.confidence:.0%} band"
         return "\n\n".join([head, *parts])
 
     def _headline(self) -> list[str]:
         worst = [self.curves[i] for i in self._worst(_PRINTED)]
-        errors = ", ".join(f"{curve.title} {curve.error:.4f}" for curve in worst)
+        errors = ", ".join(f"{curve.label} {curve.error_words}" for curve in worst)
         return [f"Reliability of {self.n:,} rows ({self.level}); errors: {errors}"]
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary for each bin with rows, curve by curve."""
         return [record for curve in self.curves for record in curve.to_records()]
 
+    # -- pictures ---------------------------------------------------------------------------------
+
     def _draw(self, figure: Any) -> bool:
-        self._draw_panels(figure, self._worst(_PANELS))
+        if self.level == "class-wise":
+            self._draw_panels(figure, self._worst(_PANELS))
+            return True
+        figure.set_size_inches(4.8, 5.4)
+        self._draw_together(figure.add_subplot(), self._first_curves(), None)
         return True
 
     def plot(
-        self, ax: Axes | None = None, *, classes: Sequence[int] | None = None
+        self,
+        ax: Axes | None = None,
+        *,
+        classes: Sequence[int] | None = None,
+        curves: Sequence[str] | None = None,
+        title: str | None = None,
+        colors: Sequence[Any] | None = None,
+        legend: bool = True,
     ) -> Axes | Figure:
-        """Draw observed frequency against predicted probability, with grey bands and the share of rows below.
+        """Draw observed frequency against predicted probability, with the share of rows below.
+
+        A single curve has its consistency band, and several have the confidence interval of each point. The axes show
+        the part of [0, 1] where the probabilities are; what lies outside is drawn at the edge.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Where to draw a single curve.
+            Where to draw; of a class-wise diagram a single class.
         classes : list of int, optional
             Which curves of a class-wise diagram; by default the nine with the largest error.
+        curves : list of str, optional
+            The labels of the models or segments to draw; by default the first seven.
+        title : str, optional
+        colors : list of matplotlib colours, optional
+            One a curve; by default colours that colour-blind readers can tell apart.
+        legend : bool
 
         Returns
         -------
-        Axes of a single curve, or Figure with one panel a class
+        Axes, or Figure with one panel a class
         """
+        if self.level == "class-wise":
+            return self._plot_classes(ax, classes, title)
+        if classes is not None:
+            raise ValueError("classes chooses panels of level='class-wise'; name curves= instead")
+        if ax is None:
+            ax = pyplot().subplots(figsize=(4.8, 5.4), layout="constrained")[1]
+        chosen = self._first_curves() if curves is None else [self._place_of(c) for c in curves]
+        self._draw_together(ax, chosen, title, colors=colors, legend=legend)
+        return ax
+
+    def _place_of(self, label: str) -> int:
+        self._labelled(label)
+        return [curve.label for curve in self.curves].index(label)
+
+    def _first_curves(self) -> list[int]:
+        return list(range(min(len(self), _TOGETHER)))
+
+    def _draw_together(
+        self,
+        ax: Any,
+        chosen: Sequence[int],
+        title: str | None,
+        *,
+        colors: Sequence[Any] | None = None,
+        legend: bool = True,
+    ) -> None:
+        """Draw curves in one panel, with the share of their rows below."""
+        palette = drawing.colours_on(ax) if colors is None else list(colors)
+        if len(palette) < len(chosen):
+            raise ValueError(f"colors has {len(palette)} entries for {len(chosen)} curves")
+        panel = drawing.Panel(ax, self.axis, self.confidence)
+        panel.prepare()
+        if len(chosen) == 1:
+            curve = self.curves[chosen[0]]
+            panel.draw_alone(curve, palette[0])
+            title = f"{curve.label}: error {curve.error_words}" if title is None else title
+        else:
+            for k, colour in zip(chosen, palette, strict=False):
+                panel.draw_beside(self.curves[k], colour)
+        panel.draw_shares([self.shares[k] for k in chosen], palette)
+        panel.finish(title, legend=legend)
+
+    def _plot_classes(
+        self, ax: Axes | None, classes: Sequence[int] | None, title: str | None
+    ) -> Axes | Figure:
         if classes is None:
             classes = self._worst(_PANELS)
         if bad := [k for k in classes if not 0 <= k < len(self)]:
             raise ValueError(f"classes must lie in 0..{len(self) - 1}, got {bad[0]}")
         if len(classes) == 1:
-            return draw_curve(self.curves[classes[0]], self.confidence, ax)
+            if ax is None:
+                ax = pyplot().subplots(figsize=(4.8, 5.4), layout="constrained")[1]
+            self._draw_together(ax, classes, title)
+            return ax
         if ax is not None:
             raise ValueError("ax holds one curve: choose one class with classes=[k]")
         figure: Figure = pyplot().figure(layout="constrained")
         self._draw_panels(figure, classes)
+        if title is not None:
+            figure.suptitle(title)
         return figure
 
     def _draw_panels(self, figure: Figure, classes: Sequence[int]) -> None:
-        columns = math.ceil(math.sqrt(len(classes)))
-        rows = math.ceil(len(classes) / columns)
-        inches = 4.6 if len(classes) == 1 else 3.1
-        figure.set_size_inches(inches * columns, inches * rows)
+        columns = int(np.ceil(np.sqrt(len(classes))))
+        rows = int(np.ceil(len(classes) / columns))
+        figure.set_size_inches(3.2 * columns, 3.7 * rows)
         for position, k in enumerate(classes, start=1):
             panel: Any = figure.add_subplot(rows, columns, position)
-            draw_curve(self.curves[k], self.confidence, panel)
-            if position > 1:
-                panel.get_legend().remove()
+            self._draw_together(panel, [k], None, legend=position == 1)
 
     def _worst(self, count: int) -> list[int]:
-        return [int(k) for k in np.argsort([-c.error for c in self.curves], kind="stable")[:count]]
+        errors = [-curve.error for curve in self.curves]
+        return [int(k) for k in np.argsort(errors, kind="stable")[:count]]
 
 
 @renamed(ci="confidence")
@@ -133,7 +240,9 @@ def reliability(
     probs: Any,
     y: Any = None,
     *,
-    level: Literal["top-label", "class-wise", "positive"] | None = None,
+    level: Level | None = None,
+    by: Any = None,
+    groups: Any = None,
     bins: int = 15,
     binning: Binning = "equal-width",
     confidence: float = 0.95,
@@ -147,17 +256,22 @@ def reliability(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
+    probs : array-like of shape (N, K), or dict of them
+        A dict names several models, whose curves are drawn in one picture.
     y : array-like of shape (N,)
     level : {"top-label", "class-wise", "positive"}, optional
         By default ``"positive"`` with two classes, ``"top-label"`` with more.
+    by : array-like of shape (N,), frame, or dict of columns, optional
+        The segment of each row (a country, a tenant): one curve a segment, in the order of their names.
+    groups : array-like of shape (N,), optional
+        Rows of one group depend on each other (a patient, a user): bands and intervals are widened for it.
     bins : int
         The number of equal-width or equal-mass bins.
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
         ``"corp"``: the steps of an isotonic regression are the bins. ``"smooth"``: a kernel regression with the
         bandwidth of smooth ECE.
     confidence : float
-        Level of the consistency bands.
+        Level of the consistency bands, and of the intervals of bins.
     sample_weight : array-like of shape (N,), optional
     positive : int
         The class of the level ``"positive"``.
@@ -174,98 +288,147 @@ def reliability(
     --------
     >>> reliability([[0.2, 0.8], [0.3, 0.7]], [1, 1], bins=1).curves[0].predicted
     array([0.75])
+    >>> models = {"first": [0.2, 0.9], "second": [0.4, 0.6]}
+    >>> [curve.label for curve in reliability(models, [0, 1], bins=2).curves]
+    ['first', 'second']
     """
     if binning not in BINNINGS:
         raise ValueError(
             f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}"
         )
     check_integer("resamples", resamples, 20)
-    confidence = check_confidence(confidence)
-    names = None
-    if isinstance(probs, Sample):
-        s = as_sample(probs, y, sample_weight)
-    else:
-        rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight, classes=classes)
-        names = rows.names
-        s = as_sample(rows.scores, rows.y, sample_weight)
-    bins = check_bins(bins)
+    options = CurveOptions(binning, check_bins(bins), check_confidence(confidence), resamples)
+    info = {"weight": sample_weight, "groups": groups, "by": by, "classes": classes}
+    models = dict(probs) if isinstance(probs, Mapping) else {"": probs}
+    if not models:
+        raise ValueError("probs is empty: name at least one model")
+    inputs = [_Input.of(str(name), scores, y, info) for name, scores in models.items()]
+    first = inputs[0].sample
+    level = _checked_level(level, first, several=len(inputs) > 1 or by is not None)
+    if not 0 <= positive < first.k:
+        raise ValueError(f"positive must be a class of 0..{first.k - 1}, got {positive!r}")
+
+    columns: dict[str, Sequence[int | None]] = {
+        "top-label": [None],
+        "positive": [positive],
+        "class-wise": range(first.k),
+    }
+    rng = np.random.default_rng(random_state)
+    events = [event for source in inputs for event in source.events(columns[level])]
+    curves = tuple(curve_of(event, options, rng) for event in events)
+    axis = _axis_of(events, curves)
+    shares = np.array([_shares(event, axis) for event in events])
+    return Reliability(curves, level, options.confidence, first.n, axis, shares)
+
+
+def _checked_level(level: Level | None, s: Sample, *, several: bool) -> Level:
     if level is None:
-        level = "positive" if s.k == 2 else "top-label"
-    if not 0 <= positive < s.k:
-        raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
-    shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
-    if level not in shown:
+        return "positive" if s.k == 2 else "top-label"
+    if level not in ("top-label", "class-wise", "positive"):
         raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
-    make: Callable[..., ReliabilityCurve] = partial(binned_curve, bins=bins, binning=binning)
-    if binning in ("corp", "smooth"):
-        drawn: dict[str, Any] = {"resamples": resamples, "rng": np.random.default_rng(random_state)}
-        make = partial(corp_curve if binning == "corp" else smooth_curve, **drawn)
-
-    def curve(k: int | None) -> ReliabilityCurve:
-        title, p, event = "top label", s.data.top_conf, s.data.top_hit
-        if k is not None:
-            title = f"class {k if names is None else names[k]}"
-            p, event = s.data.probs[:, k].astype(np.float64), (s.y == k).astype(np.float64)
-        return make(title, p, event, s.w, level=confidence)
-
-    return Reliability(tuple(curve(k) for k in shown[level]), level, confidence, s.n)
-
-
-def _text(curve: ReliabilityCurve) -> str:
-    """Return a line for every bin with rows: probability, frequency, band, and a bar with a mark at the probability."""
-    lines = [
-        f"{curve.title}: error {curve.error:.4f}",
-        f"{'probability':<12} {'stated':>7} {'happened':>9}  {'if calibrated':>14} {'rows':>9}",
-    ]
-    for b in np.flatnonzero(curve.weight > 0):
-        mark = "*" if curve.outside[b] else " "
-        band = f"{curve.low[b]:.3f}–{curve.high[b]:.3f}"
-        length = round(curve.observed[b] * _WIDTH)
-        cells = ["█" if i < length else " " for i in range(_WIDTH + 1)]
-        cells[round(curve.predicted[b] * _WIDTH)] = "│"
-        lines.append(
-            f"{curve.edges[b]:.3f}–{curve.edges[b + 1]:.3f}  {curve.predicted[b]:>7.3f} "
-            f"{curve.observed[b]:>8.3f}{mark}  {band:>14} {curve.weight[b]:>9,.0f}  {''.join(cells).rstrip()}"
+    if level == "class-wise" and several:
+        raise ValueError(
+            "several models or segments are drawn in one panel: choose one class with "
+            "level='positive', positive=k"
         )
+    return level
+
+
+@dataclass(frozen=True)
+class _Input:
+    """The checked rows of one model."""
+
+    model: str
+    sample: Sample
+    names: ClassNames | None = None
+    groups: IntArray | None = None
+    by: Segments | None = None
+
+    @classmethod
+    def of(cls, model: str, probs: Any, y: Any, info: Mapping[str, Any]) -> _Input:
+        if isinstance(probs, Sample):
+            sample = as_sample(probs, y, info["weight"])
+            return cls(model, sample, groups=info["groups"])
+        rows = Rows.of_predictions(probs, y, input="probs", **info)
+        sample = as_sample(rows.scores, rows.y, info["weight"])
+        return cls(model, sample, rows.names, rows.groups, rows.by)
+
+    def events(self, columns: Sequence[int | None]) -> Iterator[JudgedEvent]:
+        """Yield the event of every column (None: the top label), in every segment."""
+        for column in columns:
+            event = self._event(column)
+            if self.by is None:
+                yield event
+                continue
+            for code, segment in enumerate(self.by.names):
+                yield _of_rows(event, self.by.rows_of(code), segment)
+
+    def _event(self, column: int | None) -> JudgedEvent:
+        s = self.sample
+        if column is None:
+            data = s.data
+            return JudgedEvent(
+                "top label", data.top_conf, data.top_hit, s.w, self.groups, self.model
+            )
+        title = f"class {column if self.names is None else self.names[column]}"
+        p = s.data.probs[:, column].astype(np.float64)
+        happened = (s.y == column).astype(np.float64)
+        return JudgedEvent(title, p, happened, s.w, self.groups, self.model)
+
+
+def _of_rows(event: JudgedEvent, rows: IntArray, segment: str) -> JudgedEvent:
+    """Return an event in the rows of one segment."""
+    return replace(
+        event,
+        p=event.p[rows],
+        happened=event.happened[rows],
+        weight=event.weight[rows],
+        groups=None if event.groups is None else event.groups[rows],
+        segment=segment,
+    )
+
+
+def _axis_of(events: Sequence[JudgedEvent], curves: Sequence[ReliabilityCurve]) -> Axis:
+    """Return an axis that suits the probabilities of all curves, and the frequencies of bins with enough rows."""
+    observed = []
+    for curve in curves:
+        enough = curve.weight > _SHARE_ON_AXIS * curve.weight.sum()
+        observed.append(curve.observed[enough])
+    return probability_axis(*(event.p for event in events), observed=np.concatenate(observed))
+
+
+def _shares(event: JudgedEvent, axis: Axis) -> Vector:
+    """Return the share of the rows in cells of equal width on an axis; what lies outside is in the end cells."""
+    place = np.floor(axis.place(event.p) * HISTOGRAM_CELLS).astype(np.int64)
+    place = np.minimum(place, HISTOGRAM_CELLS - 1)
+    return np.bincount(place, event.weight, HISTOGRAM_CELLS) / event.weight.sum()
+
+
+def _text(curve: ReliabilityCurve, digits: int) -> str:
+    """Return a line for every bin with rows: probability, frequency, band, and a bar with a mark at the probability."""
+    width = digits + 4
+    heads = (
+        f"{'probability':<{2 * width - 2}}",
+        f"{'stated':>{width}}",
+        f"{'happened':>{width + 2}}",
+    )
+    lines = [
+        f"{curve.label}: error {curve.error_words}",
+        f"{' '.join(heads)}  {'if calibrated':>{2 * width}} {'rows':>9}",
+    ]
+    for b in np.flatnonzero(curve.full):
+        mark = "*" if curve.outside[b] else " "
+        edges = f"{curve.edges[b]:.{digits}f}–{curve.edges[b + 1]:.{digits}f}"
+        band = f"{curve.low[b]:.{digits}f}–{curve.high[b]:.{digits}f}"
+        stated = f"{curve.predicted[b]:>{width}.{digits}f}"
+        happened = f"{curve.observed[b]:>{width + 1}.{digits}f}{mark}"
+        rows = f"{band:>{2 * width}} {curve.weight[b]:>9,.0f}"
+        lines.append(f"{edges}  {stated} {happened}  {rows}  {_bar(curve, int(b))}")
     return "\n".join(lines)
 
 
-# -- pictures: what needs matplotlib -------------------------------------------------------------------
-
-
-def draw_curve(curve: ReliabilityCurve, confidence: float, ax: Axes | None = None) -> Axes:
-    """Draw one curve: its points (rings if outside the band), the band, the diagonal and the share of rows."""
-    if ax is None:
-        ax = pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
-    full = curve.weight > 0
-    x, seen = curve.predicted[full], curve.observed[full]
-    share = curve.weight / curve.weight.sum()
-    bars: dict[str, Any] = {
-        "align": "edge",
-        "color": _FILL,
-        "edgecolor": "white",
-        "label": "share of rows",
-    }
-    ax.bar(curve.edges[:-1], share, np.diff(curve.edges), **bars)
-    ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
-    out, band = curve.outside[full], f"{confidence:.0%} if calibrated"
-    if curve.along:  # a band along the curve, as there are many points
-        ax.fill_between(
-            x, curve.low[full], curve.high[full], color=_GREY, alpha=0.6, linewidth=0, label=band
-        )
-    else:
-        ax.vlines(x, curve.low[full], curve.high[full], color=_GREY, linewidth=5, label=band)
-    ax.plot(x, seen, color=_BLUE, linewidth=1.6 if curve.binning == "smooth" else 1)
-    size = 1.5 if curve.binning == "smooth" else 4
-    ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=size, label="inside the band")
-    ring: dict[str, Any] = {
-        "markerfacecolor": "white",
-        "markeredgecolor": _BLUE,
-        "markeredgewidth": size / 3,
-    }
-    ax.plot(x[out], seen[out], "o", markersize=size, label="outside: more than chance", **ring)
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
-    ax.set_title(f"{curve.title}: error {curve.error:.4f}", fontsize=10)
-    ax.set_aspect("equal")
-    ax.legend(loc="upper left", fontsize=7, frameon=False)
-    return ax
+def _bar(curve: ReliabilityCurve, b: int) -> str:
+    length = round(curve.observed[b] * _WIDTH)
+    cells = ["█" if i < length else " " for i in range(_WIDTH + 1)]
+    cells[round(curve.predicted[b] * _WIDTH)] = "│"
+    return "".join(cells).rstrip()

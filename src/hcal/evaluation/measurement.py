@@ -19,6 +19,7 @@ from hcal.class_names import class_title, positive_number
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.io.sources import RowSource
+from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import METRICS, list_metrics
 from hcal.metrics.resampling import (
@@ -111,6 +112,12 @@ class Judged:
         of_all = self.sums.result()
         return {name: of_all.get(name, value) for name, value in of_sample.items()}
 
+    def levels_over_all_rows(self, of_sample: dict[str, float]) -> dict[str, float]:
+        """Return what metrics show by chance on the sample, or on all rows where their values are of all rows."""
+        if self.sums is None:
+            return of_sample
+        return of_sample | self.sums.by_chance()
+
     def how(self, names: Iterable[str]) -> dict[str, str]:
         """Return for each metric what it was computed from, in words; empty where all is from all rows."""
         if self.sums is None:
@@ -194,9 +201,11 @@ class Measurement:
         sample = self.judged.sample
         of_sample, notes = self._of_sample()
         values = self.judged.over_all_rows(of_sample)
-        ranges = self._intervals(of_sample)
+        levels = self._by_chance(of_sample)
+        ranges = self._intervals(of_sample, levels)
+        shown_levels = self._levels_of_all_rows(levels, ranges)
         results = {
-            name: MetricResult(value, METRICS[name], ranges.get(name))
+            name: MetricResult(value, METRICS[name], ranges.get(name), shown_levels.get(name))
             for name, value in values.items()
         }
         rate = self._positive_rate()
@@ -234,7 +243,28 @@ class Measurement:
             notes.append(f"left out, because they need whole repetition counts as weights: {names}")
         return values, notes
 
-    def _intervals(self, of_sample: dict[str, float]) -> dict[str, Interval]:
+    def _by_chance(self, of_sample: dict[str, float]) -> dict[str, float]:
+        """Return what plug-in errors show on the sample by chance; nothing where rows depend on each other."""
+        if self.rows.groups is not None:
+            return {}
+        return levels_by_chance(self.judged.sample, of_sample)
+
+    def _levels_of_all_rows(
+        self, levels: dict[str, float], ranges: dict[str, Interval]
+    ) -> dict[str, float]:
+        """Return what plug-in errors show by chance, each on the rows that its value comes from."""
+        if self.rows.groups is not None:
+            return {}
+        of_intervals = {
+            name: interval.chance
+            for name, interval in ranges.items()
+            if interval.chance is not None
+        }
+        return self.judged.levels_over_all_rows(of_intervals | levels)
+
+    def _intervals(
+        self, of_sample: dict[str, float], levels: dict[str, float]
+    ) -> dict[str, Interval]:
         """Return the intervals of the metrics, from the sample."""
         if self.settings.confidence is None:
             return {}
@@ -242,6 +272,7 @@ class Measurement:
             self.judged.sample,
             of_sample,
             self.settings.confidence,
+            by_chance=levels,
             resamples=self.settings.resamples,
             random_state=self.settings.random_state,
             groups=self.rows.groups,

@@ -30,15 +30,45 @@ _LEVEL_TITLES = {
 }
 #: How many metrics the ``repr`` of an evaluation names.
 _HEADLINE_METRICS = 4
+#: What ``to_dict`` holds beside the metrics and the certificate.
+_FACTS = (
+    "n",
+    "k",
+    "accuracy",
+    "mean_confidence",
+    "nll",
+    "sharpness",
+    "collapsed",
+    "warnings",
+    "confidence",
+    "test",
+    "vector_test",
+    "assessment",
+    "positive",
+    "changed",
+    "how",
+    "sample_rows",
+)
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """One metric of an evaluation: its value, what it is, and its interval where there is one."""
+    """One metric of an evaluation: its value, what it is, and its interval where there is one.
+
+    ``chance`` is what a perfectly calibrated model of the same sharpness would show on as many rows: of plug-in errors
+    alone, and of independent rows.
+    """
 
     value: float
     metric: Metric
     interval: Interval | None = None
+    chance: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The name and the value, with what chance alone would show."""
+        words = f"{self.metric.name} {number_text(self.value)}"
+        return words if self.chance is None else f"{words} ({number_text(self.chance)} by chance)"
 
 
 @dataclass(frozen=True)
@@ -104,7 +134,7 @@ class Evaluation(Result):
     (0.5, False)
     """
 
-    schema: ClassVar[str] = "hcal/evaluation/1"
+    schema: ClassVar[str] = "hcal/evaluate/1"
 
     results: dict[str, MetricResult]
     n: int
@@ -174,8 +204,8 @@ class Evaluation(Result):
         -------
         (low, high) or None
         """
-        found = self.results[name].interval
-        return None if found is None else (found.low, found.high)
+        interval = self.results[name].interval
+        return None if interval is None else (interval.low, interval.high)
 
     # -- for machines -----------------------------------------------------------------------------
 
@@ -184,6 +214,19 @@ class Evaluation(Result):
         """The value of each metric by its name."""
         return {name: result.value for name, result in self.results.items()}
 
+    @property
+    def by_chance(self) -> dict[str, float]:
+        """What a perfectly calibrated model of the same sharpness would show on as many rows, by metric.
+
+        Only plug-in errors have such a level: noise alone makes them positive. It is empty with ``groups``, because
+        the labels of rows that depend on each other cannot be drawn one by one.
+        """
+        return {
+            name: result.chance
+            for name, result in self.results.items()
+            if result.chance is not None
+        }
+
     def gate_values(self) -> dict[str, float | str]:
         """Return the values that :func:`hcal.require` can name: the metrics, and their changes by calibration."""
         changes = {f"change({name})": change.change for name, change in self.differences.items()}
@@ -191,48 +234,35 @@ class Evaluation(Result):
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
-        rows = []
-        for name, r in self.results.items():
-            rows.append({"metric": name, "level": r.metric.level, "value": r.value})
-            if self.confidence is not None:
-                i = r.interval or Interval(nan, nan, "")
-                rows[-1] |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
-            if d := self.differences.get(name):
-                rows[-1] |= {
-                    "baseline": d.before,
-                    "change": d.change,
-                    "change_low": d.low,
-                    "change_high": d.high,
-                }
-        return rows
+        return [self._record(name, result) for name, result in self.results.items()]
+
+    def _record(self, name: str, result: MetricResult) -> dict[str, Any]:
+        record = {"metric": name, "level": result.metric.level, "value": result.value}
+        record["chance"] = result.chance
+        if self.confidence is not None:
+            interval = result.interval or Interval(nan, nan, "")
+            record["low"] = interval.low
+            record["high"] = interval.high
+            record["interval"] = interval.kind
+        difference = self.differences.get(name)
+        if difference is not None:
+            record["baseline"] = difference.before
+            record["change"] = difference.change
+            record["change_low"] = difference.low
+            record["change_high"] = difference.high
+        return record
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row a metric."""
         return super().to_frame().set_index("metric")
 
     def _content(self) -> dict[str, Any]:
-        metrics = {row.pop("metric"): row for row in self.to_records()}
-        return {
-            "n": self.n,
-            "k": self.k,
-            "accuracy": self.accuracy,
-            "mean_confidence": self.mean_confidence,
-            "nll": self.nll,
-            "sharpness": self.sharpness,
-            "collapsed": self.collapsed,
-            "warnings": self.warnings,
-            "confidence": self.confidence,
-            "test": self.test,
-            "vector_test": self.vector_test,
-            "certificate": None if self.certificate is None else self.certificate.to_dict(),
-            "assessment": self.assessment,
-            "clinical": None if self.clinical is None else self.clinical.to_dict(),
-            "positive": self.positive,
-            "groups": [group.group_row() for group in self.groups],
-            "metrics": metrics,
-            "how": self.how,
-            "sample_rows": self.sample_rows,
-        }
+        content = {name: getattr(self, name) for name in _FACTS}
+        content["certificate"] = self.certificate
+        content["clinical"] = self.clinical
+        content["groups"] = [group.group_row() for group in self.groups]
+        content["metrics"] = {record.pop("metric"): record for record in self.to_records()}
+        return content
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -246,7 +276,7 @@ class Evaluation(Result):
     def _headline(self) -> list[str]:
         """Return the size and the first metrics of the evaluation, and what a reader must know."""
         names = list(self.results)[:_HEADLINE_METRICS]
-        numbers = ", ".join(f"{name} {number_text(self[name])}" for name in names)
+        numbers = ", ".join(self.results[name].words for name in names)
         if len(self.results) > len(names):
             numbers += f", and {len(self.results) - len(names)} more metrics"
         verdict = [] if self.assessment is None else [self.assessment.how_far]
@@ -254,23 +284,34 @@ class Evaluation(Result):
 
     def _columns(self) -> dict[str, Callable[[str], str]]:
         """Return the columns of the table by their heads: each makes a text of a metric's name."""
-        found, known, level = self.results, self.differences, f"{self.confidence or 0:.0%}"
+        results = self.results
+        differences = self.differences
+        level = f"{self.confidence or 0:.0%}"
         columns: dict[str, Callable[[str], str]] = {
             "metric": str,
-            "value": lambda n: number_text(self[n]),
+            "value": lambda name: number_text(self[name]),
         }
+        if self.by_chance:
+            columns["by chance"] = lambda name: number_text(results[name].chance)
         if self.confidence is not None:
-            columns[f"{level} interval"] = lambda n: _range(found[n].interval)
-            columns["by chance"] = lambda n: number_text(getattr(found[n].interval, "chance", None))
-        if known:
-            # Only some metrics may have a baseline.
-            columns["baseline"] = lambda n: number_text(known[n].before) if n in known else ""
-            columns["change"] = lambda n: number_text(known[n].change, "+") if n in known else ""
-        if known and self.confidence is not None:
-            columns[f"{level} of change"] = lambda n: _range(known[n]) if n in known else ""
-        if len(columns) == 2:
-            columns["what it says"] = lambda n: found[n].metric.explain
+            columns[f"{level} interval"] = lambda name: _range(results[name].interval)
+        if differences:
+            columns["baseline"] = self._baseline_text
+            columns["change"] = self._change_text
+        if differences and self.confidence is not None:
+            columns[f"{level} of change"] = lambda name: _range(differences.get(name))
+        if not differences and self.confidence is None:
+            columns["what it says"] = lambda name: results[name].metric.explain
         return columns
+
+    def _baseline_text(self, name: str) -> str:
+        """Return the baseline's value of a metric; nothing for a metric without one."""
+        difference = self.differences.get(name)
+        return "" if difference is None else number_text(difference.before)
+
+    def _change_text(self, name: str) -> str:
+        difference = self.differences.get(name)
+        return "" if difference is None else number_text(difference.change, "+")
 
     def by_level(self) -> list[tuple[str, list[str]]]:
         """Return the question that each level asks, with the names of its metrics."""
@@ -334,7 +375,7 @@ def number_text(value: float | None, sign: str = "") -> str:
     return f"{value:{sign}.2e}" if 0 < abs(value) < 1e-3 else f"{value:{sign}.4f}"
 
 
-def _range(found: Interval | Difference | None) -> str:
-    if found is None or found.low is None:
+def _range(interval: Interval | Difference | None) -> str:
+    if interval is None or interval.low is None:
         return ""
-    return f"{number_text(found.low)} … {number_text(found.high)}"
+    return f"{number_text(interval.low)} … {number_text(interval.high)}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import each, exponential, jit, split
+from hcal.compiled import Kernel, exponential, in_threads, jit, split
 
 Numbers = NDArray[Any]
 
@@ -61,16 +62,25 @@ def mixture_forward(x: Numbers, slopes: Numbers, shares: Numbers) -> Numbers:
     """Return Σ v_i softmax(a_i x) of float32 arrays."""
     probs = np.empty(x.shape, np.float32)
     parts = split(len(x), grain=x.shape[1] * len(slopes))
-    each(lambda part: _forward(x, slopes, shares, *part, probs), parts)
+    in_threads(lambda part: _forward(x, slopes, shares, *part, probs), parts)
     return probs
 
 
 def mixture_backward(x: Numbers, slopes: Numbers, grad: Numbers) -> tuple[Numbers, Numbers]:
     """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
     parts = split(len(x), grain=x.shape[1] * len(slopes))
-    sums = each(lambda part: _backward(x, slopes, grad, *part), parts)
+    sums = in_threads(lambda part: _backward(x, slopes, grad, *part), parts)
     by_share, by_slope = np.sum(sums, axis=0)
     return by_share.astype(np.float32), by_slope.astype(np.float32)
+
+
+def compile_all() -> Iterator[tuple[str, Kernel]]:
+    """Compile the kernels; yield what was compiled, and the kernel."""
+    one = np.ones((1, 2), np.float32)
+    mixture_forward(one, one[0], one[0])
+    yield "a mixture of temperatures", _forward
+    mixture_backward(one, one[0], one)
+    yield "the gradient of a mixture of temperatures", _backward
 
 
 @_jit

@@ -7,13 +7,14 @@ window, computes its error and writes the gradient of each event. The kernels re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import each, jit, split
+from hcal.compiled import Kernel, in_threads, jit, split
 from hcal.h_calibration.definition import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.numerics import Float64
 
@@ -46,6 +47,17 @@ def families_loss(
     return sum(losses) / len(q), grad if need_grad else None
 
 
+def compile_all() -> Iterator[tuple[str, Kernel]]:
+    """Compile the kernels for each float type; yield what was compiled, and the last kernel."""
+    for kind in (np.float32, np.float64):
+        probs = np.array([[0.25, 0.75]], kind)
+        marks = np.array([[False, True]])
+        families_loss(probs, marks, ObjectiveSettings(window=1), need_grad=True)
+        # With several threads, parts of the events are cut between runs of equal ones.
+        _next_run(*_sorted_events(probs[0], marks[0]), 1)
+        yield f"the loss of h-calibration in {kind.__name__}", _slide
+
+
 def _family_loss(
     p: Numbers, marks: Numbers, s: ObjectiveSettings, grad: Numbers, share: float
 ) -> float:
@@ -58,9 +70,9 @@ def _family_loss(
     ends, weights = _clusters(q, window, s)
     factor = share * s.scale / window
     parts = split(n, partial(_next_run, q, index))
-    losses = each(
+    losses = in_threads(
         lambda part: _slide(
-            q, index, window, *part, ends, weights, s.epsilon, s.norm, factor, grad
+            q, index, window, *part, ends, weights, float(s.epsilon), s.norm, factor, grad
         ),
         parts,
     )
@@ -71,7 +83,7 @@ def _sorted_events(p: Numbers, marks: Numbers) -> tuple[Numbers, Numbers]:
     """Return sorted probabilities and their positions, the mark in the top bit."""
     if p.dtype == np.float32:
         pairs, spare = np.empty((2, len(p)), np.uint64)
-        each(lambda part: _pack(p.view(np.uint32), marks, *part, pairs), split(len(p)))
+        in_threads(lambda part: _pack(p.view(np.uint32), marks, *part, pairs), split(len(p)))
         ordered = _radix_sort(pairs, spare)
         # numba supports only little-endian machines, where the lower half of an integer comes first
         return ordered.view(np.float32)[1::2], ordered.view(np.uint32)[::2]
@@ -120,7 +132,8 @@ def _clusters(q: Numbers, window: int, s: ObjectiveSettings) -> tuple[NDArray[np
     blocks = -(-m // _BLOCK)
     first = np.empty(blocks)
     total = np.empty(blocks)
-    each(lambda part: _block_sums(q, window, m, *part, first, total), split(blocks, grain=_BLOCK))
+    parts = split(blocks, grain=_BLOCK)
+    in_threads(lambda part: _block_sums(q, window, m, *part, first, total), parts)
     prefix = np.concatenate([[0.0], np.cumsum(total)])
     edges = _kmeans_edges(q, window, m, first, prefix, s.clusters, s.iterations)
     counts = np.maximum(np.diff(edges), 1)

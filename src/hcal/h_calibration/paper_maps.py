@@ -52,11 +52,11 @@ class MixtureMap(ProbabilityMap):
         >>> MixtureMap(slopes=np.ones(1), shares=np.ones(1)).compiled(np.zeros((1, 2))) is None  # float64
         True
         """
+        if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
+            return None
         try:
             from hcal.h_calibration._mixture_numba import mixture_forward
         except ImportError:
-            return None
-        if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
             return None
         return mixture_forward(x, self.slopes.astype(x.dtype), self.shares.astype(x.dtype))
 

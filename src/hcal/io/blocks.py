@@ -34,7 +34,7 @@ class NoRowsError(ValueError):
 
 
 def rows_of(data: DataFile, start: int = 0, *, complete: bool = True) -> Rows:
-    """Return rows that were read from a file as checked rows; ``whole`` says whether these are all its rows.
+    """Return rows that were read from a file as checked rows; ``complete`` says whether these are all its rows.
 
     Parameters
     ----------

@@ -64,9 +64,8 @@ def sources_of(source: Any) -> list[Source]:
     files = [file for entry in sources for file in entry.files]
     suffixes = sorted({file.suffix.lower() for file in files})
     if len(suffixes) > 1:
-        raise ValueError(
-            f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern"
-        )
+        listed = ", ".join(suffix or "none" for suffix in suffixes)
+        raise ValueError(f"files of several types, {one_line(listed)}: name one with a pattern")
     _refuse_twice(files)
     return sources
 

@@ -452,13 +452,27 @@ class ArrowRows(TableRows):
             batches = (self.source.get_batch(g).select(list(columns)) for g in groups)
         for batch in batches:
             for row in range(0, batch.num_rows, size):
-                parts = {name: batch.column(name).slice(row, size) for name in columns}
-                yield {
-                    name: _arrow_cells(part, name, size_of(self.file))
-                    if name in texts
-                    else _arrow_numbers(part, name)
-                    for name, part in parts.items()
-                }
+                yield arrow_block(batch.slice(row, size), columns, texts, size_of(self.file))
+
+
+def arrow_block(batch: Any, columns: Sequence[str], texts: Collection[str], n_bytes: int) -> Block:
+    """Return columns of an Arrow batch: ``texts`` as Python values, the others as numbers.
+
+    ``n_bytes`` is the size of what the batch was unpacked from.
+
+    >>> import pyarrow as pa
+    >>> batch = pa.record_batch({"p": [0.25, 0.5], "y": ["a", "b"]})
+    >>> arrow_block(batch, ["p", "y"], ["y"], 100)
+    {'p': array([0.25, 0.5 ]), 'y': ['a', 'b']}
+    """
+    block = Block()
+    for name in columns:
+        column = batch.column(name)
+        if name in texts:
+            block[name] = _arrow_cells(column, name, n_bytes)
+        else:
+            block[name] = _arrow_numbers(column, name)
+    return block
 
 
 def _row_groups(metadata: Any) -> list[Any]:

@@ -28,6 +28,7 @@ from hcal.io.partitions import PartitionedRows
 from hcal.io.records import are_answers, is_answers
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
 from hcal.io.scale import Scale
+from hcal.progress import logger
 from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
@@ -226,6 +227,27 @@ def column_names(path: Path) -> list[str]:
         return list(reader(file, path.name).names)
 
 
+def preview(path: Path, n_rows: int) -> dict[str, list[Any]]:
+    """Return the first cells of every column of a table, as they stand in the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("p,y\\n0.5,1\\n0.25,0\\n")
+    >>> preview(path, 1)
+    {'p': ['0.5'], 'y': ['1']}
+    """
+    with open_rows(path) as (rows, _):
+        if not rows.table:
+            raise ValueError("it holds arrays, and no table of columns")
+        if not rows.count(rows.names):
+            raise ValueError("it has no rows")
+        first = rows.cuts(rows.names, 1)[0]
+        block = next(rows.blocks(rows.names, rows.names, first, n_rows, n_rows))
+        return {name: list(block[name][:n_rows]) for name in rows.names}
+
+
 def pieces_of(
     paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1
 ) -> Iterator[Piece]:
@@ -349,11 +371,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
-        texts = {n for role, n in plan.roles.items() if role != "weight"} | {
-            *plan.by,
-            *plan.segments,
-            *keep,
-        }
+        texts = plan.texts | set(keep)
         names = reading.request.classes or plan.classes
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
@@ -361,19 +379,47 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             length, begin = len(block[plan.scores[0]]), row - piece.cut[0]
             if piece.labels is not None:
                 block[_LABELS] = piece.labels[begin : begin + length]
-            data = replace(_data(plan, piece, block, keep, names), made_by=rows.made_by[:64])
+            data = data_of_block(plan, piece, block, row, keep, names)
+            data = replace(data, made_by=rows.made_by[:64])
             if n_classes not in (None, data.n_classes):
                 raise ValueError(f"it has {data.n_classes} classes, the rows before {n_classes}")
             n_classes = data.n_classes
-            if (
-                data.y is not None
-                and (out := _left_out(data.y, reading, plan, row, data.classes)).any()
-            ):
-                data = replace(data.rows(~out), dropped=int(out.sum()))
             yield first, data.in_order_of(reading.order)
             first, row = first + len(data.values), row + length
         if row < piece.end:
             raise ValueError("it ends early: the file was cut short")
+
+
+def data_of_block(
+    plan: Plan,
+    piece: Piece,
+    block: Block,
+    row: int,
+    keep: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+) -> DataFile:
+    """Return the rows of a block, without those that are left out for their labels.
+
+    Parameters
+    ----------
+    plan : Plan
+    piece : Piece
+    block : dict of columns
+        As the readers of :mod:`hcal.io.formats` yield them.
+    row : int
+        The number of the block's first row in its file, for messages.
+    keep : sequence of str
+        Columns that are kept beside.
+    names : sequence of K str, optional
+        Names of the classes.
+    """
+    data = _data(plan, piece, block, keep, names)
+    if data.y is None:
+        return data
+    left_out = _left_out(data.y, piece.reading, plan, row, data.classes)
+    if not left_out.any():
+        return data
+    return replace(data.rows(~left_out), dropped=int(left_out.sum()))
 
 
 def _data(
@@ -478,37 +524,59 @@ def read(
     >>> data.kind, data.classes, data.ids, data.labels()
     ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
-    request, paths = request or Request(), files_of(path)
+    request = request or Request()
+    paths = files_of(path)
     if paths[0].suffix.lower() == ".jsonl" and is_answers(paths, request):
         from hcal.language_models.files import read_answers
 
         fields = read_answers(paths, request, keep=keep)
-        return DataFile(paths[0], part="", more=tuple(paths[1:]), **fields)
-    reading, parts = (
-        Reading(request, part, keep, None if order is None else tuple(order)),
-        list[DataFile](),
-    )
+        data = DataFile(paths[0], part="", more=tuple(paths[1:]), **fields)
+    else:
+        classes = None if order is None else tuple(order)
+        data = _read_rows(paths, Reading(request, part, keep, classes), peak)
+    for note in data.notes:
+        logger.info("%s", note)
+    return data
+
+
+def _read_rows(paths: Sequence[Path], reading: Reading, peak: float) -> DataFile:
+    """Return all rows of files."""
+    parts: list[DataFile] = []
     for piece in list(pieces_of(paths, reading, peak=peak)):
         parts += [data for _, data in read_blocks(replace(piece, reading=reading))]
         if not parts:  # a damaged file may announce rows that it does not hold
             raise ValueError(f"cannot read {paths[0].name}: it has no rows")
         reading = reading.after(parts[0])
-    first, dropped = parts[0], sum(part.dropped for part in parts)
-    if len(parts) > 1:
-        arrays = {name: [getattr(part, name) for part in parts] for name in _BY_ROW}
-        joined: Any = {
-            n: None if any(a is None for a in held) else np.concatenate(held)
-            for n, held in arrays.items()
-        }
-        beside = _joined([part.beside for part in parts])
-        by = _joined([part.by for part in parts])
-        segments = _joined([part.segments for part in parts])
-        first = replace(first, **joined, beside=beside, by=by, segments=segments)
+    dropped = sum(part.dropped for part in parts)
     words = (
         "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     )
-    notes = (f"{words} dropped",) if dropped else ()
-    return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
+    return replace(
+        _end_to_end(parts),
+        path=paths[0],
+        more=tuple(paths[1:]),
+        dropped=dropped,
+        notes=(f"{words} dropped",) if dropped else (),
+    )
+
+
+def _end_to_end(parts: Sequence[DataFile]) -> DataFile:
+    """Return the rows of blocks as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    columns: dict[str, Any] = {}
+    for name in _BY_ROW:
+        arrays = [getattr(part, name) for part in parts]
+        missing = any(array is None for array in arrays)
+        columns[name] = None if missing else np.concatenate(arrays)
+    return replace(
+        first,
+        **columns,
+        beside=_joined([part.beside for part in parts]),
+        by=_joined([part.by for part in parts]),
+        segments=_joined([part.segments for part in parts]),
+    )
 
 
 def _joined(columns: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

@@ -131,6 +131,19 @@ class Request:
             n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None
         }
 
+    def for_refit(self, kind: InputKind, *, segmented: bool) -> dict[str, Any]:
+        """Return what a model remembers of the columns of its fit, whose scores were of this kind.
+
+        >>> Request(scores="p_*", by="country").for_refit("probs", segmented=True)
+        {'scores': 'p_*', 'input': 'probs', 'segments': 'country'}
+        """
+        columns = {**self.to_json(), "input": kind}
+        columns.pop("classes", None)
+        subgroups = columns.pop("by", None)
+        if segmented:
+            columns.setdefault("segments", subgroups)
+        return columns
+
     @classmethod
     def from_json(cls, told: Any) -> Request:
         """Return the request that a model file stores; raise ValueError if it is not a valid one."""
@@ -216,6 +229,12 @@ class Plan:
     def columns(self) -> list[str]:
         """All columns to read."""
         return list(dict.fromkeys([*self.scores, *self.roles.values(), *self.by, *self.segments]))
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The columns that need not hold numbers."""
+        roles = {name for role, name in self.roles.items() if role != "weight"}
+        return frozenset({*roles, *self.by, *self.segments})
 
 
 def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) -> Plan:

@@ -223,7 +223,7 @@ class _Columns:
             written[self.called["label"]] = np.asarray(y)
         arrays: Arrays = {} if ids is None else {self.called["id"]: np.asarray(ids)}
         for name, cells in kept.items():
-            arrays[_free_name(name, {*arrays, *written, CLASSES})] = np.asarray(cells)
+            arrays[free_name(name, {*arrays, *written, CLASSES})] = np.asarray(cells)
         return arrays | written
 
     def _probs(self, probs: NDArray[Any]) -> Arrays:
@@ -233,10 +233,10 @@ class _Columns:
         return {f"{_PROBS}_{name}": probs[:, k] for k, name in enumerate(labels)}
 
 
-def _free_name(name: str, taken: Collection[str]) -> str:
+def free_name(name: str, taken: Collection[str]) -> str:
     """Return the name under which a column is kept: with ``_before`` where an output column is called so.
 
-    >>> _free_name("age", {"probs_0"}), _free_name("probs_0", {"probs_0"})
+    >>> free_name("age", {"probs_0"}), free_name("probs_0", {"probs_0"})
     ('age', 'probs_0_before')
     """
     while name in taken:

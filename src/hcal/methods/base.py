@@ -35,8 +35,6 @@ __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy", "ranking within segments"] | None
 
-#: A fit with more scores than this predicts its own rows by the compiled kernel; for fewer, loading it takes longer.
-_KERNEL_SCORES = 1_000_000
 #: Methods with folds replace integer weights by copies of the rows, up to this many rows.
 _MOST_COPIES = 200_000
 #: A fit warns if the sum of the weights is this many times the number of rows, or the inverse.
@@ -220,14 +218,17 @@ class Calibrator(TakesScores, ABC):
 
             return predict_on_device(self, scores)
         rows = Rows.of_scores(scores, input=self.prediction_.kind, like=self.fit_)
-        return rows.restored(self.probs_of(rows))
+        return rows.restored(self._floored(rows, once=False))
 
     def probs_of(self, rows: Rows) -> FloatArray:
         """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them.
 
         None of them is 0, unless :meth:`with_prior` says that a class does not occur.
         """
-        probs = self.prediction_.in_blocks(rows.scores)
+        return self._floored(rows, once=True)
+
+    def _floored(self, rows: Rows, *, once: bool) -> FloatArray:
+        probs = self.prediction_.in_blocks(rows.scores, once=once)
         log_ratio = self.prediction_.prior
         excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
         if self.floored and not excluded:
@@ -245,7 +246,7 @@ class Calibrator(TakesScores, ABC):
         -------
         array of shape (N,)
         """
-        probs = self.probs_of(self.rows_like(scores))
+        probs = self._floored(self.rows_like(scores), once=False)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def score(self, scores: AnyArray, y: AnyArray, sample_weight: AnyArray = None) -> float:
@@ -507,7 +508,7 @@ class Calibrator(TakesScores, ABC):
 
     def _probs_of_fit(self, rows: Rows) -> FloatArray:
         """Return probabilities (N, K) of the rows of the fit, before its record exists."""
-        return self.prediction_.in_blocks(rows.scores, kernel=rows.scores.size > _KERNEL_SCORES)
+        return self.prediction_.in_blocks(rows.scores, once=True)
 
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
         """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""

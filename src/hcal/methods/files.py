@@ -136,7 +136,7 @@ def _unfitted_inner(described: dict[str, Any]) -> Calibrator:
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
-    """Read a calibrator that :func:`save` wrote with this version or an earlier one, from 0.3 on.
+    """Read a calibrator that :func:`save` wrote with this version or an earlier one, from 0.4 on.
 
     The checksum, the header and every array are checked against the declarations of the method before anything is
     computed. A file that does not pass is refused with an error that names what is wrong.

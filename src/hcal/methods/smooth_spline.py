@@ -1,4 +1,8 @@
-"""A smoothing spline of the log-odds, one against the rest."""
+"""A smoothing spline of the log-odds, one against the rest.
+
+Nothing here jumps: knots, counts, the smoothness and the correction of a falling curve are continuous functions of the
+rows, so scores that change by rounding change the probabilities by rounding.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
-from scipy.special import expit
+from scipy.special import expit, logit, softmax
 
-from hcal import xp
 from hcal.maps.base import array, map_type
-from hcal.methods._curves import Points, check_curves, fit_curves, pool_equal, read_curves
+from hcal.methods._curves import Points, check_curves, fit_curves, read_curves
 from hcal.methods._log_odds import (
     OddsMap,
     event_labels,
@@ -22,18 +25,25 @@ from hcal.methods._log_odds import (
 )
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import TwoOrMore, parameters
-from hcal.numerics import Float64, run_starts
+from hcal.numerics import Float64
 from hcal.rows import Rows
-from hcal.solvers.regression import fit_logistic
+from hcal.solvers.regression import LogisticFit, fit_logistic
 from hcal.xp import Array
 
-#: The fit pools neighbouring rows into at most this many groups, which is finer than the curve can resolve.
-_GROUPS = 512
+#: Rows are counted at so many places from one knot to the next, which is finer than the curve can resolve.
+_PLACES = 40
 #: The spline is stored as a piecewise linear function with this many segments from one knot to the next.
 _STEPS = 8
-#: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
-_PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
-#: The least distance of knots; a smaller one could give an infinite slope.
+#: Penalties λ that are averaged, from stiff to flexible, in units of (range of the log-odds)³ on the mean log-loss.
+_PENALTIES = 10.0 ** np.arange(-2.0, -9.0, -1.0)
+#: Knots are pulled by this share to even distances, so that no two meet where many rows have one score.
+_EVEN = 1e-3
+#: The curve rises everywhere by at least this share of the slope of a straight line, so that no two scores are tied.
+_LEAST_RISE = 1e-3
+#: Log-odds whose range is below this share of their size, or below any use, are equal up to rounding.
+_SAME = 1e-7
+_SMALLEST = 1e-90
+#: The least distance of knots in a file; a smaller one could give an infinite slope.
 _CLOSEST = 1e-100
 _LARGE = 1e30
 
@@ -70,10 +80,11 @@ class OddsCurves(OddsMap):
 class SmoothSpline(Calibrator):
     """For each event, logit q = s(logit p), where the natural cubic spline s minimises log-loss + λ∫s″².
 
-    λ is chosen by the approximate leave-one-out log-loss, which takes one Newton step for each row and needs neither
-    folds nor random numbers. If the spline falls somewhere, the nearest increasing curve is used instead, so no ranking
-    is reversed. A class without calibration rows keeps its log-odds. A weight counts rows: with a weight of 7,
-    leaving out one of seven copies of a row changes little, and the curve bends more.
+    The splines of seven λ are averaged; the weight of each is its likelihood of rows left out of its fit. That takes
+    one Newton step for each row, and neither folds nor random numbers. If the average falls somewhere, the nearest
+    increasing curve is used instead, so no ranking is reversed. A class without calibration rows keeps its log-odds.
+    A weight counts rows: with a weight of 7, leaving out one of seven copies of a row changes little, and the curve
+    bends more.
 
     Lucena: Spline-based probability calibration, arXiv 1809.07751, has the idea, with folds and a ridge; the
     penalty on curvature is Green, Silverman: Nonparametric regression and generalized linear models, 1994.
@@ -81,7 +92,7 @@ class SmoothSpline(Calibrator):
     Parameters
     ----------
     knots : int
-        The most knots, which are quantiles of the log-odds.
+        How many knots the spline has; they are averages of the log-odds around quantiles.
 
     Examples
     --------
@@ -102,11 +113,10 @@ class SmoothSpline(Calibrator):
 
     def _fit(self, rows: Rows) -> Fitted:
         # Log-odds beyond ±1e6 carry no more information, and the cube of their range must be finite.
-        odds = np.clip(xp.rounded(log_odds(rows.x)), -1e6, 1e6)
+        odds = np.clip(log_odds(rows.x), -1e6, 1e6)
         labels = event_labels(rows.labels, rows.n_classes)
         fit_one = partial(_fit_spline, self.knots)
-        curves = fit_curves(events(odds), labels, rows.weight, fit_one)
-        return Fitted(OddsCurves(**curves))
+        return Fitted(OddsCurves(**fit_curves(events(odds), labels, rows.weight, fit_one)))
 
 
 class _Groups(NamedTuple):
@@ -120,126 +130,152 @@ class _Groups(NamedTuple):
 
 def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Points:
     """Return the points of the fitted curve."""
-    groups = _grouped(*pool_equal(odds, hit, weight))
-    miss_target, hit_target = groups.targets
-    target = miss_target + (hit_target - miss_target) * groups.hits / groups.mass
+    mass = np.ones(len(odds)) if weight is None else weight
+    low, high = float(odds.min()), float(odds.max())
+    width = high - low
+    if width <= max(_SAME * max(abs(low), abs(high)), _SMALLEST):
+        targets = platt_targets(hit, mass)
+        rate = np.average(targets, weights=mass)
+        return np.array([low]), np.array([logit(rate)])
 
-    lines = np.stack([np.ones_like(groups.x), groups.x], axis=1)
-    intercept, slope = increasing_logistic(lines, target, groups.mass).theta
-    quantiles = np.linspace(0, 1, n_knots)
-    knots = _apart(np.quantile(groups.x, quantiles, method="inverted_cdf"))
-    line = intercept + slope * knots
-    if len(knots) < 4:
-        return knots, line
-    values = _best_spline(groups, target, knots, line)
-    return _increasing(groups, knots, values, slope)
-
-
-def _best_spline(groups: _Groups, target: Float64, knots: Float64, start: Float64) -> Float64:
-    """Return the values at the knots of the spline with the least left-out loss."""
-    # Each column is the spline that is 1 at one knot and 0 at the others.
-    design = _natural(knots, np.eye(len(knots)), groups.x)
-    bending = _bending(knots) * (knots[-1] - knots[0]) ** 3
-    total = groups.mass.sum()
-    least_loss = np.inf
-    best = start
-    values = start
-    for penalty in _PENALTIES[::-1]:  # from stiff to flexible; each fit starts at the one before
-        values = fit_logistic(
-            design, target, groups.mass, penalty=total * penalty * bending, start=values
-        ).theta
-        loss = _left_out_loss(groups, design, values, penalty * bending)
-        if loss < least_loss:
-            least_loss = loss
-            best = values
-    return best
+    unit = (odds - low) / width
+    knots = _knots(unit, mass, n_knots)
+    counts = _count(unit, mass, hit, knots)
+    straight = _columns(counts.x, knots[[0, -1]])
+    line = increasing_logistic(straight, counts.target, counts.mass).theta
+    theta = _average_spline(knots, counts, line)
+    fine, curve = _increasing(knots, theta, counts, least=_LEAST_RISE * line[1])
+    return low + width * fine, curve
 
 
-def _increasing(groups: _Groups, knots: Float64, values: Float64, slope: float) -> Points:
-    """Return the spline on a fine grid or, if it falls somewhere, the nearest increasing curve.
+def _knots(x: Float64, mass: Float64, n_knots: int) -> Float64:
+    """Return the least and the greatest of x (N,), and between them averages of the rows around quantiles."""
+    order = np.argsort(x, kind="stable")
+    before = np.append(0.0, np.cumsum(mass[order]))
+    sums = np.append(0.0, np.cumsum((mass * x)[order]))
+    even = np.linspace(0.0, 1.0, n_knots)
+    edges = (even[1:] + even[:-1]) / 2 * before[-1]
+    inner = np.diff(np.interp(edges, before, sums)) / np.diff(edges)
+    quantiles = np.concatenate([[x.min()], inner, [x.max()]])
+    return np.asarray((1 - _EVEN) * quantiles + _EVEN * even)
 
-    That curve gets a thousandth of the affine slope in addition, so that different scores stay different.
+
+class _Counts(NamedTuple):
+    """Places on the line, the mass of rows and of hits at each, and Platt's targets of a miss and a hit."""
+
+    x: Float64  # (G,)
+    mass: Float64  # (G,)
+    hits: Float64  # (G,)
+    targets: Float64  # (2,)
+
+    @property
+    def target(self) -> Float64:
+        """The mean target at each place, (G,)."""
+        miss, hit = self.targets
+        rate = self.hits / self.mass
+        return np.asarray(miss + (hit - miss) * rate)
+
+
+def _count(x: Float64, mass: Float64, hit: Float64, knots: Float64) -> _Counts:
+    """Count every row at the two places beside it, at the nearer one more, so that their mean is the row."""
+    places = _between(knots, _PLACES)
+    total = _shared(x, mass, places)
+    hits = _shared(x, mass * hit, places)
+    both = np.array([total.sum() - hits.sum(), hits.sum()])
+    used = total > 0
+    targets = platt_targets(np.array([0.0, 1.0]), both)
+    return _Counts(places[used], total[used], hits[used], targets)
+
+
+def _between(knots: Float64, steps: int) -> Float64:
+    """Return the knots, and evenly between two of them steps − 1 points."""
+    places = np.arange(steps * (len(knots) - 1) + 1) / steps
+    return np.interp(places, np.arange(len(knots)), knots)
+
+
+def _shared(x: Float64, mass: Float64, places: Float64) -> Float64:
+    """Return the mass of points x (N,) at places (G,), each shared between the two places beside it."""
+    last = len(places) - 2
+    left = np.clip(np.searchsorted(places, x, side="right") - 1, 0, last)
+    share = (x - places[left]) / (places[left + 1] - places[left])
+    share = np.clip(share, 0.0, 1.0)
+    at_left = np.bincount(left, weights=mass * (1 - share), minlength=last + 2)
+    at_right = np.bincount(left + 1, weights=mass * share, minlength=last + 2)
+    return np.asarray(at_left + at_right)
+
+
+def _average_spline(knots: Float64, counts: _Counts, line: Float64) -> Float64:
+    """Return the coefficients of the splines, averaged over the penalties."""
+    design = _columns(counts.x, knots)
+    bending = _bending(knots)
+    total = counts.mass.sum()
+    theta = np.append(line, np.zeros(len(bending) - len(line)))
+    splines = []
+    losses = []
+    for strength in _PENALTIES:  # each fit starts at the one before
+        penalty = total * strength * bending
+        fitted = fit_logistic(design, counts.target, counts.mass, penalty=penalty, start=theta)
+        theta = fitted.theta
+        splines.append(theta)
+        losses.append(_left_out_loss(design, fitted, counts))
+    return np.asarray(softmax(-np.array(losses)) @ np.array(splines))
+
+
+def _left_out_loss(design: Float64, fitted: LogisticFit, counts: _Counts) -> float:
+    """Return the sum of the log-losses of all rows, of each under the fit without it, by one Newton step.
+
+    The rows of a place count as one point. For its hits one hit is left out, for its misses one miss.
     """
-    steps = np.arange(_STEPS * (len(knots) - 1) + 1) / _STEPS
-    fine = np.interp(steps, np.arange(len(knots)), knots)
-    curve = _natural(knots, values, fine)
-    falls = np.diff(curve) <= 0
-    if not falls.any():
-        return fine, curve
+    log_odds = design @ fitted.theta
+    probs = expit(log_odds)
+    leverage = np.einsum("ij,jk,ik->i", design, fitted.covariance, design)
+    push = leverage / np.maximum(1 - probs * (1 - probs) * leverage, 1e-6)
 
-    mass_of_cell, _ = np.histogram(groups.x, np.append(fine, np.inf), weights=groups.mass)
-    density = mass_of_cell + 1e-3 * groups.mass.sum() / len(fine)
-    monotone = isotonic_regression(curve, weights=density).x
-    return fine, monotone + 1e-3 * slope * (fine - fine.mean())
+    miss, hit = counts.targets
+    missed = np.logaddexp(0, log_odds + push * (probs - miss))
+    right = np.logaddexp(0, -(log_odds + push * (probs - hit)))
+    return float((counts.mass - counts.hits) @ missed + counts.hits @ right)
 
 
-def _apart(knots: Float64) -> Float64:
-    """Leave out knots that are closer than a ten-thousandth of the range to the one before."""
-    gap = max((knots[-1] - knots[0]) * 1e-4, _CLOSEST)
-    kept = [knots[0]]
-    for knot in knots[1:]:
-        if knot - kept[-1] > gap:
-            kept.append(knot)
-    return np.array(kept)
+def _increasing(knots: Float64, theta: Float64, counts: _Counts, *, least: float) -> Points:
+    """Return the spline on a fine grid; where it rises by less than ``least``, the nearest curve that rises so."""
+    fine = _between(knots, _STEPS)
+    line = least * fine
+    density = _shared(counts.x, counts.mass, fine)
+    floor = 1e-3 * density.mean()
+    excess = _columns(fine, knots) @ theta - line
+    rising = isotonic_regression(excess, weights=density + floor).x
+    return fine, rising + line
 
 
-def _grouped(x: Float64, mass: Float64, hits: Float64) -> _Groups:
-    """Pool neighbours into groups of about equal mass if there are many points."""
-    if len(x) > _GROUPS:
-        before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
-        group = (before * _GROUPS * (1 + 1e-12)).astype(np.int64)
-        first = run_starts(group)
-        total = np.add.reduceat(mass, first)
-        x = np.add.reduceat(x * mass, first) / total
-        mass = total
-        hits = np.add.reduceat(hits, first)
-
-    all_hits = hits.sum()
-    all_misses = mass.sum() - all_hits
-    targets = platt_targets(np.array([0.0, 1.0]), np.array([all_misses, all_hits]))
-    return _Groups(x, mass, hits, targets)
+# -- natural cubic splines ----------------------------------------------------------------------------
 
 
-def _natural(knots: Float64, values: Float64, x: Float64, derivative: int = 0) -> Float64:
-    """Return natural cubic splines through values (G, ...) at knots (G,), evaluated at x; linear outside."""
-    from scipy.interpolate import CubicSpline
+def _columns(x: Float64, knots: Float64) -> Float64:
+    """Return what the coefficients multiply at x (N,): 1, x, and for each inner knot a bend that is spread around it.
 
-    spline = CubicSpline(knots, values, bc_type="natural")
-    inside = np.clip(x, knots[0], knots[-1])
-    beyond = (x - inside).reshape((-1,) + (1,) * (values.ndim - 1))
-    return np.asarray(spline(inside, derivative) + beyond * spline(inside, derivative + 1))
+    The second derivative of a bend is a triangle from the knot before to the knot after, of area 1. So a
+    coefficient is a change of slope, which keeps its meaning where knots are close to each other.
+    """
+    point = x[:, None]
+    low, peak, high = knots[:-2], knots[1:-1], knots[2:]
+    rise = peak - low
+    fall = high - peak
+    centre = (low + peak + high) / 3
+
+    up = np.clip((point - low) / rise, 0.0, 1.0)
+    down = np.clip((high - point) / fall, 0.0, 1.0)
+    before = rise**2 * up**3 / (3 * (high - low))
+    after = point - centre + fall**2 * down**3 / (3 * (high - low))
+    bends = np.where(point < peak, before, after)
+    return np.concatenate([np.ones_like(point), point, bends], axis=1)
 
 
 def _bending(knots: Float64) -> Float64:
-    """Return the matrix of ∫s″² as a quadratic form of the values at the knots: s″ is linear between them."""
-    second = _natural(knots, np.eye(len(knots)), knots, 2)
-    low = second[:-1]
-    high = second[1:]
-    width = np.diff(knots)[:, None]
-    ends = low.T @ (width * low) + high.T @ (width * high)
-    across = low.T @ (width * high)
-    return np.asarray((ends + (across + across.T) / 2) / 3)
-
-
-def _left_out_loss(groups: _Groups, design: Float64, theta: Float64, penalty: Float64) -> float:
-    """Return the mean log-loss of each row under the fit without it, by one Newton step.
-
-    The rows of a group count as one point. For its hits one hit is left out, for its misses one miss.
-    """
-    total = groups.mass.sum()
-    odds = design @ theta
-    q = expit(odds)
-    curvature = q * (1 - q)
-    gram = (design * (groups.mass * curvature)[:, None]).T @ design
-    hessian = gram + 2 * total * penalty
-
-    size = np.abs(np.diag(hessian)).max()
-    inverse = np.linalg.inv(hessian + 1e-10 * size * np.eye(len(hessian)))
-    leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
-    push = leverage / np.maximum(1 - curvature * leverage, 1e-6)
-
-    miss_target, hit_target = groups.targets
-    loss_of_miss = np.logaddexp(0, odds + push * (q - miss_target))
-    loss_of_hit = np.logaddexp(0, -(odds + push * (q - hit_target)))
-    losses = (groups.mass - groups.hits) * loss_of_miss + groups.hits * loss_of_hit
-    return float(losses.sum() / total)
+    """Return the matrix of ∫s″² as a quadratic form of the coefficients."""
+    width = np.diff(knots)
+    area = (knots[2:] - knots[:-2]) / 2
+    same = np.diag(2 * area / 3)
+    next_to = np.diag(width[1:-1] / 6, 1)
+    triangles = (same + next_to + next_to.T) / np.outer(area, area)
+    return np.pad(triangles, (2, 0))

@@ -8,16 +8,19 @@ copies of a row.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from hcal.metrics.noise import DrawnGaps, Noise
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Event, Ranked, Sample, Vector, as_sample, check_integer
 from hcal.numerics import Float64, IntArray
 
+#: The published number of bins.
+BINS: Final = 15
 #: ``ace`` clips probabilities to at least this distance from 0 and 1, as published.
 _CLIP = float(np.finfo(np.float32).eps)
 #: The sweep tries blocks of numbers of bins, of about this many bins in total.
@@ -64,6 +67,16 @@ def at_rows(ranked: Ranked, positions: IntArray) -> Bins:
     return Bins(weight, conf, hit)
 
 
+def noise_at(s: Sample, ranked: Ranked, positions: IntArray) -> Noise:
+    """Return what chance adds to the bins between consecutive positions in the sorted rows."""
+    weight, stated, _ = np.diff(ranked.prefix[:, positions])
+    variance = np.diff(ranked.noise_prefix[positions])
+    weighted = variance
+    if s.weight is not None:
+        weighted = np.diff(ranked.weighted_noise_prefix[positions])
+    return Noise(weight, stated, variance, weighted)
+
+
 def edge_positions(conf: Vector, edges: Float64) -> IntArray:
     """Return where bins (lo, hi] between ascending edges begin and end; the first one is closed, [lo, hi].
 
@@ -105,6 +118,30 @@ def clipped_equal_width(s: Sample, bins: int) -> Bins:
     return at_rows(ranked, clipped_positions(ranked, bins))
 
 
+def width_noise(s: Sample) -> Noise:
+    """Return what chance adds to the 15 bins of equal width."""
+    return noise_at(s, s.ranked, width_positions(s.ranked, BINS))
+
+
+def clipped_noise(s: Sample) -> Noise:
+    """Return what chance adds to the 15 bins of clipped probabilities."""
+    ranked = clipped(s.ranked)
+    return noise_at(s, ranked, clipped_positions(ranked, BINS))
+
+
+def _width_gaps(s: Sample) -> DrawnGaps:
+    return width_noise(s).gaps(copies=s.is_whole)
+
+
+def _mass_gaps(s: Sample) -> DrawnGaps:
+    return noise_at(s, s.ranked, mass_positions(s, BINS)).gaps(copies=True)
+
+
+def mean_share(gaps: DrawnGaps) -> float:
+    """Return the unweighted mean by chance of the gaps of the bins that are not empty (for ``ace``)."""
+    return float(gaps.share[gaps.weight > 0].mean())
+
+
 def mass_positions(s: Sample, bins: int) -> IntArray:
     """Return where bins (lo, hi] between interpolated quantiles begin and end (for ``ece_em``)."""
     ranked = s.ranked
@@ -141,8 +178,14 @@ def rank_positions(ranked: Ranked, ranks: Float64) -> IntArray:
 # -- the metrics ------------------------------------------------------------------------------------
 
 
-@metric("top-label", "ECE, equal width", "mean gap between confidence and accuracy, 15 equal-width bins",
-        label="ECE^ew", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "ECE, equal width",
+    "mean gap between confidence and accuracy, 15 equal-width bins",
+    label="ECE^ew",
+    of_hits=True,
+    by_chance=lambda s, _: float(_width_gaps(s).error(s.total)),
+)
 def ece_ew(
     probs: Any,
     y: Any = None,
@@ -170,8 +213,15 @@ def ece_ew(
     return equal_width(s, bins).error(s.total, order)
 
 
-@metric("top-label", "ECE, equal mass", "the same with 15 bins of equal size",
-        label="ECE^em", weights="counts", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "ECE, equal mass",
+    "the same with 15 bins of equal size",
+    label="ECE^em",
+    weights="counts",
+    of_hits=True,
+    by_chance=lambda s, _: float(_mass_gaps(s).error(s.total)),
+)
 def ece_em(
     probs: Any,
     y: Any = None,
@@ -197,8 +247,14 @@ def ece_em(
     return at_rows(s.ranked, mass_positions(s, bins)).error(s.total, order)
 
 
-@metric("top-label", "ECE, r = 2", "root-mean-square gap, 15 equal-width bins: large gaps weigh more",
-        label="ECE (r=2)", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "ECE, r = 2",
+    "root-mean-square gap, 15 equal-width bins: large gaps weigh more",
+    label="ECE (r=2)",
+    of_hits=True,
+    by_chance=lambda s, _: float(_width_gaps(s).error(s.total, order=2)),
+)
 def ece_r2(
     probs: Any,
     y: Any = None,
@@ -268,6 +324,7 @@ def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:
     "ACE",
     "mean gap where every non-empty equal-width bin counts the same",
     of_hits=True,
+    by_chance=lambda s, _: mean_share(clipped_noise(s).gaps(copies=s.is_whole)),
 )
 def ace(
     probs: Any,
@@ -388,8 +445,13 @@ def _is_monotone(bins: Bins) -> bool:
     return bool((np.diff(rate) >= 0).all())
 
 
-@metric("top-label", "MCE", "largest gap of any equal-width bin; noisy where a bin holds few samples",
-        of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "MCE",
+    "largest gap of any equal-width bin; noisy where a bin holds few samples",
+    of_hits=True,
+    by_chance=lambda s, _: _width_gaps(s).largest(),
+)
 def mce(
     probs: Any,
     y: Any = None,

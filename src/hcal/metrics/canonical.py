@@ -15,11 +15,12 @@ from scipy.special import gammaln
 from hcal.metrics.registry import metric, needs_pair
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import Float64, row_blocks
+from hcal.numerics import Float64, IntArray, row_blocks
 
 _SPAN = 128  # rows of a block of pairs: a few temporaries of 0.13 MB stay in the cache
 # Subtracted from squared distances, which carry this rounding error: equal rows then have distance 0, not 1e-8.
 _ROUNDING = 1e-15
+_CHANCE_ROWS = 1000  # rows from which the level by chance of dkde_ce is computed
 _FLOOR = 1e-25  # dkde_ce clips probabilities to at least this before the logarithm, as published
 
 
@@ -118,11 +119,15 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 # -- the Dirichlet-kernel error ---------------------------------------------------------------------
 
 
-def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[slice, Float64, Float64, Float64, Any]]:
+def _dkde(
+    s: Sample, bandwidth: float, chosen: IntArray | None = None
+) -> Iterator[tuple[IntArray, Float64, Float64, Float64, IntArray]]:
     """Yield blocks (rows, π − p, π, normalised kernel to all rows sorted by class, that order).
 
-    log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product minus a vector.
+    log κ(i←j) = Σ_k p_jk log p_ik − const_j is a matrix product minus a vector. The blocks hold all rows, or the chosen
+    ones.
     """
+    chosen = np.arange(s.n) if chosen is None else chosen
     by_class = np.argsort(s.y, kind="stable")  # each class is a run of columns, which reduceat sums
     present, starts = np.unique(s.y[by_class], return_index=True)
     p = np.maximum(s.data.probs.astype(np.float64), _FLOOR)
@@ -134,8 +139,8 @@ def _dkde(s: Sample, bandwidth: float) -> Iterator[tuple[slice, Float64, Float64
     place = np.argsort(by_class, kind="stable")
     # Blocks of few rows fit the cache, but each block reads all of P, so they must not be too small either.
     step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
-    for i in range(0, s.n, step):
-        rows = slice(i, min(i + step, s.n))
+    for start in range(0, len(chosen), step):
+        rows = chosen[start : start + step]
         kernel = np.log(p[rows]) @ shape.T
         kernel += offset
         kernel[np.arange(len(kernel)), place[rows]] += fewer[rows]
@@ -169,6 +174,31 @@ def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
     return max(value - noise - reach, 0.0), value + reach
 
 
+def _dkde_by_chance(s: Sample, value: float) -> float:
+    """Return the mean of dkde_ce over labels that are drawn from the probabilities.
+
+    π_i then has the mean Σ_j κ_ij·p_j, and a variance of Σ_j κ_ij²·(1 − ‖p_j‖²) over all classes. Of more than 1,000
+    rows i, a systematic sample tells the ratio of this to the value that is measured.
+    """
+    chosen = s.systematic_rows(_CHANCE_ROWS)
+    p = s.data.probs.astype(np.float64, copy=False)
+    measured = 0.0
+    expected = 0.0
+    for rows, gap, _, kernel, columns in _dkde(s, 1.0, chosen):
+        # κ_ij counts the w_j copies of row j together, and each of them has a label of its own.
+        per_copy = (1 - s.data.squares[columns]) / np.maximum(s.w[columns], 1)
+        noise = kernel**2 @ per_copy
+        if s.weight is not None:  # of row i itself, one copy is left out
+            own = kernel[np.arange(len(rows)), np.argsort(columns)[rows]] ** 2
+            pairs = np.maximum(s.w[rows] * (s.w[rows] - 1), 1)
+            noise += own * (1 - s.data.squares[rows]) / pairs
+        smoothed = kernel @ p[columns] - p[rows]
+        bias = np.einsum("nk,nk->n", smoothed, smoothed)
+        expected += float(s.w[rows] @ (bias + noise))
+        measured += float(s.w[rows] @ np.einsum("nk,nk->n", gap, gap))
+    return value * expected / measured if measured > 0 else value
+
+
 def _log_gammas(shape: Float64) -> Vector:
     """Return Σ_k lnΓ(a_k + 1) of every row, (N,); lnΓ(Σ_k (a_k + 1)) is the same for all rows and cancels."""
     parts = [gammaln(shape[rows] + 1).sum(axis=1) for rows in row_blocks(shape.shape, BLOCK)]
@@ -177,7 +207,7 @@ def _log_gammas(shape: Float64) -> Vector:
 
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
         weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends,
-        undefined=needs_pair)  # fmt: skip
+        by_chance=_dkde_by_chance, undefined=needs_pair)  # fmt: skip
 def dkde_ce(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0
 ) -> float:

@@ -6,18 +6,22 @@ totals minus those of the other bins. So 1000 classes cost little more than read
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hcal.metrics.binned import check_bins
+from hcal.metrics.binned import BINS, check_bins
+from hcal.metrics.noise import DrawnGaps, Noise
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Entries, Sample, Vector, as_sample
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 #: k-means stops when the mean distance to the nearest centre changes by no more than this, as published.
 _STOP = 1e-5
 _RESTARTS = 20
+#: The published number of bins of the sum over classes.
+SUM_BINS: Final = 14
 
 
 class Cells(NamedTuple):
@@ -39,41 +43,133 @@ class Cells(NamedTuple):
         return np.asarray(np.abs(self.gap).sum(axis=1) / np.where(kept == 0, 1.0, kept))
 
 
-def _listed_cells(s: Sample, threshold: float, edges: Float64, *, closed: bool = False) -> Cells:
-    """Return the cells of the entries above a threshold.
+class Listed(NamedTuple):
+    """The entries above a threshold, and the place of each in an array of classes × bins."""
 
-    ``edges`` ascend, (bins − 1,) for all classes or (K, bins − 1) for each; a ``closed`` bin is [lo, hi), an
-    open one (lo, hi].
+    entries: Entries
+    place: IntArray
+    shape: tuple[int, int]
+
+    def sums(self, values: Vector) -> Float64:
+        """Return the sum of one value an entry over every class and bin, shape (K, bins)."""
+        size = self.shape[0] * self.shape[1]
+        # Without any entry, bincount returns integers.
+        return np.bincount(self.place, values, size).astype(np.float64).reshape(self.shape)
+
+
+def _listed(s: Sample, threshold: float, edges: Float64, *, closed: bool = False) -> Listed:
+    """Return the entries above a threshold with their bins.
+
+    ``edges`` ascend, (bins − 1,) for all classes or (K, bins − 1) for each; a ``closed`` bin is [lo, hi), an open one
+    (lo, hi]. The bins do not depend on weights or labels, so all replicates of a sample share them.
     """
-    e, bins = s.data.entries(threshold), edges.shape[-1] + 1
+    entries = s.data.entries(threshold)
+    bins = edges.shape[-1] + 1
+    key = (threshold, closed, edges.shape, edges.tobytes())
+    if key not in s.data.places:
+        s.data.places[key] = entries.column * bins + _bin_of(entries, edges, closed=closed)
+    return Listed(entries, s.data.places[key], (s.k, bins))
+
+
+def _bin_of(entries: Entries, edges: Float64, *, closed: bool) -> IntArray:
+    """Return the bin of every entry."""
     if edges.ndim == 1:
-        which = np.searchsorted(edges, e.value, side="right" if closed else "left")
-    else:
-        which = np.zeros_like(e.column)
-        for edge in edges.T:  # at most bins − 1 comparisons, each over all entries at once
-            which += e.value > edge[e.column]
-    flat, w = e.column * bins + which, s.w[e.row]
-    sums = (np.bincount(flat, weights=x, minlength=s.k * bins) for x in (w, w * (e.value - e.mark)))
-    # Without any entry, bincount returns integers.
-    return Cells(*(x.astype(np.float64).reshape(s.k, bins) for x in sums))
+        return np.searchsorted(edges, entries.value, side="right" if closed else "left")
+    which = np.zeros_like(entries.column)
+    for edge in edges.T:  # at most bins − 1 comparisons, each over all entries at once
+        which += entries.value > edge[entries.column]
+    return which
+
+
+def _cells(s: Sample, listed: Listed) -> Cells:
+    """Return the cells of listed entries."""
+    entries = listed.entries
+    weight = s.w[entries.row]
+    return Cells(listed.sums(weight), listed.sums(weight * (entries.value - entries.mark)))
+
+
+def _noise(s: Sample, listed: Listed) -> Noise:
+    """Return what chance adds to the cells of listed entries."""
+    p = listed.entries.value
+    weight = s.w[listed.entries.row]
+    variance = listed.sums(weight * p * (1 - p))
+    weighted = variance if s.weight is None else listed.sums(weight**2 * p * (1 - p))
+    return Noise(listed.sums(weight), listed.sums(weight * p), variance, weighted)
+
+
+def _of_equal_width(s: Sample, bins: int) -> Listed:
+    """Return the entries above the first of the equal-width bins (lo, hi]."""
+    edges = np.linspace(0, 1, check_bins(bins) + 1)
+    return _listed(s, float(edges[1]), edges[1:-1])
+
+
+def _rest(s: Sample, weight: Float64) -> Vector:
+    """Return the weight of the first bin of every class, (K,), from that of the listed entries."""
+    rest = s.total - weight.sum(axis=1)
+    return np.asarray(rest * (rest > 1e-12 * s.total))  # less is what rounding leaves of nothing
 
 
 def equal_width_cells(s: Sample, bins: int) -> Cells:
     """Return the equal-width cells (lo, hi]; the first one is closed, [0, hi]."""
-    edges = np.linspace(0, 1, check_bins(bins) + 1)
-    cells = _listed_cells(s, float(edges[1]), edges[1:-1])
+    cells = _cells(s, _of_equal_width(s, bins))
+    rest = _rest(s, cells.weight)
     happened = np.bincount(s.y, weights=s.w, minlength=s.k)
-    rest = s.total - cells.weight.sum(axis=1)
-    rest *= rest > 1e-12 * s.total  # less is what rounding leaves of nothing
     cells.gap[:, 0] += (s.column_sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
     cells.weight[:, 0] += rest
     return cells
 
 
+def equal_width_noise(s: Sample, bins: int) -> Noise:
+    """Return what chance adds to the equal-width cells."""
+    noise = _noise(s, _of_equal_width(s, bins))
+    rest = _rest(s, noise.weight)
+    totals = (s.column_sums, s.column_variances, s.weighted_column_variances)
+    stated, variance, weighted = (
+        _with_first_bin(sums, total, rest > 0)
+        for sums, total in zip(noise[1:], totals, strict=True)
+    )
+    weight = noise.weight.copy()
+    weight[:, 0] += rest
+    return Noise(weight, stated, variance, weighted)
+
+
+def _with_first_bin(sums: Float64, total: Vector, full: NDArray[np.bool_]) -> Float64:
+    """Return sums of listed entries, (K, bins), with what is left of the classes' totals in the first bin."""
+    sums = sums.copy()
+    sums[:, 0] += np.maximum(total - sums.sum(axis=1), 0.0) * full
+    return sums
+
+
+def _of_threshold(s: Sample, bins: int) -> Listed:
+    """Return the entries above 1/K, in bins [lo, hi)."""
+    inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
+    return _listed(s, _threshold(s), inner, closed=True)
+
+
 def thresholded_cells(s: Sample, bins: int) -> Cells:
     """Return the cells [lo, hi) of the entries above 1/K only."""
-    inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    return _listed_cells(s, _threshold(s), inner, closed=True)
+    return _cells(s, _of_threshold(s, bins))
+
+
+def thresholded_noise(s: Sample, bins: int) -> Noise:
+    """Return what chance adds to the cells of the entries above 1/K."""
+    return _noise(s, _of_threshold(s, bins))
+
+
+def _of_clusters(s: Sample, bins: int, random_state: int) -> Listed:
+    """Return the entries above 1/K, in the clusters of their class."""
+    edges = _cluster_edges(s, check_bins(bins), random_state)
+    return _listed(s, _threshold(s), edges)
+
+
+# -- the metrics ------------------------------------------------------------------------------------
+
+
+def kept_by_chance(noise: Noise, *, copies: bool) -> float:
+    """Return the mean over classes of the error by chance over their listed entries."""
+    kept = noise.weight.sum(axis=1)
+    sizes = noise.gaps(copies=copies).size.sum(axis=1)
+    return float((sizes / np.where(kept == 0, 1.0, kept)).mean())
 
 
 def _threshold(s: Sample) -> float:
@@ -81,11 +177,16 @@ def _threshold(s: Sample) -> float:
     return float(s.data.probs.dtype.type(1 / s.k))
 
 
+def _width_gaps(s: Sample, bins: int = BINS) -> DrawnGaps:
+    return equal_width_noise(s, bins).gaps(copies=s.is_whole)
+
+
 @metric(
     "class-wise",
     "CWECE, mean",
     "ECE of every class's probability, averaged over classes",
     label="CWECE_a",
+    by_chance=lambda s, _: float(_width_gaps(s).error(s.total).mean()),
 )
 def cwece_a(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
@@ -101,7 +202,13 @@ def cwece_a(
     return float(equal_width_cells(s, bins).errors(s.total, order).mean())
 
 
-@metric("class-wise", "CWECE, sum", "the same with 14 bins, summed over classes", label="CWECE_s")
+@metric(
+    "class-wise",
+    "CWECE, sum",
+    "the same with 14 bins, summed over classes",
+    label="CWECE_s",
+    by_chance=lambda s, _: float(_width_gaps(s, SUM_BINS).error(s.total).sum()),
+)
 def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 14) -> float:
     """Return the class-wise calibration error summed over classes, 14 bins as published.
 
@@ -114,8 +221,13 @@ def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int =
     return float(equal_width_cells(s, bins).errors(s.total).sum())
 
 
-@metric("class-wise", "CWECE, r = 2", "root-mean-square gap of every class, averaged over classes",
-        label="CWECE (r=2)")  # fmt: skip
+@metric(
+    "class-wise",
+    "CWECE, r = 2",
+    "root-mean-square gap of every class, averaged over classes",
+    label="CWECE (r=2)",
+    by_chance=lambda s, _: float(_width_gaps(s).error(s.total, order=2).mean()),
+)
 def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the mean over classes of the root-mean-square error over equal-width bins.
 
@@ -127,7 +239,12 @@ def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
     return cwece_a(probs, y, sample_weight=sample_weight, bins=bins, order=2)
 
 
-@metric("class-wise", "tCWECE", "class-wise ECE over the probabilities above 1/K only")
+@metric(
+    "class-wise",
+    "tCWECE",
+    "class-wise ECE over the probabilities above 1/K only",
+    by_chance=lambda s, _: kept_by_chance(thresholded_noise(s, BINS), copies=s.is_whole),
+)
 def tcwece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the thresholded class-wise error: only entries above 1/K count, in bins [lo, hi).
 
@@ -149,6 +266,7 @@ def tcwece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
     "the same with bins from k-means",
     label="tCWECE^k",
     weights="counts",
+    by_chance=lambda s, _: kept_by_chance(_noise(s, _of_clusters(s, BINS, 0)), copies=True),
 )
 def tcwece_k(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, random_state: int = 0
@@ -171,8 +289,7 @@ def tcwece_k(
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
-    edges = _cluster_edges(s, check_bins(bins), random_state)
-    return float(_listed_cells(s, _threshold(s), edges).kept_errors().mean())
+    return float(_cells(s, _of_clusters(s, bins, random_state)).kept_errors().mean())
 
 
 # -- one-dimensional k-means ------------------------------------------------------------------------

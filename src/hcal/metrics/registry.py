@@ -48,7 +48,8 @@ class Metric:
     lower_is_better : bool
     kind : {"plug-in", "debiased", "score"}
         A plug-in error is positive by chance even for calibrated predictions; a debiased one is signed, with a
-        mean of about 0 then; a score is neither.
+        mean of about 0 then; a score is neither. What a plug-in error shows by chance is computed by
+        :mod:`hcal.metrics.by_chance`.
     weights : {"any", "counts", "copies"}
         Which ``sample_weight`` it takes: any; whole repetition counts; or counts with a sum of at most
         ``MOST_COPIES``, because it looks at every repetition.
@@ -65,6 +66,9 @@ class Metric:
     ends : callable, optional
         ``(sample, value, z) -> (low, high)``: an interval from the metric's own standard error, for metrics that
         are too costly to bootstrap; None where there is none.
+    by_chance : callable, optional
+        ``(sample, value) -> float``: of a plug-in error, its mean if every label is drawn from its probability, in
+        closed form. Without it, labels are drawn.
     undefined : callable, optional
         ``(sample) -> str``: why the metric is NaN on a sample; empty where it has a value. None if it always has one.
     """
@@ -83,6 +87,7 @@ class Metric:
     rows: Callable[[Sample], Vector] | None = None
     shares: Callable[[Sample], Vector] | None = None
     ends: Callable[[Sample, float, float], tuple[float, float] | None] | None = None
+    by_chance: Callable[[Sample, float], float] | None = None
     undefined: Callable[[Sample], str] | None = None
 
     @property

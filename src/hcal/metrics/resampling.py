@@ -14,7 +14,7 @@ There are three kinds of interval:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from hcal.metrics.merging import merged, resampled_copies, with_drawn_labels
 from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64, IntArray
+from hcal.progress import progress
 
 #: Standard errors and chance levels need fewer replicates than percentiles.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
@@ -36,7 +37,7 @@ class Interval:
     low: float
     high: float
     kind: str  # {"percentile", "jackknife", "bias-aware"}
-    #: For a plug-in error: the mean value that calibrated predictions would get by chance.
+    #: For a plug-in error: what calibrated predictions would show on these rows by chance.
     chance: float | None = None
 
 
@@ -152,13 +153,15 @@ def bootstrap(
     small = merged(samples) if groups is None else None
     samples = small or samples
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
-    for size in resample_blocks(resamples, samples[0].n):
-        if small is None:
-            weights = bootstrap_weights(samples[0], size, rng, groups)
-        else:
-            weights = resampled_copies(samples[0], size, rng)
-        for part, s in zip(parts, samples, strict=True):
-            part.append(replicates(s, names, weights, first_order=first_order))
+    with progress("bootstrap", resamples) as advance:
+        for size in resample_blocks(resamples, samples[0].n):
+            if small is None:
+                weights = bootstrap_weights(samples[0], size, rng, groups)
+            else:
+                weights = resampled_copies(samples[0], size, rng)
+            for part, s in zip(parts, samples, strict=True):
+                part.append(replicates(s, names, weights, first_order=first_order))
+            advance(size)
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
 
 
@@ -198,48 +201,68 @@ def percentile(values: Vector, confidence: float) -> tuple[float, float]:
 
 def intervals(
     s: Sample,
-    values: dict[str, float],
+    values: Mapping[str, float],
     confidence: float,
     *,
+    by_chance: Mapping[str, float] | None = None,
     resamples: int = 1000,
     random_state: int = 0,
     groups: IntArray | None = None,
 ) -> dict[str, Interval]:
     """Return the interval of every metric that has one; the top of this module explains the kinds.
 
-    ``values`` are metric names with their estimates.
+    ``values`` are metric names with their estimates, and ``by_chance`` what plug-in errors show by chance; where that is
+    not given, drawn labels tell it.
 
     >>> s = Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2)
-    >>> found = intervals(s, {"accuracy": 0.8}, 0.9, resamples=100)["accuracy"]
-    >>> found.low < 0.8 <= found.high
+    >>> interval = intervals(s, {"accuracy": 0.8}, 0.9, resamples=100)["accuracy"]
+    >>> interval.low < 0.8 <= interval.high
     True
     """
     rng = np.random.default_rng(random_state)
-    drawn = [METRICS[n] for n in values if METRICS[n].ends is None]
-    plain = [m.name for m in drawn if m.interval == "bootstrap"]
-    plugin = [m.name for m in drawn if m.interval == "bias-aware"]
-    out: dict[str, Interval] = {}
-    for name, sample in bootstrap([s], plain, resamples, rng, groups=groups)[0].items():
-        out[name] = Interval(*percentile(sample, confidence), "percentile")
     z = float(ndtri((1 + confidence) / 2))
+    metrics = [METRICS[name] for name in values]
+    resampled = [metric for metric in metrics if metric.ends is None]
+    plain = [metric.name for metric in resampled if metric.interval == "bootstrap"]
+    plugin = {m.name: values[m.name] for m in resampled if m.interval == "bias-aware"}
+
+    out: dict[str, Interval] = {}
+    replicated = bootstrap([s], plain, resamples, rng, groups=groups)[0]
+    for name, drawn in replicated.items():
+        out[name] = Interval(*percentile(drawn, confidence), "percentile")
     if plugin:
         spread = bootstrap([s], plugin, min(resamples, SPREAD_RESAMPLES), rng, groups=groups)[0]
-        level_by_chance = chance(s, plugin, CHANCE_RESAMPLES, rng)
-        for name in plugin:
-            out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
-    if (
-        s.weight is None and groups is None and s.n > 2
-    ):  # the jackknife treats every row as one independent observation
-        for metric in (METRICS[n] for n in values):
-            if metric.ends is not None:
-                ends = metric.ends(s.subset if metric.large else s, values[metric.name], z)
-                if ends is not None:
-                    out[metric.name] = Interval(*ends, metric.interval)
+        null = chance(s, plugin, CHANCE_RESAMPLES, rng)
+        for name, value in plugin.items():
+            level = (by_chance or {}).get(name, float(null[name].mean()))
+            out[name] = _bias_aware(value, level, z * _spread(spread[name], null[name]))
+    # The jackknife treats every row as one independent observation.
+    if s.weight is None and groups is None and s.n > 2:
+        out |= _jackknife(s, values, z)
     return {name: out[name] for name in values if name in out}
 
 
-def _bias_aware(estimate: float, spread: Vector, chance: Vector, z: float) -> Interval:
-    # If the true error is near 0, the bootstrap spread of an absolute value is too small; that of drawn labels is not.
-    reach = z * max(float(spread.std(ddof=1)), float(chance.std(ddof=1)))
-    bias = float(chance.mean())
-    return Interval(max(estimate - bias - reach, 0.0), estimate + reach, "bias-aware", bias)
+def _spread(replicated: Vector, null: Vector) -> float:
+    """Return the standard error of a plug-in error.
+
+    If the true error is near 0, the bootstrap spread of an absolute value is too small; that of drawn labels is not.
+    """
+    return max(float(replicated.std(ddof=1)), float(null.std(ddof=1)))
+
+
+def _bias_aware(estimate: float, level: float, margin: float) -> Interval:
+    low = max(estimate - level - margin, 0.0)
+    return Interval(low, estimate + margin, "bias-aware", level)
+
+
+def _jackknife(s: Sample, values: Mapping[str, float], z: float) -> dict[str, Interval]:
+    """Return the intervals of the metrics that have a standard error of their own."""
+    out = {}
+    for name, value in values.items():
+        metric = METRICS[name]
+        if metric.ends is None:
+            continue
+        ends = metric.ends(s.subset if metric.large else s, value, z)
+        if ends is not None:
+            out[name] = Interval(*ends, metric.interval)
+    return out

@@ -9,7 +9,7 @@ host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from copy import copy
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -27,6 +27,8 @@ Event = Literal["auto", "top-label"]
 
 #: N x K arrays are processed in blocks of about this many numbers, so that memory stays bounded.
 BLOCK = 1 << 22
+#: So many numbers stay in the cache of a core.
+CACHED = 1 << 16
 #: The largest sum of integer weights for metrics that look at every repetition of a row.
 MOST_COPIES = 10**7
 #: ``Sample.subset`` has at most this many rows, and at most this many probabilities.
@@ -51,6 +53,8 @@ class Data:
         self.y = inputs.check_labels(y, self.n, self.k)
         self.event, self.positive = check_event(event, positive, self.k)
         self._entries: dict[float, Entries] = {}
+        #: The bin of every entry above a threshold, by how the bins were cut.
+        self.places: dict[Hashable, IntArray] = {}
         # Caches of costly results that do not depend on weights: kernel sums, h-errors.
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
         self.h_errors: dict[tuple[str, int], Any] = {}
@@ -152,7 +156,8 @@ class Data:
     def column_sums(self, weight: Float64, power: int = 1) -> Float64:
         """Return Σ w·p of every class, or Σ w·p², of shape (K,), or (B, K) for B weights."""
         sums = np.zeros((*weight.shape[:-1], self.k))
-        for rows in row_blocks(self.probs.shape, BLOCK):
+        # A power is a new array, which had better stay in the cache.
+        for rows in row_blocks(self.probs.shape, BLOCK if power == 1 else CACHED):
             block = self.probs[rows].astype(np.float64, copy=False)
             sums += weight[..., rows] @ (block if power == 1 else block**power)
         return sums
@@ -241,6 +246,21 @@ class Ranked:
     def prefix(self) -> Float64:
         """Prefix sums, from 0, of weight, weight·conf and weight·hit, shape (3, N + 1)."""
         return np.stack([prefix_sums(self.weight * x) for x in (1.0, self.conf, self.hit)])
+
+    @cached_property
+    def variance(self) -> Vector:
+        """The variance p(1 − p) of each event if it is drawn, shape (N,)."""
+        return self.conf * (1 - self.conf)
+
+    @cached_property
+    def noise_prefix(self) -> Vector:
+        """Prefix sums, from 0, of weight·p(1 − p), shape (N + 1,)."""
+        return prefix_sums(self.weight * self.variance)
+
+    @cached_property
+    def weighted_noise_prefix(self) -> Vector:
+        """Prefix sums, from 0, of weight²·p(1 − p), shape (N + 1,)."""
+        return prefix_sums(self.weight**2 * self.variance)
 
     @cached_property
     def cuts(self) -> IntArray:
@@ -387,13 +407,33 @@ class Sample:
         return self.data.column_sums(self.w)
 
     @cached_property
-    def subset_rows(self) -> IntArray:
-        """Row numbers, ascending, of a systematic sample for metrics that look at all pairs of rows.
+    def column_variances(self) -> Vector:
+        """Σ w·p(1 − p) of every class, shape (K,)."""
+        return self.column_sums - self.data.column_sums(self.w, power=2)
 
-        It takes rows at equal steps in the order of confidence, prediction and label, at most 10,000 rows and 5
-        million probabilities. The sample does not depend on the order of the rows in the data.
+    @cached_property
+    def weighted_column_variances(self) -> Vector:
+        """Σ w²·p(1 − p) of every class, shape (K,)."""
+        if self.weight is None:
+            return self.column_variances
+        square = self.w**2
+        return self.data.column_sums(square) - self.data.column_sums(square, power=2)
+
+    @cached_property
+    def subset_rows(self) -> IntArray:
+        """Row numbers of :meth:`systematic_rows` for metrics that look at all pairs of rows.
+
+        They are at most 10,000 rows and 5 million probabilities.
         """
-        size = min(self.n, SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
+        return self.systematic_rows(min(SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k)))
+
+    def systematic_rows(self, most: int) -> IntArray:
+        """Return the numbers, ascending, of at most so many rows that represent all of them.
+
+        They are rows at equal steps in the order of confidence, prediction and label. So they do not depend on the order
+        of the rows in the data.
+        """
+        size = min(self.n, most)
         order = np.lexsort((self.y, self.data.pred, self.data.conf))
         return np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.fft import irfft, rfft
 
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Event, Vector, as_sample, check_bandwidth
+from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
 
 #: Grid of ``kde_ece``, with margins beyond [0, 1] for the mirror images of the widest kernel.
@@ -341,9 +341,25 @@ def kuiper(
     return (highest - lowest) / s.total
 
 
-@metric("top-label", "Spiegelhalter |Z|",
-        "squared error beyond what the confidences expect, in standard deviations; grows with N",
-        label="Spiegelhalter", weights="counts", of_hits=True)  # fmt: skip
+def _spiegelhalter_by_chance(s: Sample, _: float) -> float:
+    """Return E|Z|, which is that of a standard normal variable, but for the clipping of the variance."""
+    ranked = s.ranked
+    slope = 1 - 2 * ranked.conf
+    inner = np.clip(ranked.conf, _EPSILON, 1 - _EPSILON)
+    clipped = float(ranked.weight @ (slope**2 * inner * (1 - inner)))
+    variance = float(ranked.weight @ (slope**2 * ranked.variance))
+    return float(np.sqrt(2 / np.pi * variance / clipped)) if clipped > 0 else 0.0
+
+
+@metric(
+    "top-label",
+    "Spiegelhalter |Z|",
+    "squared error beyond what the confidences expect, in standard deviations; grows with N",
+    label="Spiegelhalter",
+    weights="counts",
+    of_hits=True,
+    by_chance=_spiegelhalter_by_chance,
+)
 def spiegelhalter(
     probs: Any,
     y: Any = None,

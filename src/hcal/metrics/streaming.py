@@ -1,26 +1,47 @@
 """Metrics of data that do not fit in memory: update block by block, merge across machines, read the result.
 
-Most metrics are functions of sums over rows, which need O(bins·K) memory: ``_SUMS`` computes the sums of a block and
-``_VALUES`` the metric from the total. ``ks`` and ``ece_em`` need the order of all probabilities; here they are computed
+Most metrics are functions of sums over rows, which need O(bins·K) memory: ``_SUMS`` computes the sums of a block, and
+``STREAMED`` the metric, and what it shows by chance, from the totals. ``ks`` and ``ece_em`` need the order of all probabilities; here they are computed
 from a fine histogram (4096 equal bins, and finer ones towards 0 and 1), and :meth:`StreamingMetrics.bounds` returns how
 far each can be from its exact value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.binned import Bins, at_rows, clipped_equal_width, edge_positions, equal_width
-from hcal.metrics.class_wise import Cells, equal_width_cells, thresholded_cells
+from hcal.metrics.binned import (
+    BINS,
+    Bins,
+    at_rows,
+    clipped_equal_width,
+    clipped_noise,
+    edge_positions,
+    equal_width,
+    mean_share,
+    noise_at,
+    width_noise,
+)
+from hcal.metrics.by_chance import Crowd, drawn_levels
+from hcal.metrics.class_wise import (
+    SUM_BINS,
+    Cells,
+    equal_width_cells,
+    equal_width_noise,
+    kept_by_chance,
+    thresholded_cells,
+    thresholded_noise,
+)
+from hcal.metrics.noise import DrawnGaps, Noise
+from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_event, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
-
-_BINS, _SUM_BINS = 15, 14  # the published numbers of bins
 
 
 def _fine_edges() -> Float64:
@@ -32,49 +53,157 @@ def _fine_edges() -> Float64:
 
 _EDGES: Final = _fine_edges()
 
+# -- the sums of a block ------------------------------------------------------------------------------
+
 
 def _score_sums(s: Sample) -> Float64:
-    """Return the sums of weight, nll, brier, hit and confidence of the predicted class, shape (5,)."""
+    """Return the sums of weight, nll, brier, hit and confidence of the predicted class, and the fractional weights."""
     rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.top_hit, s.data.top_conf]
-    return np.asarray(np.stack(rows) @ s.w)
+    fractional = 0.0 if s.is_whole else float((s.w != np.rint(s.w)).sum())
+    return np.append(np.stack(rows) @ s.w, fractional)
 
 
 def _fine_sums(s: Sample) -> Float64:
-    """Return the sums of weight, probability, hit and their product in the fine histogram, shape (4, bins)."""
+    """Return the sums of bins in the fine histogram, with those of probability times hit last, shape (6, bins)."""
     ranked = s.ranked
     positions = edge_positions(ranked.conf, _EDGES)
+    bins = _bin_sums(at_rows(ranked, positions), noise_at(s, ranked, positions))
     products = prefix_sums(ranked.weight * ranked.conf * ranked.hit)
-    return np.stack([*at_rows(ranked, positions), np.diff(products[positions])])
+    return np.concatenate([bins, [np.diff(products[positions])]])
+
+
+def _bin_sums(bins: Bins, noise: Noise) -> Float64:
+    """Return the sums of bins and of their noise, shape (5, bins)."""
+    return np.stack([*bins, noise.variance, noise.weighted_variance])
+
+
+def _cell_sums(cells: Cells, noise: Noise) -> Float64:
+    """Return the sums of cells and of their noise, shape (5, K, bins)."""
+    return np.stack([*cells, *noise[1:]])
+
+
+def _width_sums(s: Sample) -> Float64:
+    return _bin_sums(equal_width(s, BINS), width_noise(s))
+
+
+def _clipped_sums(s: Sample) -> Float64:
+    return _bin_sums(clipped_equal_width(s, BINS), clipped_noise(s))
+
+
+def _class_sums(s: Sample) -> Float64:
+    return _cell_sums(equal_width_cells(s, BINS), equal_width_noise(s, BINS))
+
+
+def _class_sums_of_14(s: Sample) -> Float64:
+    return _cell_sums(equal_width_cells(s, SUM_BINS), equal_width_noise(s, SUM_BINS))
+
+
+def _kept_sums(s: Sample) -> Float64:
+    return _cell_sums(thresholded_cells(s, BINS), thresholded_noise(s, BINS))
 
 
 _SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
     "scores": _score_sums,
-    "width": lambda s: np.stack(equal_width(s, _BINS)),
-    "clipped": lambda s: np.stack(clipped_equal_width(s, _BINS)),
+    "width": _width_sums,
+    "clipped": _clipped_sums,
     "fine": _fine_sums,
-    "cells": lambda s: np.stack(equal_width_cells(s, _BINS)),
-    "cells_s": lambda s: np.stack(equal_width_cells(s, _SUM_BINS)),
-    "kept": lambda s: np.stack(thresholded_cells(s, _BINS)),
+    "cells": _class_sums,
+    "cells_s": _class_sums_of_14,
+    "kept": _kept_sums,
 }
 
-
-def _ks(fine: Float64, total: float) -> float:
-    cumulated = np.cumsum(fine[1] - fine[2])
-    return float(np.abs(cumulated).max() / total)
+# -- what follows from the sums of all blocks -----------------------------------------------------------
 
 
-def _ece_em(fine: Float64, total: float) -> float:
+class Totals:
+    """The sums of all blocks, by their names."""
+
+    def __init__(self, sums: Mapping[str, Float64]) -> None:
+        self.sums = sums
+
+    def __getitem__(self, name: str) -> Float64:
+        return self.sums[name]
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of all rows."""
+        return float(self.sums["scores"][0])
+
+    @property
+    def copies(self) -> bool:
+        """Whether all weights are whole numbers, which stand for as many rows."""
+        return bool(self.sums["scores"][5] == 0)
+
+    def score(self, place: int) -> float:
+        """Return the mean of a score over all rows."""
+        return float(self.sums["scores"][place] / self.weight)
+
+    def bins(self, name: str) -> Bins:
+        """Return the sums of bins."""
+        return Bins(*self.sums[name][:3])
+
+    def cells(self, name: str) -> Cells:
+        """Return the sums of the cells of every class."""
+        return Cells(*self.sums[name][:2])
+
+    def bin_noise(self, name: str) -> Noise:
+        """Return what chance adds to bins."""
+        weight, stated, _, variance, weighted = self.sums[name][:5]
+        return Noise(weight, stated, variance, weighted)
+
+    def cell_noise(self, name: str) -> Noise:
+        """Return what chance adds to the cells of every class."""
+        weight, _, stated, variance, weighted = self.sums[name]
+        return Noise(weight, stated, variance, weighted)
+
+    def bin_gaps(self, name: str) -> DrawnGaps:
+        """Return the gaps of bins by chance."""
+        return self.bin_noise(name).gaps(copies=self.copies)
+
+    def cell_errors(self, name: str, order: float = 1) -> Vector:
+        """Return the error of every class by chance."""
+        return self.cell_noise(name).gaps(copies=self.copies).error(self.weight, order)
+
+
+def _ks(totals: Totals) -> float:
+    _, conf, hit = totals.bins("fine")
+    return float(np.abs(np.cumsum(conf - hit)).max() / totals.weight)
+
+
+def _ks_by_chance(totals: Totals) -> float:
+    """Return the mean of ``ks`` over draws, with the mean probability of each fine bin for its rows."""
+    noise = totals.bin_noise("fine")
+    full = noise.weight > 0
+    weight = noise.weight[full]
+    events = weight / noise.gaps(copies=totals.copies).unit[full]
+    crowd = Crowd.of_sums(weight, noise.stated[full], events)
+    return drawn_levels(crowd, [METRICS["ks"]])["ks"]
+
+
+def _ece_em(totals: Totals) -> float:
     """Return the error over equal-mass bins, each boundary moved up to the end of its fine bin."""
-    weight, conf, hit, _ = fine
-    place = _mass_places(weight, total)
-    bounds = np.concatenate([[0], place + 1, [len(weight)]])
-    gaps = np.diff(prefix_sums(conf - hit)[bounds])
-    return float(np.abs(gaps).sum() / total)
+    weight, conf, hit = totals.bins("fine")
+    starts = _mass_starts(weight, totals.weight)
+    gaps = np.add.reduceat(conf - hit, starts)
+    return float(np.abs(gaps).sum() / totals.weight)
+
+
+def _ece_em_by_chance(totals: Totals) -> float:
+    noise = totals.bin_noise("fine")
+    starts = _mass_starts(noise.weight, totals.weight)
+    merged = Noise(*(np.add.reduceat(sums, starts) for sums in noise))
+    return float(merged.gaps(copies=totals.copies).error(totals.weight))
+
+
+def _mass_starts(weight: Vector, total: float) -> NDArray[np.int64]:
+    """Return the fine bins in which equal-mass bins begin; a bin that is empty is left out."""
+    starts = np.unique(np.concatenate([[0], _mass_places(weight, total) + 1]))
+    return starts[starts < len(weight)]
 
 
 def _mass_places(weight: Vector, total: float) -> NDArray[np.int64]:
     """Return the fine bin in which each equal-mass boundary falls."""
-    ranks = total * np.arange(1, _BINS) / _BINS
+    ranks = total * np.arange(1, BINS) / BINS
     place = np.searchsorted(np.cumsum(weight), ranks, side="left")
     return np.minimum(place, len(weight) - 1).astype(np.int64)
 
@@ -84,27 +213,66 @@ def _moves(fine: Float64) -> tuple[Vector, Vector]:
 
     Only misses raise it (by their probability), and only hits lower it (by 1 − their probability).
     """
-    _, conf, hit, both = fine
+    _, conf, hit, _, _, both = fine
     return np.maximum(conf - both, 0), np.maximum(hit - both, 0)
 
 
-#: For each metric, the name of its sums and the function (sums, total weight) -> value.
-_VALUES: Final[dict[str, tuple[str, Callable[[Float64, float], float]]]] = {
-    "ece_ew": ("width", lambda x, total: Bins(*x).error(total)),
-    "ece_em": ("fine", _ece_em),
-    "ece_r2": ("width", lambda x, total: Bins(*x).error(total, 2)),
-    "ace": ("clipped", lambda x, _: Bins(*x).mean_gap),
-    "ks": ("fine", _ks),
-    "mce": ("width", lambda x, _: float(Bins(*x).gap.max())),
-    "cwece_a": ("cells", lambda x, total: float(Cells(*x).errors(total).mean())),
-    "cwece_s": ("cells_s", lambda x, total: float(Cells(*x).errors(total).sum())),
-    "cwece_r2": ("cells", lambda x, total: float(Cells(*x).errors(total, 2).mean())),
-    "tcwece": ("kept", lambda x, _: float(Cells(*x).kept_errors().mean())),
-    "nll": ("scores", lambda x, total: float(x[1] / total)),
-    "brier": ("scores", lambda x, total: float(x[2] / total)),
-    "accuracy": ("scores", lambda x, total: float(x[3] / total)),
-}
-NAMES = tuple(_VALUES)
+@dataclass(frozen=True)
+class Streamed:
+    """How a metric, and of a plug-in error what it shows by chance, follow from the totals of some sums."""
+
+    sums: str
+    value: Callable[[Totals], float]
+    by_chance: Callable[[Totals], float] | None = None
+
+
+STREAMED: Final[dict[str, Streamed]] = {}
+STREAMED["ece_ew"] = Streamed(
+    "width",
+    lambda totals: totals.bins("width").error(totals.weight),
+    lambda totals: float(totals.bin_gaps("width").error(totals.weight)),
+)
+STREAMED["ece_em"] = Streamed("fine", _ece_em, _ece_em_by_chance)
+STREAMED["ece_r2"] = Streamed(
+    "width",
+    lambda totals: totals.bins("width").error(totals.weight, order=2),
+    lambda totals: float(totals.bin_gaps("width").error(totals.weight, order=2)),
+)
+STREAMED["ace"] = Streamed(
+    "clipped",
+    lambda totals: totals.bins("clipped").mean_gap,
+    lambda totals: mean_share(totals.bin_gaps("clipped")),
+)
+STREAMED["ks"] = Streamed("fine", _ks, _ks_by_chance)
+STREAMED["mce"] = Streamed(
+    "width",
+    lambda totals: float(totals.bins("width").gap.max()),
+    lambda totals: totals.bin_gaps("width").largest(),
+)
+STREAMED["cwece_a"] = Streamed(
+    "cells",
+    lambda totals: float(totals.cells("cells").errors(totals.weight).mean()),
+    lambda totals: float(totals.cell_errors("cells").mean()),
+)
+STREAMED["cwece_s"] = Streamed(
+    "cells_s",
+    lambda totals: float(totals.cells("cells_s").errors(totals.weight).sum()),
+    lambda totals: float(totals.cell_errors("cells_s").sum()),
+)
+STREAMED["cwece_r2"] = Streamed(
+    "cells",
+    lambda totals: float(totals.cells("cells").errors(totals.weight, order=2).mean()),
+    lambda totals: float(totals.cell_errors("cells", order=2).mean()),
+)
+STREAMED["tcwece"] = Streamed(
+    "kept",
+    lambda totals: float(totals.cells("kept").kept_errors().mean()),
+    lambda totals: kept_by_chance(totals.cell_noise("kept"), copies=totals.copies),
+)
+STREAMED["nll"] = Streamed("scores", lambda totals: totals.score(1))
+STREAMED["brier"] = Streamed("scores", lambda totals: totals.score(2))
+STREAMED["accuracy"] = Streamed("scores", lambda totals: totals.score(3))
+NAMES = tuple(STREAMED)
 
 
 class StreamingMetrics:
@@ -147,7 +315,7 @@ class StreamingMetrics:
                 f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}"
             )
         one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
-        needed = {"scores", *(_VALUES[name][0] for name in self.metrics)}
+        needed = {"scores", *(STREAMED[name].sums for name in self.metrics)}
         self._sums = {
             name: np.zeros_like(sums_of(one_row))
             for name, sums_of in _SUMS.items()
@@ -231,39 +399,50 @@ class StreamingMetrics:
 
     def result(self) -> dict[str, float]:
         """Return the metrics of all rows added so far."""
-        self._check_seen()
-        values = {}
-        for name in self.metrics:
-            sums, value_of = _VALUES[name]
-            values[name] = value_of(self._sums[sums], self._total)
-        return values
+        totals = self._totals()
+        return {name: STREAMED[name].value(totals) for name in self.metrics}
 
     compute = result
+
+    def by_chance(self) -> dict[str, float]:
+        """Return what each plug-in error would show if every label were drawn from its stated probability.
+
+        Examples
+        --------
+        >>> StreamingMetrics(2, ["ece_ew", "nll"]).update([[0.5, 0.5]] * 4, [0, 1, 1, 1]).by_chance()
+        {'ece_ew': 0.1875}
+        """
+        totals = self._totals()
+        levels = {}
+        for name in self.metrics:
+            level_of = STREAMED[name].by_chance
+            if level_of is not None:
+                levels[name] = level_of(totals)
+        return levels
 
     @property
     def mean_confidence(self) -> float:
         """The mean probability of the predicted class."""
-        return float(self._sums["scores"][4] / self._total)
+        return self._totals().score(4)
 
     def bounds(self) -> dict[str, float]:
         """Return how far each metric can be from its exact value, beyond rounding; 0 for most."""
-        self._check_seen()
+        totals = self._totals()
         exact = dict.fromkeys(self.metrics, 0.0)
         if "fine" not in self._sums:
             return exact
-        fine = self._sums["fine"]
-        bounds = {"ks": self._ks_bound(fine), "ece_em": self._ece_em_bound(fine)}
+        bounds = {"ks": self._ks_bound(totals), "ece_em": self._ece_em_bound(totals)}
         return exact | {name: bound for name, bound in bounds.items() if name in exact}
 
-    def _ks_bound(self, fine: Float64) -> float:
+    def _ks_bound(self, totals: Totals) -> float:
         """Return how far ``ks`` can be off: a path of gaps may leave the ends of the fine bins."""
-        _, conf, hit, _ = fine
-        up, down = _moves(fine)
+        _, conf, hit = totals.bins("fine")
+        up, down = _moves(totals["fine"])
         start = prefix_sums(conf - hit)[:-1]
         furthest = np.maximum(np.abs(start + up), np.abs(start - down)).max()
-        return max(float(furthest / self._total) - _ks(fine, self._total), 0.0)
+        return max(float(furthest / totals.weight) - _ks(totals), 0.0)
 
-    def _ece_em_bound(self, fine: Float64) -> float:
+    def _ece_em_bound(self, totals: Totals) -> float:
         """Return how far ``ece_em`` can be off.
 
         The exact edge interpolates between two neighbouring probabilities (and includes all ties), so it lies in the
@@ -271,22 +450,19 @@ class StreamingMetrics:
         neighbouring gaps, each by at most the hits or the misses in them. The published definition also leaves out
         one row.
         """
-        weight = fine[0]
+        weight = totals.bins("fine").weight
         filled = np.flatnonzero(weight)
-        place = np.searchsorted(filled, _mass_places(weight, self._total))
+        place = np.searchsorted(filled, _mass_places(weight, totals.weight))
         next_to = np.minimum(np.concatenate([place, place + 1]), len(filled) - 1)
-        moves = np.maximum(*_moves(fine))[np.unique(filled[next_to])]
+        moves = np.maximum(*_moves(totals["fine"]))[np.unique(filled[next_to])]
         left_out = 0.0 if self.n_classes == 2 and self.event == "auto" else 1.0
-        return float((2 * moves.sum() + left_out) / self._total)
+        return float((2 * moves.sum() + left_out) / totals.weight)
 
     @property
     def _kind(self) -> tuple[Any, ...]:
         return self.n_classes, self.metrics, self.event, self.positive
 
-    def _check_seen(self) -> None:
+    def _totals(self) -> Totals:
         if self.n == 0:
             raise ValueError("nothing to compute: no part was added yet")
-
-    @property
-    def _total(self) -> float:
-        return float(self._sums["scores"][0])
+        return Totals(self._sums)

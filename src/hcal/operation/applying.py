@@ -24,6 +24,7 @@ from hcal.io.writing import BlockWriter, can_write, write_blocks
 from hcal.leakage import model_fingerprint
 from hcal.numerics import FloatArray
 from hcal.passes import Advance, Runner
+from hcal.progress import progress
 from hcal.results import Result
 
 #: How many rows of a finished file are compared with what the calibrator gives now, before a run goes on.
@@ -210,14 +211,16 @@ def _run(
     empty = 0
     unknown = 0
     confidence = 0.0
-    for written in (runner or map)(job, absolute):
-        rows += written.rows
-        confidence += written.confidence
-        unknown += written.unknown
-        files += written.rows > 0
-        empty += written.rows == 0
-        if advance is not None:
-            advance(written.rows)
+    with progress("writing files", len(absolute)) as file_done:
+        for written in (runner or map)(job, absolute):
+            rows += written.rows
+            confidence += written.confidence
+            unknown += written.unknown
+            files += written.rows > 0
+            empty += written.rows == 0
+            file_done(1)
+            if advance is not None:
+                advance(written.rows)
     if empty and not files and not finished:
         raise ValueError(f"{absolute[0].files[0].name} has no rows")
     mean = confidence / rows if rows else float("nan")
@@ -269,8 +272,10 @@ class _Job:
             return _Written(0, 0.0)
         confidence = 0.0
         unknown = 0
-        with self._writer(task.target, rows.first, rows.n_rows) as write:
+        writer = self._writer(task.target, rows.first, rows.n_rows)
+        with writer as write, progress(task.target.name, rows.n_rows) as advance:
             for data in rows:
+                advance(len(data.values))
                 probs = self._write(write, data, task.names)
                 confidence += float(probs.max(axis=1).sum())
                 unknown += unknown_segments(self.calibrator, data.segments)

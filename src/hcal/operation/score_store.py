@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -29,6 +28,9 @@ from hcal.operation.monitoring import update_by_name
 from hcal.results import Result
 from hcal.rows import Rows
 from hcal.text import one_line, printable
+
+if TYPE_CHECKING:
+    import sqlite3
 
 #: The layout of the file; another one is refused.
 _VERSION: Final = 1
@@ -306,6 +308,8 @@ class ScoreStore:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction that others wait for; it is undone where an error is raised."""
+        import sqlite3  # some builds of Python do without it, and only stores need it
+
         try:
             with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as connection:
                 connection.isolation_level = None  # transactions begin and end here

@@ -8,16 +8,16 @@ best. Without this file prediction is slower, and nothing else changes.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 from numpy.typing import NDArray
 
-from hcal.compiled import each, exponential, jit, split
-from hcal.pool.map import BENDS, FLOOR
-
-if TYPE_CHECKING:
-    from hcal.pool.map import Curve, PoolMap
+from hcal.compiled import Kernel, exponential, in_threads, jit, split
+from hcal.pool.map import BENDS, FLOOR, Curve, Margins, PoolMap, TopCurve, TopVersusRestMap
 
 Array = NDArray[Any]
 _jit = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp", "nnan"})
@@ -26,6 +26,7 @@ _BLOCK = 8192
 _ROWS = 64
 #: The score of a class that is left out of a sum: e to this power is 0.
 _NEVER = -1e30
+_ZERO = np.array(0.0)
 
 
 def predict(form: PoolMap, x: Array) -> Array:
@@ -68,8 +69,26 @@ def predict(form: PoolMap, x: Array) -> Array:
     scores = np.ascontiguousarray(x)
     out = np.empty(x.shape, kind)
     parts = [slice(*part) for part in split(n, grain=k)]
-    each(lambda part: _predict(scores[part], *fields, out[part]), parts)
+    in_threads(lambda part: _predict(scores[part], *fields, out[part]), parts)
     return out
+
+
+def compile_all() -> Iterator[tuple[str, Kernel]]:
+    """Compile the kernel for each float type; yield what was compiled, and the kernel."""
+    line = Curve(low=_ZERO, high=_ZERO, knots=np.zeros(0), weights=np.zeros(2))
+    form = PoolMap(
+        margins=Margins(
+            beta=_ZERO, sharpness=_ZERO, cap=_ZERO, spread=np.array([0.0, 1.0, 0.0, 0.0])
+        ),
+        top=TopVersusRestMap(slopes=np.zeros(len(BENDS) + 2), curve=line),
+        matrix=None,
+        weights=np.zeros(3),
+        last=TopCurve(curve=line, by_spread=_ZERO),
+        keep=True,
+    )
+    for kind in (np.float32, np.float64):
+        predict(form, np.zeros((1, 2), kind))
+        yield f"the default's prediction in {kind.__name__}", _predict
 
 
 def _as_tuple(kind: Any, numbers: Any) -> tuple[Any, ...]:
@@ -86,12 +105,21 @@ _exp_32 = exponential(np.float32)
 _exp_64 = exponential(np.float64)
 
 
-@_jit
-def _exp(v: Array, out: Array) -> None:
-    if v.itemsize == 4:
-        _exp_32(v, out)
-    else:
-        _exp_64(v, out)
+def _exp(v: Any, out: Any) -> None:
+    raise NotImplementedError("compiled code takes the exponential of its float type")
+
+
+def _exp_in_32(v: Any, out: Any) -> None:
+    _exp_32(v, out)
+
+
+def _exp_in_64(v: Any, out: Any) -> None:
+    _exp_64(v, out)
+
+
+@overload(_exp)
+def _exp_of_type(v: Any, out: Any) -> Kernel:
+    return _exp_in_32 if v.dtype == types.float32 else _exp_in_64
 
 
 @_jit
@@ -165,11 +193,25 @@ def _powers(
             mass[r] += (one - max(one - margin[j, r] * sharpness, zero) * part[r]) * out[j, r]
 
 
+# Loops over entries instead of whole arrays: numba compiles an expression of arrays for a second or two.
+
+
+@_jit
+def _fill_shares(margin: Array, r: int, sharpness: Any, share: Array) -> None:
+    """Set ``share`` (K,) to how far the margin of each class of row r is below that of a tie, or 0."""
+    one, zero = margin.dtype.type(1), margin.dtype.type(0)
+    for j in range(len(share)):
+        share[j] = max(one - margin[j, r] * sharpness, zero)
+
+
 @_jit
 def _lower(p: Array, share: Array, t: int, over: Any) -> None:
     """Set what overtakes the top class t equal to it; t stays on top, if need be by the last bit of its float."""
-    top = (share * p).sum()
-    tied = share.sum()
+    top = 0.0
+    tied = 0.0
+    for j in range(len(p)):
+        top += share[j] * p[j]
+        tied += share[j]
     level = top / tied
     for _ in range(4):
         mass = top
@@ -187,7 +229,10 @@ def _lower(p: Array, share: Array, t: int, over: Any) -> None:
     for j in range(len(p)):
         if share[j] > 0 or p[j] > level:
             p[j] = share[j] * (top + excess) / tied + (1.0 - share[j]) * min(p[j], level)
-    best = p.argmax()
+    best = 0
+    for j in range(1, len(p)):
+        if p[j] > p[best]:
+            best = j
     if best != t:
         p[t] = p[best] * over
 
@@ -205,6 +250,8 @@ def _predict(
     margin = np.empty((k, rows), kind)
     s = np.empty((k, rows), kind)
     powers = np.empty((k, rows), kind)
+    capped = np.empty((k if len(matrix) else 0, rows), kind)
+    share_of = np.empty(k, kind)  # of one row
     top = np.empty(rows, kind)
     most = np.empty(rows, kind)
     mass = np.empty(rows, kind)
@@ -253,13 +300,18 @@ def _predict(
                 temperature = constants[j] - scale * min(margin[j, r], cap)
                 s[j, r] = temperature + weight * max(log_p, -floor)
         if len(matrix):
-            np.dot(matrix, np.minimum(margin, cap), powers)
+            for j in range(k):
+                for r in range(rows):
+                    capped[j, r] = min(margin[j, r], cap)
+            np.dot(matrix, capped, powers)
             for j in range(k):
                 for r in range(rows):
                     s[j, r] -= powers[j, r]
         if not keep:
             _largest(s, top, place)
-            margin[:] = s
+            for j in range(k):
+                for r in range(rows):
+                    margin[j, r] = s[j, r]
             _set_margins(margin, top, one, sharpness, part, mass)
         top[:] = zero
         for j in range(k):
@@ -283,12 +335,16 @@ def _predict(
             if part[r] == one:
                 p[place[r]] = top_p
                 if keep and others >= top_p:  # the likeliest of the others has e⁰ = 1
-                    _lower(p, np.maximum(one - margin[:, r] * sharpness, zero), place[r], over)
+                    _fill_shares(margin, r, sharpness, share_of)
+                    _lower(p, share_of, place[r], over)
             else:  # several classes share the top, and what the curve adds
-                share = np.maximum(one - margin[:, r] * sharpness, zero)
+                _fill_shares(margin, r, sharpness, share_of)
+                total = 0.0
                 for j in range(k):
-                    if share[j] > 0:
-                        p[j] *= math.exp(share[j] * part[r] * correction[r])
-                p /= p.sum()
+                    if share_of[j] > 0:
+                        p[j] *= math.exp(share_of[j] * part[r] * correction[r])
+                    total += p[j]
+                for j in range(k):
+                    p[j] /= total
                 if keep:
-                    _lower(p, share, place[r], over)
+                    _lower(p, share_of, place[r], over)

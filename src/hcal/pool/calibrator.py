@@ -43,9 +43,9 @@ class PooledCalibrator(Calibrator):
     ----------
     preserves : {"order", "accuracy", None}
         What the fit promises.
-    info_ : dict
-        ``weights`` of the members, ``notes`` in plain words on what changed, ``changed_predictions`` on the
-        calibration rows, and, with three and more classes, ``held_out_accuracy``.
+    fit_ : FitRecord
+        ``notes`` say in plain words what changed; ``details`` hold the ``weights`` of the members,
+        ``changed_predictions`` on the calibration rows, and, with three and more classes, ``held_out_accuracy``.
 
     Examples
     --------
@@ -81,7 +81,8 @@ class PooledCalibrator(Calibrator):
         table, weights = fit_binary_pool(rows, keep=promised is not None)
         before = rows.x[:, 1] > rows.x[:, 0]
         after = table(rows.x)
-        changed = float(rows.weights @ ((after[:, 1] > after[:, 0]) != before))
+        moved = (after[:, 1] > after[:, 0]) != before
+        changed = float(rows.weights @ moved)
         threshold = float(expit(np.interp(0.0, table.values, table.knots)))
         note = _crossing_note(changed, rows.total, threshold)
         details = _details(BINARY_MEMBERS, weights, changed) | {"threshold": threshold}

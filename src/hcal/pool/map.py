@@ -40,9 +40,9 @@ class Margins(Map):
         """Return the margins (N, K) of logits (N, K)."""
         return self.beta * (namespace(x).row_max(x) - x)
 
-    def capped(self, margin: Array) -> Array:
-        """Return margins that count up to the cap."""
-        return namespace(margin).minimum(margin, self.cap)
+    def tempered(self, margin: Array) -> Array:
+        """Return the scores of temperature scaling: minus the margins, which count up to the cap."""
+        return -namespace(margin).minimum(margin, self.cap)
 
     def shares(self, margin: Array) -> Array:
         """Return the share of the top that each class has, (N, K)."""
@@ -69,6 +69,12 @@ class Curve(Map):
     knots: Array = array("where the slope changes", "H")
     weights: Array = array("constant, slope, and the change of slope at each knot", "H+2")
 
+    @classmethod
+    def zero(cls) -> Curve:
+        """Return the curve that is 0 everywhere."""
+        ends = np.array(0.0)
+        return cls(low=ends, high=ends, knots=np.zeros(0), weights=np.zeros(2))
+
     def __call__(self, x: Array) -> Array:
         """Return the function at x (N, 1)."""
         xp = namespace(x)
@@ -87,7 +93,9 @@ class TopVersusRestMap(Map):
     )
     curve: Curve
 
-    def __call__(self, margin: Array, shares: Array, spread: Array) -> Array:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, margin: Array, shares: Array, spread: Array
+    ) -> Array:
         """Return ln P (N, K) from margins and shares of the top (N, K), and the spread (N, 1)."""
         rest = self.rest(margin, spread)
         log_mass = rest_mass(rest, shares)
@@ -95,11 +103,8 @@ class TopVersusRestMap(Map):
 
     def rest(self, margin: Array, spread: Array) -> Array:
         """Return scores (N, K) of the classes below the top: a falling bent line of the margin."""
-        xp = namespace(margin)
-        scores = -(self.slopes[0] + self.slopes[-1] * spread) * margin
-        for number, bend in enumerate(BENDS):
-            scores = scores - self.slopes[1 + number] * xp.maximum(margin - bend, 0.0)
-        return scores
+        slope = self.slopes[0] + self.slopes[-1] * spread
+        return -slope * margin - namespace(margin).bent(margin, BENDS, self.slopes[1:-1])
 
 
 @map_type
@@ -143,10 +148,10 @@ class PoolMap(Map):
 
     def members(self, margin: Array, shares: Array, spread: Array) -> list[Array]:
         """Return the scores (N, K) of every member."""
-        temperature = -self.margins.capped(margin)
-        members = [temperature, self.top(margin, shares, spread)]
+        tempered = self.margins.tempered(margin)
+        members = [tempered, self.top(margin, shares, spread)]
         if self.matrix is not None:
-            members.append(temperature @ self.matrix[:, :-1].T + self.matrix[:, -1])
+            members.append(matrix_scores(self.matrix, tempered))
         return members
 
     def pooled(self, members: list[Array]) -> Array:
@@ -202,6 +207,11 @@ def log_mean_margin(margin: Array) -> Array:
     return xp.log1p(xp.row_sum(margin) / margin.shape[-1])
 
 
+def matrix_scores(matrix: Array, x: Array) -> Array:
+    """Return W·x + b of every row of x (N, K); ``matrix`` (K, K + 1) holds W and, last, b."""
+    return x @ matrix[:, :-1].T + matrix[:, -1]
+
+
 def top_odds(scores: Array, shares: Array) -> Array:
     """Return the score of the top class less ln Σ e^score of the classes below it, (N, 1)."""
     return namespace(scores).row_sum(shares * scores) - rest_mass(scores, shares)
@@ -221,8 +231,9 @@ def log_outside(shares: Array) -> Array:
 
 def join_top(odds: Array, rest: Array, shares: Array) -> Array:
     """Return ln P (N, K), not below −FLOOR, from the log-odds of the top (N, 1) and ln P(class | not top)."""
-    below = rest + log_sigmoid(-odds)
-    joined = (1.0 - shares) * below + shares * log_sigmoid(odds)
+    log_top = log_sigmoid(odds)
+    below = rest + (log_top - odds)
+    joined = (1.0 - shares) * below + shares * log_top
     return namespace(odds).maximum(joined, -FLOOR)
 
 
@@ -236,6 +247,25 @@ def keep_top(log_probs: Array, shares: Array) -> Array:
     >>> np.exp(keep_top(keep, np.array([[1.0, 0.0, 0.0]]))).round(3)
     array([[0.35, 0.35, 0.3 ]])
     """
+    if isinstance(log_probs, np.ndarray):
+        return _keep_top_where_needed(log_probs, shares)
+    return _lowered_to_top(log_probs, shares)
+
+
+def _keep_top_where_needed(log_probs: Array, shares: Array) -> Array:
+    """Compute :func:`keep_top` for the rows in which something changes, which are few."""
+    xp = namespace(log_probs)
+    untied = xp.row_max(shares) == 1
+    on_top = xp.row_sum(shares * log_probs) >= xp.row_max(log_probs)
+    changed = ~(untied & on_top)[:, 0]
+    if not changed.any():
+        return log_probs
+    kept = log_probs.copy()
+    kept[changed] = _lowered_to_top(log_probs[changed], shares[changed])
+    return kept
+
+
+def _lowered_to_top(log_probs: Array, shares: Array) -> Array:
     xp = namespace(log_probs)
     probs = xp.exp(log_probs)
     tied = 1.0 / xp.row_max(shares)  # how many classes share the top

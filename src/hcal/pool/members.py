@@ -6,17 +6,16 @@ said of each row of the fit if that row had been left out.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.pool import map as maps
 from hcal.pool.map import Curve, Margins, TopVersusRestMap
-from hcal.pool.weighing import CAUTION, Shrinkage, by_blocks, weighing_rows
+from hcal.pool.weighing import CAUTION, Member, Shrinkage, by_blocks, weighing_rows
 from hcal.rows import Rows
 from hcal.solvers.families import MatrixLinear
 from hcal.solvers.nll import Ridge, fit_nll, second_sums
@@ -41,25 +40,6 @@ _BLOCK = 1_000_000
 _EXACT = Search(newton_gain=1e-16)
 
 
-class Member(ABC):
-    """One calibrator of the pool."""
-
-    name: ClassVar[str]
-    margins: Margins  # what it sees of a row
-
-    @abstractmethod
-    def fit(self, rows: Rows) -> Self:
-        """Learn from rows of logits."""
-
-    @abstractmethod
-    def scores(self, x: Float64) -> Float64:
-        """Return scores (N, K) of logits (N, K): log-probabilities up to a constant in each row."""
-
-    @abstractmethod
-    def left_out(self) -> Float64:
-        """Return the scores (S, K) of the rows of the fit, of each by the fit without it."""
-
-
 # -- temperature scaling ------------------------------------------------------------------------------
 
 
@@ -75,26 +55,35 @@ class Temperature(Member):
     def fit(self, rows: Rows) -> Self:
         """Minimise Σ w·NLL(softmax(βx)) + 5·(√(1 + ln²β) − 1), and describe the margins that all members see."""
         fitted = fit_temperature(rows, CAUTION)
+        cap = _cap_of(rows) if self.cap is None else self.cap
         margins = Margins(
             beta=np.array(fitted.beta),
             sharpness=np.array(self.sharpness),
-            cap=np.array(_cap_of(rows) if self.cap is None else self.cap),
+            cap=np.array(cap),
             spread=np.array([0.0, 1.0, 0.0, 0.0]),
         )
         log_mean = by_blocks(partial(_log_mean_margin, margins), rows)
         self.margins = replace(margins, spread=_spread_of(log_mean))
-        self._rows = rows[weighing_rows(rows)]
-        self._left_out_changes = fitted.left_out_changes[weighing_rows(rows)]
+
+        seen = weighing_rows(rows)
+        self._rows = rows[seen]
+        self._left_out_changes = fitted.left_out_changes[seen]
         return self
 
     def scores(self, x: Float64) -> Float64:
         """Return minus the margins, which count up to the cap."""
-        return np.asarray(-self.margins.capped(self.margins(x)))
+        return tempered(self.margins, x)
 
     def left_out(self) -> Float64:
         """Return minus the margins at the temperature of the fit without the row."""
         factors = 1.0 + self._left_out_changes
-        return np.asarray(-self.margins.capped(self.margins(self._rows.x) * factors[:, None]))
+        margin = self.margins(self._rows.x) * factors[:, None]
+        return np.asarray(self.margins.tempered(margin))
+
+
+def tempered(margins: Margins, x: Float64) -> Float64:
+    """Return the scores (N, K) of temperature scaling of logits (N, K)."""
+    return np.asarray(margins.tempered(margins(x)))
 
 
 class TemperatureFit(NamedTuple):
@@ -170,23 +159,14 @@ class TopVersusRest(Member):
         """Fit the line to the rows whose label is not the top, and the curve to all."""
         seen = weighing_rows(rows)
         missed = by_blocks(partial(missed_by, self.margins), rows)
-        slopes, changes = self._fit_rest(rows[seen], missed[seen])
+        slopes, rest_changes = self._fit_rest(rows[seen], missed[seen])
+        self.map = TopVersusRestMap(slopes=slopes, curve=Curve.zero())
+        curve, left_out_odds = self._fit_curve(rows, 1.0 - missed)
+        self.map = replace(self.map, curve=curve)
 
-        flat = Curve(low=np.array(0.0), high=np.array(0.0), knots=np.zeros(0), weights=np.zeros(2))
-        self.map = TopVersusRestMap(slopes=slopes, curve=flat)
-        odds = by_blocks(self._odds, rows)
-        basis = CurveBasis.of(odds, rows.weights, KNOTS)
-        fitted = fit_logistic(
-            basis.design(odds),
-            1.0 - missed,
-            rows.weights,
-            ridge=self._penalty * basis.ridge(),
-            offset=odds,
-        )
-        self.map = replace(self.map, curve=basis.curve(fitted.theta))
         self._rows = rows[seen]
-        self._left_out_odds = fitted.left_out[seen]
-        self._left_out_rest = changes
+        self._left_out_odds = left_out_odds[seen]
+        self._left_out_rest = rest_changes
         return self
 
     def scores(self, x: Float64) -> Float64:
@@ -203,6 +183,14 @@ class TopVersusRest(Member):
         rest = rest - maps.rest_mass(rest, shares)
         return np.asarray(maps.join_top(self._left_out_odds[:, None], rest, shares))
 
+    def _fit_curve(self, rows: Rows, hit: Float64) -> tuple[Curve, Float64]:
+        """Return the curve of the top's log-odds, and these (N,) after it, of each row by the fit without it."""
+        odds = by_blocks(self._odds, rows)
+        basis = CurveBasis.of(odds, rows.weights, KNOTS)
+        ridge = self._penalty * basis.ridge()
+        fitted = fit_logistic(basis.design(odds), hit, rows.weights, ridge=ridge, offset=odds)
+        return basis.curve(fitted.theta), fitted.left_out
+
     def _fit_rest(self, rows: Rows, missed: Float64) -> tuple[Float64, Float64]:
         """Return the slopes, and by how much the scores (N, K) of each row change if the row is left out."""
         slopes = np.eye(1, 2 + len(maps.BENDS))[0]
@@ -212,11 +200,12 @@ class TopVersusRest(Member):
             return slopes, changes
         margin = self.margins(rows.x[lost])
         basis = self._rest_basis(margin)
+        weight = (rows.weights * missed)[lost]
         used = basis.shape[2]
         fitted = fit_softmax(
             basis,
             rows.labels[lost],
-            (rows.weights * missed)[lost],
+            weight,
             offset=maps.log_outside(self.margins.shares(margin)),
             ridge=self._penalty * RIDGE,
             centre=slopes[:used],
@@ -288,12 +277,10 @@ class CurveBasis(NamedTuple):
         """Return the curve of fitted coefficients (2 + H,)."""
         slopes = theta[1:] / self.deviation
         constant = theta[0] - slopes[0] * self.mean
-        return Curve(
-            low=np.array(self.low),
-            high=np.array(self.high),
-            knots=self.knots,
-            weights=np.append(constant, slopes),
-        )
+        weights = np.append(constant, slopes)
+        low = np.array(self.low)
+        high = np.array(self.high)
+        return Curve(low=low, high=high, knots=self.knots, weights=weights)
 
 
 # -- matrix scaling -----------------------------------------------------------------------------------
@@ -314,10 +301,9 @@ class Matrix(Member):
         strength = MATRIX_RIDGE * k * np.where(np.eye(k) > 0, 1.0, k - 1.0)
         self._ridge = np.append(strength.ravel(), np.full(k, MATRIX_RIDGE * k))
         penalty = Ridge(self._ridge / rows.total, family.start)
-        x = -self.margins.capped(self.margins(rows.x))
+        x = tempered(self.margins, rows.x)
         fitted = fit_nll(family, x, rows.labels, rows.weights, penalty=penalty, search=_EXACT)
-        weights, constants = fitted.theta[: k * k], fitted.theta[k * k :]
-        self.matrix = np.concatenate([weights.reshape(k, k), constants[:, None]], axis=1)
+        self.matrix = fitted.theta[by_class(k)].reshape(k, k + 1)
         self._theta = fitted.theta
         self._x = x
         self._rows = rows
@@ -325,28 +311,28 @@ class Matrix(Member):
 
     def scores(self, x: Float64) -> Float64:
         """Return the scores of logits."""
-        inputs = -self.margins.capped(self.margins(x))
-        return np.asarray(inputs @ self.matrix[:, :-1].T + self.matrix[:, -1])
+        return np.asarray(maps.matrix_scores(self.matrix, tempered(self.margins, x)))
 
     def left_out(self) -> Float64:
         """Return the scores of each row by one Newton step from the fit with all rows."""
-        k = self._rows.n_classes
-        family = MatrixLinear(k)
-        weights = self._rows.weights
-        hessian = second_sums(family, self._theta, self._x, weights) + 2 * np.diag(self._ridge)
-        rows_of_classes = np.concatenate(
-            [np.arange(k * k).reshape(k, k), np.arange(k * k, k * (k + 1))[:, None]], axis=1
-        ).ravel()
-        covariance = np.linalg.inv(hessian)[np.ix_(rows_of_classes, rows_of_classes)]
-        covariance = covariance.reshape(k, k + 1, k, k + 1)
-
+        covariance = self._covariance()
         seen = weighing_rows(self._rows)
-        x = np.append(self._x[seen], np.ones((len(self._x[seen]), 1)), axis=1)
+        x = self._x[seen]
+        x = np.append(x, np.ones((len(x), 1)), axis=1)
         labels = self._rows.labels[seen]
-        weights = np.minimum(weights[seen], 1.0)
-        blocks = row_blocks((len(x), k * (k + 1)), _BLOCK)
+        weights = np.minimum(self._rows.weights[seen], 1.0)
+        blocks = row_blocks((len(x), self.matrix.size), _BLOCK)
         parts = [self._left_out_block(covariance, x[b], labels[b], weights[b]) for b in blocks]
         return np.concatenate(parts)
+
+    def _covariance(self) -> Float64:
+        """Return the inverse of the second derivative, (K, K + 1, K, K + 1): of W and b, class by class."""
+        k = self._rows.n_classes
+        sums = second_sums(MatrixLinear(k), self._theta, self._x, self._rows.weights)
+        hessian = sums + 2 * np.diag(self._ridge)
+        order = by_class(k)
+        covariance = np.linalg.inv(hessian)[np.ix_(order, order)]
+        return np.asarray(covariance.reshape(k, k + 1, k, k + 1))
 
     def _left_out_block(
         self, covariance: Float64, x: Float64, labels: IntArray, weights: Float64
@@ -356,13 +342,26 @@ class Matrix(Member):
         scores = x @ self.matrix.T
         leverage = np.empty((n, k, k))
         for c in range(k):
-            along = (x @ covariance[c].reshape(k + 1, -1)).reshape(n, k, k + 1)
-            leverage[:, c] = np.einsum("nbv,nv->nb", along, x)
+            along = x @ covariance[c].reshape(k + 1, -1)
+            leverage[:, c] = np.einsum("nbv,nv->nb", along.reshape(n, k, k + 1), x)
         leverage *= weights[:, None, None]
 
         probs = softmax(scores)
-        curvature = probs[:, :, None] * np.eye(k) - probs[:, :, None] * probs[:, None, :]
+        spread = probs[:, :, None] * np.eye(k)
+        curvature = spread - probs[:, :, None] * probs[:, None, :]
         pull = probs
         pull[np.arange(n), labels] -= 1.0
         moved = np.linalg.solve(np.eye(k) - curvature @ leverage, pull[:, :, None])
         return np.asarray(scores + (leverage @ moved)[:, :, 0])
+
+
+def by_class(n_classes: int) -> IntArray:
+    """Return where W and b of each class stand among the K² + K numbers of matrix scaling.
+
+    >>> by_class(2)
+    array([0, 1, 4, 2, 3, 5])
+    """
+    places = np.arange(n_classes * (n_classes + 1))
+    weights = places[: n_classes**2].reshape(n_classes, n_classes)
+    constants = places[n_classes**2 :, None]
+    return np.append(weights, constants, axis=1).ravel()

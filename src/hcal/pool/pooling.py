@@ -9,16 +9,8 @@ import numpy as np
 
 from hcal.numerics import Float64
 from hcal.pool.map import TIE, Margins, PoolMap, TopCurve, top_odds
-from hcal.pool.members import (
-    RIDGE,
-    CurveBasis,
-    Matrix,
-    Member,
-    Temperature,
-    TopVersusRest,
-    shrinkage_of,
-)
-from hcal.pool.weighing import Shrinkage, left_out_scores, weigh, weighing_rows
+from hcal.pool.members import RIDGE, CurveBasis, Matrix, Temperature, TopVersusRest, shrinkage_of
+from hcal.pool.weighing import Member, Shrinkage, left_out_scores, weigh, weighing_rows
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
 

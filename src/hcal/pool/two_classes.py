@@ -13,8 +13,8 @@ from scipy.optimize import isotonic_regression
 
 from hcal.numerics import Float64, IntArray
 from hcal.pool.map import BinaryPoolMap, Margins
-from hcal.pool.members import CONSTANT_RIDGE, RIDGE, Member, Temperature, shrinkage_of
-from hcal.pool.weighing import left_out_scores, weigh
+from hcal.pool.members import CONSTANT_RIDGE, RIDGE, Temperature, shrinkage_of
+from hcal.pool.weighing import Member, left_out_scores, weigh
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
 
@@ -46,20 +46,29 @@ def fit_binary_pool(rows: Rows, *, keep: bool) -> BinaryPool:
     """Fit the members, weigh them on rows left out of their fits, and keep their sum as an increasing table."""
     counts = count(rows)
     members = fit_members(rows)
-    beta = float(members[0].margins.beta)
+    shrinkage = shrinkage_of(rows, members[0].margins)
 
     left_out = left_out_scores(members, rows, fit_members)
-    weighed = counts.rows() if rows.groups is None else rows
-    weights = weigh(left_out, weighed, shrinkage_of(rows, members[0].margins))
+    seen = counts.rows() if rows.groups is None else rows
+    weights = weigh(left_out, seen, shrinkage)
+
+    table = pool_table(members, weights, counts)
+    if keep:
+        table = table.through_zero()
+    return BinaryPool(BinaryPoolMap(knots=table.knots, values=table.values), weights)
+
+
+def pool_table(members: list[Member], weights: Float64, counts: Counts) -> Table:
+    """Return the weighted sum of the members' log-odds, made strictly increasing."""
+    beta = float(members[0].margins.beta)
+    mean, deviation = counts.moments()
+    slope = _LEAST_RISE * max(beta, _FLATTEST / deviation)
 
     grid = grid_of(counts)
     odds = np.stack([log_odds(member.scores(logits(grid))) for member in members])
-    least = least_slope(counts, beta)
-    rising = isotonic_regression(weights @ np.clip(odds, -_HIGHEST, _HIGHEST)).x
-    table = Table(grid, rising + least * (grid - counts.moments()[0])).extended(beta)
-    if keep:
-        table = table.through_zero(least)
-    return BinaryPool(BinaryPoolMap(knots=table.knots, values=table.values), weights)
+    pooled = weights @ np.clip(odds, -_HIGHEST, _HIGHEST)
+    rising = isotonic_regression(pooled).x
+    return Table(grid, rising + slope * (grid - mean), slope).extended(beta)
 
 
 def fit_members(rows: Rows) -> list[Member]:
@@ -148,8 +157,9 @@ class Spline(OddsCurve):
 
     def columns(self, z: Float64) -> Float64:
         """Return 1, z and |z − knot|, so that mirrored scores have mirrored columns."""
-        bends = np.abs(z[:, None] - self._knots)
-        return np.concatenate([np.ones((len(z), 1)), z[:, None], bends], axis=1)
+        column = z[:, None]
+        bends = np.abs(column - self._knots)
+        return np.concatenate([np.ones_like(column), column, bends], axis=1)
 
 
 # -- counting -----------------------------------------------------------------------------------------
@@ -164,7 +174,8 @@ class Counts(NamedTuple):
     def rows(self) -> Rows:
         """Return one row for each of the log-odds and class that occurs, with its weight."""
         label, place = np.nonzero(self.mass)
-        return Rows(logits(self.odds[place]), "logits", y=label, weight=self.mass[label, place])
+        scores = logits(self.odds[place])
+        return Rows(scores, "logits", y=label, weight=self.mass[label, place])
 
     def moments(self) -> tuple[float, float]:
         """Return the mean and the standard deviation of the log-odds."""
@@ -215,12 +226,13 @@ def middles(mass: Float64) -> Float64:
 def moments(values: Float64, weight: Float64) -> tuple[float, float]:
     """Return the mean and the standard deviation; the latter is replaced by a unit if all values are equal."""
     largest = float(np.abs(values).max())
-    unit = (
-        largest if largest > 1e-100 else 1.0
-    )  # squares of huge scores overflow, of tiny ones vanish
-    mean = float(np.average(values / unit, weights=weight))
-    deviation = float(np.sqrt(np.average((values / unit - mean) ** 2, weights=weight)))
-    return mean * unit, deviation * unit if deviation > 1e-9 else unit
+    # Squares of huge scores overflow, and those of tiny ones vanish.
+    unit = largest if largest > 1e-100 else 1.0
+    scaled = values / unit
+    mean = float(np.average(scaled, weights=weight))
+    variance = float(np.average((scaled - mean) ** 2, weights=weight))
+    deviation = np.sqrt(variance) if variance > 1e-18 else 1.0
+    return mean * unit, float(deviation * unit)
 
 
 # -- the table ----------------------------------------------------------------------------------------
@@ -229,9 +241,12 @@ def moments(values: Float64, weight: Float64) -> tuple[float, float]:
 def grid_of(counts: Counts) -> Float64:
     """Return the points of the table: all values if there are few, else quantiles and points at even distances."""
     odds = counts.odds
+    if len(odds) == 1:
+        return np.array([odds[0] - 1.0, odds[0] + 1.0])
     if len(odds) <= _BY_MASS + _EVEN:
-        return odds if len(odds) > 1 else np.array([odds[0] - 1.0, odds[0] + 1.0])
-    by_mass = np.interp(np.linspace(0.0, 1.0, _BY_MASS), middles(counts.mass.sum(axis=0)), odds)
+        return odds
+    places = np.linspace(0.0, 1.0, _BY_MASS)
+    by_mass = np.interp(places, middles(counts.mass.sum(axis=0)), odds)
     zero = [0.0] if odds[0] < 0 < odds[-1] else []
     even = np.linspace(odds[0], odds[-1], _EVEN)
     points = np.unique(np.concatenate([by_mass, even, zero]))
@@ -239,43 +254,56 @@ def grid_of(counts: Counts) -> Float64:
     return np.asarray(points[np.append(True, apart)])
 
 
-def least_slope(counts: Counts, beta: float) -> float:
-    """Return the slope that is added to the table."""
-    return _LEAST_RISE * max(beta, _FLATTEST / counts.moments()[1])
-
-
 class Table(NamedTuple):
-    """Log-odds (P,) and the calibrated log-odds there."""
+    """Log-odds (P,), the calibrated log-odds there, and the least slope that they rise with."""
 
     knots: Float64
     values: Float64
+    least: float
 
     def extended(self, beta: float) -> Table:
         """Make the table strictly increasing; extend it no steeper than its outer half or temperature scaling."""
         knots = self.knots
-        steps = np.maximum(np.diff(self.values), 1e-12 * (1.0 + np.abs(self.values[1:])))
+        smallest = 1e-12 * (1.0 + np.abs(self.values[1:]))
+        steps = np.maximum(np.diff(self.values), smallest)
         values = self.values[0] + np.append(0.0, np.cumsum(steps))
+
         half = len(knots) // 2
         width = knots[-1] - knots[0]
-        low = (values[half] - values[0]) / max(knots[half] - knots[0], 1e-3 * width)
-        high = (values[-1] - values[-1 - half]) / max(knots[-1] - knots[-1 - half], 1e-3 * width)
+        low = mean_slope(knots[: half + 1], values[: half + 1], 1e-3 * width)
+        high = mean_slope(knots[-1 - half :], values[-1 - half :], 1e-3 * width)
         below = values[0] - min(low, beta) * width
         above = values[-1] + min(high, beta) * width
-        return Table(
-            np.concatenate([[knots[0] - width], knots, [knots[-1] + width]]),
-            np.concatenate([[below], values, [above]]),
+        return self._replace(
+            knots=np.concatenate([[knots[0] - width], knots, [knots[-1] + width]]),
+            values=np.concatenate([[below], values, [above]]),
         )
 
-    def through_zero(self, least: float) -> Table:
+    def through_zero(self) -> Table:
         """Return the table changed so that it has the sign of the log-odds everywhere, and still increases."""
         knots = self.knots
-        gap = self.values - least * knots
-        i = np.flatnonzero(gap[:-1] * gap[1:] < 0)  # where the table meets the line through 0
-        meet = knots[i] + (knots[i + 1] - knots[i]) * gap[i] / (gap[i] - gap[i + 1])
         near = _NEAR * (knots[-1] - knots[0])  # a jump at 0 is a steep piece
-        points = np.unique(np.concatenate([knots, [-near, 0.0, near], meet]))
+        points = np.concatenate([knots, [-near, 0.0, near], self._meets_line()])
+        points = np.unique(points)
         table = np.interp(points, knots, self.values)
-        line = least * points
-        values = np.where(points > 0, np.maximum(table, line), np.minimum(table, line))
+        line = self.least * points
+        above = np.maximum(table, line)
+        below = np.minimum(table, line)
+        values = np.where(points > 0, above, below)
         values[points == 0] = 0.0
-        return Table(points, values)
+        return self._replace(knots=points, values=values)
+
+    def _meets_line(self) -> Float64:
+        """Return where the table meets the line of the least slope through 0."""
+        knots = self.knots
+        gap = self.values - self.least * knots
+        i = np.flatnonzero(gap[:-1] * gap[1:] < 0)
+        share = gap[i] / (gap[i] - gap[i + 1])
+        return np.asarray(knots[i] + (knots[i + 1] - knots[i]) * share)
+
+
+def mean_slope(knots: Float64, values: Float64, narrowest: float) -> float:
+    """Return the slope from the first to the last point, which count as at least so far apart."""
+    rise = values[-1] - values[0]
+    width = knots[-1] - knots[0]
+    return float(rise / max(width, narrowest))

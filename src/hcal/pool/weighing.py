@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Self
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.methods.folds import fold_shares, fold_sides
 from hcal.numerics import Float64, IntArray, row_blocks
-from hcal.pool.map import FLOOR
+from hcal.pool.map import FLOOR, Margins
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_softmax
 
@@ -26,14 +27,23 @@ _BLOCK = 400_000
 FOLDS = 5
 
 
-class Member(Protocol):
-    """What is weighed: a calibrator that also knows what it would have said of a row without having seen it."""
+class Member(ABC):
+    """What is weighed: a calibrator that also says what it would predict for a row that it had not seen."""
 
+    name: ClassVar[str]
+    margins: Margins  # what it sees of a row
+
+    @abstractmethod
+    def fit(self, rows: Rows) -> Self:
+        """Learn from rows of logits."""
+
+    @abstractmethod
     def scores(self, x: Float64) -> Float64:
-        """Return scores (N, K) of logits (N, K)."""
+        """Return scores (N, K) of logits (N, K): log-probabilities up to a constant in each row."""
 
+    @abstractmethod
     def left_out(self) -> Float64:
-        """Return the scores (S, K) of the rows of the fit, each by the fit without it."""
+        """Return the scores (S, K) of the rows of the fit, of each by the fit without it."""
 
 
 @dataclass(frozen=True)
@@ -100,4 +110,4 @@ def weighing_rows(rows: Rows) -> slice:
 def by_blocks(function: Callable[[Rows], Float64], rows: Rows) -> Float64:
     """Return what a function computes of rows, block by block and in threads, so that memory stays bounded."""
     blocks = [rows[block] for block in row_blocks(rows.scores.shape, _BLOCK)]
-    return np.concatenate(each(function, blocks, events=rows.scores.size))
+    return np.concatenate(in_threads(function, blocks, events=rows.scores.size))

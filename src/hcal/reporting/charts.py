@@ -6,16 +6,16 @@ Every chart has a title and a description in words for screen readers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from hcal.evaluation.curves import ReliabilityCurve
+from hcal.evaluation.axes import Axis, probability_axis
+from hcal.evaluation.curves import ENOUGH, ReliabilityCurve
 from hcal.numerics import Float64, IntArray
 from hcal.reporting.sentences import number, percent
 
@@ -25,65 +25,6 @@ _ECE_BINS: Final = 15
 _MAP_POINTS: Final = 600
 #: At how many places a line can be read.
 _READ: Final = 30
-#: Bins with fewer rows than this are too noisy for the line, and have small dots.
-_ENOUGH: Final = 10
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A linear or logarithmic axis, with ticks at round numbers."""
-
-    low: float = 0.0
-    high: float = 1.0
-    log: bool = False
-
-    def place(self, values: ArrayLike) -> Float64:
-        """Return the positions of values on the axis, from 0 to 1; values outside are put at the nearer end.
-
-        >>> Axis(0, 2).place([0.5, 7]), Axis(0.01, 1, log=True).place([0.1]).round(9)
-        (array([0.25, 1.  ]), array([0.5]))
-        """
-        inside = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
-        if self.log:
-            return np.asarray(np.log(inside / self.low) / math.log(self.high / self.low))
-        return np.asarray((inside - self.low) / (self.high - self.low))
-
-    def ticks(self) -> list[float]:
-        """Return three to seven round numbers on the axis.
-
-        >>> Axis(0, 0.137).ticks(), Axis(0.01, 1, log=True).ticks()
-        ([0.0, 0.05, 0.1], [0.01, 0.1, 1.0])
-        """
-        if self.log:
-            return self._logarithmic_ticks()
-        rough = (self.high - self.low) / 5
-        step = round_up(rough * 0.999)
-        start = math.ceil(self.low / step - 1e-9)
-        stop = math.floor(self.high / step + 1e-9)
-        return [float(f"{i * step:.10g}") for i in range(start, stop + 1)]
-
-    def _logarithmic_ticks(self) -> list[float]:
-        """Return powers of ten on the axis; of few of them also their doubles and quintuples."""
-        first = math.ceil(math.log10(self.low) - 1e-9)
-        last = math.floor(math.log10(self.high) + 1e-9)
-        candidates = [10.0**power for power in range(first, last + 1)]
-        if len(candidates) < 3:
-            powers = np.power(10.0, np.arange(first - 1, last + 1))
-            candidates = sorted(np.outer(powers, [1, 2, 5]).ravel().tolist())
-        inside = [t for t in candidates if self.low * 0.999 <= t <= self.high * 1.001]
-        return [float(f"{t:.1g}") for t in inside]
-
-
-def round_up(value: float) -> float:
-    """Return the next round number: 1, 2 or 5 times a power of ten; 0 stays 0.
-
-    >>> round_up(0.03), round_up(0.7)
-    (0.05, 1.0)
-    """
-    if value <= 0:
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value)
 
 
 @dataclass(frozen=True)
@@ -144,44 +85,6 @@ class Chart:
         self.draw("diagonal", ends, ends)
 
 
-def tick(value: float, share: bool) -> str:
-    """Format the number of a tick, as a share in per cent or as it is."""
-    return f"{100 * value:.4g} %" if share else f"{value:,.6g}".replace("-", "−")
-
-
-def probability_axis(
-    *probabilities: NDArray[np.floating], observed: NDArray[np.floating] | None = None
-) -> Axis:
-    """Return an axis that suits the probabilities: from 0 to 1, or zoomed in, or logarithmic.
-
-    Frequencies that were ``observed`` lie on the axis too.
-
-    If 90 % of them are below 0.2, the axis ends at the next round number above the 99.9 % quantile. If also half of
-    them are below a twentieth of that number, the axis is logarithmic. If almost all of them are above one half, the
-    axis begins at the next tenth below them.
-
-    >>> probability_axis(np.array([0.1, 0.9])), probability_axis(np.full(9, 0.03))
-    (Axis(low=0.0, high=1.0, log=False), Axis(low=0.0, high=0.05, log=False))
-    >>> probability_axis(np.array([0.75, 0.99]))
-    Axis(low=0.7, high=1.0, log=False)
-    """
-    values = np.concatenate([np.ravel(p) for p in probabilities]).astype(np.float64)
-    quantiles = np.quantile(values, [0.001, 0.02, 0.5, 0.9, 0.999])
-    lowest, low, middle, most, largest = (float(quantile) for quantile in quantiles)
-    if observed is not None and len(observed):
-        lowest = min(lowest, float(observed.min()))
-        largest = max(largest, float(observed.max()))
-    if lowest > 0.5:
-        return Axis(min(math.floor(10 * lowest) / 10, 0.9), 1.0)
-    if most >= 0.2 or largest <= 0:
-        return Axis()
-    high = min(round_up(largest), 1.0)
-    if middle >= high / 20:
-        return Axis(0.0, high)
-    lowest_power = math.floor(math.log10(max(low, high / 1e4)))
-    return Axis(10.0**lowest_power, high, log=True)
-
-
 def reliability_chart(
     curve: ReliabilityCurve,
     side: str,
@@ -202,7 +105,7 @@ def reliability_chart(
     chart.draw_diagonal()
     if curve.along:
         chart.draw_band(curve.predicted[full], curve.low[full], curve.high[full])
-    drawn = full if curve.along else np.flatnonzero(curve.weight >= _ENOUGH)
+    drawn = full if curve.along else np.flatnonzero(curve.weight >= ENOUGH)
     chart.draw(f"line {side}", curve.predicted[drawn], curve.observed[drawn])
     for b in full.tolist():
         chart.bins.append(_bin(chart, curve, b, side))
@@ -217,9 +120,12 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
         error = "the smooth calibration error (smECE)"
     elif curve.binning == "equal-width" and len(curve.weight) == _ECE_BINS:
         error = "the calibration error (ECE)"
+    by_chance = ""
+    if curve.by_chance is not None:
+        by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
         f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error}{of} is "
-        f"{number(curve.error, True)}. The numbers are in the table below."
+        f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
     )
 
 
@@ -232,7 +138,7 @@ def _bin(chart: Chart, curve: ReliabilityCurve, b: int, side: str) -> dict[str, 
     outside = bool(curve.outside[b])
     smooth = curve.binning == "smooth"
     where = "outside" if outside else "inside"
-    radius = 5 if curve.weight[b] >= _ENOUGH else 3
+    radius = 5 if curve.weight[b] >= ENOUGH else 3
     dot = {
         "words": (
             f"stated {percent(stated, 2)}, happened in {percent(observed, 2)} of "

@@ -74,6 +74,9 @@ class Source:
         SHA-256 of the calibrator's file.
     command : str
         The whole command that wrote the report; empty from Python.
+    run : dict
+        What repeats the report: the words of the command with all options, versions, hashes of files; empty from
+        Python.
     """
 
     name: str = "arrays in memory"
@@ -84,6 +87,7 @@ class Source:
     options: str = ""
     model_checksum: str = ""
     command: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -358,11 +362,12 @@ def _side(
             binning=binning,
             confidence=options.confidence,
             positive=options.positive,
+            groups=rows.groups,
             bins=15 if sample.n >= 1000 else 8,
             resamples=int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100)),
         )[0]
     others = tuple(name for name in chosen if name not in HEADLINE)
-    plain = replace(rows, by=None, groups=None)
+    plain = replace(rows, by=None)
     further = evaluate_rows(plain, probs, Settings(metrics=others, positive=options.positive))
     results = further.results | headline.results
     ordered = {name: results[name] for name in chosen}

@@ -15,11 +15,12 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
+from hcal.evaluation.axes import tick
 from hcal.io import atomic_path
 from hcal.methods import Calibrator
+from hcal.progress import progress
 from hcal.renamed import renamed
 from hcal.reporting import sentences, tables
-from hcal.reporting.charts import tick
 from hcal.reporting.content import VIEWS, Content, measure_report
 from hcal.reporting.verdict import ReportVerdict, verdict_of
 from hcal.reporting.what_if import what_if
@@ -96,21 +97,22 @@ def report(
     >>> path.exists(), bool(verdict.headline)
     (True, True)
     """
-    content = measure_report(
-        scores,
-        y,
-        calibrator,
-        input=input,
-        classes=classes,
-        confidence=confidence,
-        positive=positive,
-        groups=groups,
-        by=by,
-        threshold=threshold,
-        cost=cost,
-        cross_fit=cross_fit,
-    )
-    return write_page(path, content)
+    with progress("writing a report"):
+        content = measure_report(
+            scores,
+            y,
+            calibrator,
+            input=input,
+            classes=classes,
+            confidence=confidence,
+            positive=positive,
+            groups=groups,
+            by=by,
+            threshold=threshold,
+            cost=cost,
+            cross_fit=cross_fit,
+        )
+        return write_page(path, content)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:

@@ -196,6 +196,7 @@ def sentences(content: Content) -> list[str]:
     lines = [_state(content.before.evaluation, subject)]
     if content.after is not None:
         lines.append(_change(content, content.after))
+    lines += _by_chance(content)
     if content.crossed is not None:
         lines += content.crossed.sentences
     assessment = content.final.evaluation.assessment
@@ -244,6 +245,18 @@ def _change(content: Content, after: ReportSide) -> str:
         f"After {title} it states {number(stated, True)} on average; the calibration error (ECE) "
         f"{moved}, and {_changed_classes(content)}."
     )
+
+
+def _by_chance(content: Content) -> list[str]:
+    """Return what the calibration error would be by chance; nothing for rows that depend on each other."""
+    evaluation = content.final.evaluation
+    level = evaluation.by_chance.get("ece_ew")
+    if level is None:
+        return []
+    return [
+        f"The calibration error (ECE) is {number(evaluation['ece_ew'], True)}; {number(level, True)} would be "
+        "expected by chance, of a calibrated model of the same sharpness on as many rows."
+    ]
 
 
 def _changed_classes(content: Content) -> str:

@@ -17,6 +17,7 @@ from hcal.certificates.event import class_tolerance
 from hcal.certificates.sentences import points, subgroup_verdict
 from hcal.certificates.windows import EventTable, threshold_table
 from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_costs
+from hcal.evaluation.axes import probability_axis, round_up
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.result import Evaluation
 from hcal.metrics.clinical import clinical
@@ -83,7 +84,7 @@ def reliability(content: Content) -> dict[Binning, dict[str, Chart]]:
     labels = ("stated confidence", "share right")
     if content.binary:
         labels = (f"stated {content.event}", "observed rate")
-    axis = charts.probability_axis(*_judged(content), observed=_observed(content))
+    axis = probability_axis(*_judged(content), observed=_observed(content))
     diagrams: dict[Binning, dict[str, Chart]] = {}
     for view in VIEWS:
         diagrams[view] = {
@@ -206,7 +207,7 @@ def net_benefit(content: Content) -> Chart | None:
         return None
     positive = content.options.positive
     risk = content.final.probs[:, positive].astype(np.float64)
-    highest = charts.round_up(float(np.quantile(risk, 0.995)))
+    highest = round_up(float(np.quantile(risk, 0.995)))
     levels = np.linspace(0, min(max(highest, 1e-3), 0.99), 100)[1:]
     benefit = clinical(risk, content.y == positive, thresholds=levels).net_benefit
     lines = {
@@ -316,9 +317,13 @@ def facts(content: Content) -> dict[str, str]:
         values |= {f"Fit: {name.replace('_', ' ')}": value for name, value in record.items()}
     texts = {name: _fact(value) for name, value in values.items()}
     kept = {name: text for name, text in texts.items() if 0 < len(text) <= _LONGEST_VALUE}
-    versions = [f"hcal {__version__}", f"python {platform.python_version()}"]
-    versions += [f"{name} {version(name)}" for name in _PACKAGES if find_spec(name)]
-    return kept | {"Versions": ", ".join(versions)}
+    return kept | {"Versions": ", ".join(f"{name} {text}" for name, text in versions().items())}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of hcal, of Python, and of the packages that the numbers depend on."""
+    packages = {name: version(name) for name in _PACKAGES if find_spec(name)}
+    return {"hcal": __version__, "python": platform.python_version(), **packages}
 
 
 def _fact(value: Any) -> str:

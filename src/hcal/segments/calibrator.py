@@ -356,7 +356,7 @@ def _out_of_fold(rows: Rows, common: Calibrator) -> tuple[Rows, Float64]:
 
 def _part(fold: Rows, unseen: Rows, common: Calibrator) -> _Part:
     fitted = common.clone()._fit(_for_common(fold, common))
-    return _Part(unseen, log_of(_prediction(fitted, common).in_blocks(unseen.x)))
+    return _Part(unseen, log_of(_prediction(fitted, common).in_blocks(unseen.x, once=True)))
 
 
 def _for_common(rows: Rows, common: Calibrator) -> Rows:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.solvers.families import LinearFamily, SoftmaxFamily
 from hcal.solvers.optimise import Search, Solution, lbfgs, newton, solve_curved
@@ -50,7 +50,7 @@ def mean_nll(scores: Float64, y: IntArray, weight: Float64 | None = None) -> flo
     return float(unit_weight(weight, len(y)) @ losses)
 
 
-def fit_nll(  # noqa: PLR0913 - a problem, its penalty, and how to search
+def fit_nll(
     family: SoftmaxFamily,
     x: Float64,
     y: IntArray,
@@ -151,7 +151,7 @@ def _loss_sums(
     """Return the sums over rows of the NLL and of its gradient in θ."""
     parts = row_blocks(x.shape, _PART_EVENTS)
     over = partial(_loss_sums_of_part, family, theta, x, y, weight)
-    sums = each(over, parts, events=x.size if len(parts) > 2 else 0)
+    sums = in_threads(over, parts, events=x.size if len(parts) > 2 else 0)
     value = sum(value for value, _ in sums)
     return value, np.sum([gradient for _, gradient in sums], axis=0)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import expit
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.solvers.optimise import newton, solve_curved
 
@@ -40,7 +40,7 @@ class LogisticFit:
     left_out: Float64  # (N,) the log-odds of each row by the fit without it
 
 
-def fit_logistic(  # noqa: PLR0913 - a problem, its penalties, its offset and a start
+def fit_logistic(
     design: Float64,
     target: Float64,
     weight: Float64 | None = None,
@@ -126,7 +126,7 @@ class SoftmaxFit:
         return self.problem.left_out_changes(self.theta)
 
 
-def fit_softmax(  # noqa: PLR0913 - a problem, its offset, its penalty and a bound
+def fit_softmax(
     basis: Float64,
     y: IntArray,
     weight: Float64,
@@ -167,7 +167,7 @@ class _Softmax:
         """Return what is computed of each block of rows."""
         n, k, j = self.basis.shape
         blocks = row_blocks((n, j * k), _BLOCK)
-        return each(work, blocks, events=self.basis.size)
+        return in_threads(work, blocks, events=self.basis.size)
 
     def scores(self, theta: Float64, rows: slice) -> Float64:
         """Return the scores of a block of rows."""

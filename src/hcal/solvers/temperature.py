@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from hcal.compiled import each
+from hcal.compiled import in_threads
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 
 # The range of log(β · scale of the logits). Beyond e^±16 a softmax is uniform or saturated in float64.
@@ -57,7 +57,7 @@ def logit_scale(logits: FloatArray) -> float:
     2.0
     """
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
-    sums = each(partial(_distance_to_top, logits), blocks, events=logits.size)
+    sums = in_threads(partial(_distance_to_top, logits), blocks, events=logits.size)
     scale = float(sum(sums)) / len(logits)
     return scale if scale > NOTHING else 0.0
 
@@ -77,7 +77,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float 
     """
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
     of_block = partial(_block_derivatives, logits, y, beta, unit)
-    return np.concatenate(each(of_block, blocks, events=logits.size), axis=1)
+    return np.concatenate(in_threads(of_block, blocks, events=logits.size), axis=1)
 
 
 def _block_derivatives(

@@ -1,0 +1,135 @@
+"""Partial results as bytes of JSON and arrays, so that another machine's answer is read and never executed.
+
+The receiver makes an empty partial result of its own and fills in what the bytes say. The types of its parts are
+therefore chosen by the receiver, and the bytes can only name the types of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.ageing import Times
+from hcal.row_segments import Segments
+from hcal.rows import Rows
+
+P = TypeVar("P")
+
+#: What a sample holds, and an empty one does not show.
+_ROW_TYPES: Final = {"Rows": Rows, "Segments": Segments, "Times": Times}
+#: What the receiver knows: how the partial result was asked for, and in which library rows were passed in.
+_LEFT_OUT: Final = frozenset({"plan", "origin"})
+#: Kinds of arrays that are stored as bytes; others are texts, or values of several types.
+_NUMBERS: Final = "biuf"
+_JSON: Final = "state"
+
+
+def state_bytes(partial: Any) -> bytes:
+    """Return what a partial result has added up so far.
+
+    Examples
+    --------
+    >>> from hcal.metrics import StreamingMetrics
+    >>> seen = StreamingMetrics(2, ["brier"]).update([[0.2, 0.8]], [1])
+    >>> restored(state_bytes(seen), StreamingMetrics(2, ["brier"])).result() == seen.result()
+    True
+    """
+    from safetensors.numpy import save
+
+    arrays: dict[str, NDArray[Any]] = {}
+    text = json.dumps(_described(partial, arrays))
+    return save(arrays, metadata={_JSON: text})
+
+
+def restored(content: bytes, empty: P) -> P:
+    """Return the partial result that :func:`state_bytes` wrote; ``empty`` is one of no rows, which is filled."""
+    from safetensors.numpy import load
+
+    end = 8 + int.from_bytes(content[:8], "little")
+    description = json.loads(json.loads(content[8:end])["__metadata__"][_JSON])
+    filled: P = _value(description, load(content), empty)
+    return filled
+
+
+def _described(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return a value as JSON has it; its arrays are added to ``arrays``."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return _described_array(value, arrays)
+    if isinstance(value, list | tuple):
+        entries = [_described(entry, arrays) for entry in value]
+        return {"type": type(value).__name__, "entries": entries}
+    if isinstance(value, dict):
+        pairs = [[key, _described(entry, arrays)] for key, entry in value.items()]
+        return {"type": "dict", "entries": pairs}
+    parts = {name: _described(part, arrays) for name, part in _parts(value).items()}
+    return {"type": type(value).__name__, "parts": parts}
+
+
+def _described_array(array: NDArray[Any], arrays: dict[str, NDArray[Any]]) -> Any:
+    if array.dtype.kind not in _NUMBERS:
+        # Texts, and what a column of several types holds; a date becomes its text.
+        cells = [cell if _is_plain(cell) else str(cell) for cell in array.tolist()]
+        return {"type": "cells", "entries": cells, "text": array.dtype.kind == "U"}
+    name = str(len(arrays))
+    arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+    return {"type": "array", "name": name}
+
+
+def _is_plain(cell: Any) -> bool:
+    return cell is None or isinstance(cell, bool | int | float | str)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return the attributes that an object consists of."""
+    if is_dataclass(value):
+        parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+    else:
+        parts = dict(vars(value))
+    return {name: part for name, part in parts.items() if name not in _LEFT_OUT}
+
+
+def _value(description: Any, arrays: dict[str, NDArray[Any]], like: Any) -> Any:
+    """Return the value that a description stands for; ``like`` is what the receiver has in its place."""
+    if not isinstance(description, dict):
+        return description
+    kind = description["type"]
+    if kind == "array":
+        return np.array(arrays[description["name"]])
+    if kind == "cells":
+        return np.array(description["entries"], dtype=np.str_ if description["text"] else object)
+    if kind == "dict":
+        likes = like if isinstance(like, dict) else {}
+        pairs = description["entries"]
+        return {key: _value(entry, arrays, likes.get(key)) for key, entry in pairs}
+    if kind in ("list", "tuple"):
+        entries = [_value(entry, arrays, None) for entry in description["entries"]]
+        return entries if kind == "list" else tuple(entries)
+    return _object(description, arrays, like)
+
+
+def _object(description: dict[str, Any], arrays: dict[str, NDArray[Any]], like: Any) -> Any:
+    """Return an object of the receiver's type, or of a type of rows."""
+    kind = description["type"]
+    if like is not None and type(like).__name__ == kind:
+        filled = like
+    elif kind in _ROW_TYPES:
+        filled = object.__new__(_ROW_TYPES[kind])
+        for entry in fields(_ROW_TYPES[kind]):
+            object.__setattr__(filled, entry.name, None)
+    else:
+        raise ValueError(f"a partial result holds {kind[:40]!r}, which is not expected here")
+    # Frozen dataclasses have no other way to be filled.
+    parts = vars(filled)
+    for name, part in description["parts"].items():
+        if name not in parts:
+            raise ValueError(f"{kind} has no {name[:40]!r}: another version of hcal wrote it")
+        parts[name] = _value(part, arrays, parts[name])
+    return filled
