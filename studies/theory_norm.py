@@ -46,7 +46,7 @@ class Draws:
     brier: Array
 
 
-def draw_worlds(
+def draw_worlds(  # noqa: PLR0913
     kind: Distortion,
     omega: Omega,
     *,

@@ -113,7 +113,7 @@ class Rows:
     source_rows: int | None = None
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913
         cls,
         scores: AnyArray,
         y: AnyArray = None,
@@ -174,7 +174,7 @@ class Rows:
             )
 
     @classmethod
-    def of_scores(
+    def of_scores(  # noqa: PLR0913
         cls,
         scores: AnyArray,
         *,

@@ -1,8 +1,8 @@
 """What a plug-in error shows by chance: its mean if every label is drawn from its stated probability.
 
-A perfectly calibrated model of the same sharpness shows as much on as many rows, because noise alone makes every absolute
-gap positive. Errors of bins have it in closed form (``Metric.by_chance``, :mod:`hcal.metrics.noise`). Other errors of one
-event are computed on 20 draws of the events, on at most 10,000 probabilities that stand for all rows.
+A perfectly calibrated model of the same sharpness shows as much on as many rows, because noise alone makes every
+absolute gap positive. Errors of bins have it in closed form (``Metric.by_chance``, :mod:`hcal.metrics.noise`). Other
+errors of one event are computed on 20 draws of the events, on at most 10,000 probabilities that stand for all rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the gaps of bins are by chance: every event is drawn with its stated probability, so that only noise is left.
 
-A bin holds the gap Σ w·(p − event). If the events are drawn, its mean is 0, and its size follows from the sums Σ w·p and
-Σ w·p(1 − p) alone, so it can be computed block by block. The number of events in a bin is taken as binomial, with the
-mean and the variance that it really has; for large counts this is a normal variable.
+A bin holds the gap Σ w·(p − event). If the events are drawn, its mean is 0, and its size follows from the sums Σ w·p
+and Σ w·p(1 − p) alone, so it can be computed block by block. The number of events in a bin is taken as binomial, with
+the mean and the variance that it really has; for large counts this is a normal variable.
 
 A weight that is a whole number stands for that many rows, each with an event of its own. If any weight is not, then
 every row is one observation, whatever its weight.

@@ -199,7 +199,7 @@ def percentile(values: Vector, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def intervals(
+def intervals(  # noqa: PLR0913
     s: Sample,
     values: Mapping[str, float],
     confidence: float,
@@ -211,8 +211,8 @@ def intervals(
 ) -> dict[str, Interval]:
     """Return the interval of every metric that has one; the top of this module explains the kinds.
 
-    ``values`` are metric names with their estimates, and ``by_chance`` what plug-in errors show by chance; where that is
-    not given, drawn labels tell it.
+    ``values`` are metric names with their estimates, and ``by_chance`` what plug-in errors show by chance; where that
+    is not given, drawn labels tell it.
 
     >>> s = Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2)
     >>> interval = intervals(s, {"accuracy": 0.8}, 0.9, resamples=100)["accuracy"]

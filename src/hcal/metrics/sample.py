@@ -430,8 +430,8 @@ class Sample:
     def systematic_rows(self, most: int) -> IntArray:
         """Return the numbers, ascending, of at most so many rows that represent all of them.
 
-        They are rows at equal steps in the order of confidence, prediction and label. So they do not depend on the order
-        of the rows in the data.
+        They are rows at equal steps in the order of confidence, prediction and label. So they do not depend on the
+        order of the rows in the data.
         """
         size = min(self.n, most)
         order = np.lexsort((self.y, self.data.pred, self.data.conf))

@@ -1,9 +1,9 @@
 """Metrics of data that do not fit in memory: update block by block, merge across machines, read the result.
 
 Most metrics are functions of sums over rows, which need O(bins·K) memory: ``_SUMS`` computes the sums of a block, and
-``STREAMED`` the metric, and what it shows by chance, from the totals. ``ks`` and ``ece_em`` need the order of all probabilities; here they are computed
-from a fine histogram (4096 equal bins, and finer ones towards 0 and 1), and :meth:`StreamingMetrics.bounds` returns how
-far each can be from its exact value.
+``STREAMED`` the metric, and what it shows by chance, from the totals. ``ks`` and ``ece_em`` need the order of all
+probabilities; here they are computed from a fine histogram (4096 equal bins, and finer ones towards 0 and 1), and
+:meth:`StreamingMetrics.bounds` returns how far each can be from its exact value.
 """
 
 from __future__ import annotations
