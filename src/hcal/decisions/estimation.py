@@ -206,7 +206,7 @@ class LabelFreeEstimates(Result):
         ax.legend(fontsize=8, frameon=False)
 
 
-def estimate(
+def estimate(  # noqa: PLR0913 - a public door
     probs: Any,
     metrics: Iterable[str] | str | None = None,
     *,

@@ -167,7 +167,7 @@ class Validation(Result):
         return content
 
 
-def validate(
+def validate(  # noqa: PLR0913 - a public door
     model: Any,
     X: Any,
     y: Any,

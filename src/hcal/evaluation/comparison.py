@@ -66,7 +66,7 @@ class Task:
     )
 
     @classmethod
-    def from_arrays(
+    def from_arrays(  # noqa: PLR0913
         cls,
         name: str,
         scores: Any,
@@ -168,7 +168,7 @@ Source = Task | str | os.PathLike[str]
     n_folds="folds",
     n_resamples="resamples",
 )
-def compare(
+def compare(  # noqa: PLR0913 - a public door
     scores: Any = None,
     y: Any = None,
     test_scores: Any = None,

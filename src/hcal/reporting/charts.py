@@ -25,6 +25,8 @@ _ECE_BINS: Final = 15
 _MAP_POINTS: Final = 600
 #: At how many places a line can be read.
 _READ: Final = 30
+#: An axis of probabilities.
+_UNIT: Final = Axis()
 
 
 @dataclass(frozen=True)
