@@ -36,8 +36,8 @@ class Chart:
     title: str
     words: str
     labels: tuple[str, str]
-    across: Axis = field(default_factory=Axis)
-    upward: Axis = field(default_factory=Axis)
+    across: Axis = _UNIT
+    upward: Axis = _UNIT
     height: float = 200.0  # of the plot area, 300 wide
     below: float = 0.0  # space under it for bars
     shares: str = "xy"  # the axes whose ticks are written in per cent
