@@ -27,6 +27,15 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "differences.csv": ("python -m studies.differences run", (*_PAPER, "studies/differences.py")),
     "growth.csv": ("python benchmarks/growth.py", ("src/hcal", "benchmarks/growth.py")),
+    "intervals.csv": (
+        "python benchmarks/intervals.py --write",
+        (
+            "src/hcal/metrics",
+            "src/hcal/evaluation",
+            "src/hcal/decisions",
+            "benchmarks/intervals.py",
+        ),
+    ),
     "learning_curve.csv": (
         "python -m studies.learning_curve",
         (*_DEFAULT, "src/hcal/methods", "studies/learning_curve.py"),
@@ -43,6 +52,10 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "pool_selection.csv": ("python -m studies.pool selection", _DEFAULT),
     "pool_stability.csv": ("python -m studies.pool stability", _DEFAULT),
     "published.csv": ("python -m studies.published run", (*_PAPER, "studies/published.py")),
+    "runtimes.csv": (
+        "python -m studies.runtimes",
+        ("src/hcal/integrations", "src/hcal/maps", "studies/runtimes.py"),
+    ),
     "scale.jsonl": ("python benchmarks/scale.py", ("src/hcal", "benchmarks/scale.py")),
     "small_sets.csv": (
         "python -m studies.small_sets",
