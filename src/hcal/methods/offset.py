@@ -10,6 +10,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.rows import Rows
 from hcal.solvers.families import ClassOffsets
 from hcal.solvers.nll import fit_nll
+from hcal.solvers.optimise import Search
 
 
 class RecalibrationInTheLarge(Calibrator):
@@ -37,7 +38,8 @@ class RecalibrationInTheLarge(Calibrator):
     def _fit(self, rows: Rows) -> Fitted:
         present, place = present_classes(rows.labels)
         scores = clipped_log_probs(rows.x)[:, present]
-        solved = fit_nll(ClassOffsets(len(present)), scores, place, rows.weight, tolerance=1e-9)
+        family = ClassOffsets(len(present))
+        solved = fit_nll(family, scores, place, rows.weight, search=Search(tolerance=1e-9))
         learned = ClassLines(
             present=present,
             slopes=np.ones((1, len(present))),
