@@ -210,7 +210,7 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
     sides = fold_sides(deal_folds(z, 4))
     best, choice = np.inf, (0.0, 0.0)
     for fraction in lece.FRACTIONS:
-        for threshold in lece.THRESHOLDS:
+        for threshold in lece.ERROR_THRESHOLDS:
             held_out = [
                 hcal.metrics.nll(shift(p[held], p[rows], y[rows], fraction, threshold), y[held])
                 for rows, held in sides

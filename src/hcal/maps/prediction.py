@@ -60,14 +60,16 @@ class Prediction(Map):
         ``once`` says that the caller predicts these rows and no others, so that a kernel must pay for its loading.
         """
         kernel = kernel_pays(*scores.shape, once=once)
-        if kernel:
-            probs = self._by_the_kernel_alone(scores)
+        does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
+        if kernel and does_all and to_logits(scores, self.kind) is scores:
+            # The kernel works in blocks of its own and does all that is left to do.
+            probs: FloatArray | None = self.map.compiled(scores)
             if probs is not None:
                 return probs
 
         out = np.empty(scores.shape, dtype=scores.dtype)
         width = scores.dtype if self.map.float32_safe else np.float64
-        step = max(1, _BLOCK_SCORES // (scores.shape[1] * self.map.expansion))
+        step = self.rows_at_once(scores.shape[1])
         for start in range(0, len(scores), step):
             block = scores[start : start + step]
             x = to_logits(block, self.kind).astype(width, copy=False)
@@ -77,12 +79,9 @@ class Prediction(Map):
             out[start : start + step] = probs
         return out
 
-    def _by_the_kernel_alone(self, scores: FloatArray) -> FloatArray | None:
-        """Return probabilities (N, K) where a kernel does all that is to be done, in blocks of its own."""
-        does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
-        if not does_all or to_logits(scores, self.kind) is not scores:
-            return None
-        return self.map.compiled(scores)
+    def rows_at_once(self, n_classes: int) -> int:
+        """Return how many rows :meth:`in_blocks` takes at a time."""
+        return max(1, _BLOCK_SCORES // (n_classes * self.map.expansion))
 
     def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
         """Return probabilities (N, K) of finite logits x (N, K), in their float width; x was made from ``scores``."""
