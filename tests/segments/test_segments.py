@@ -500,3 +500,17 @@ def test_where_segments_do_not_differ_the_note_of_the_common_calibrator_holds() 
     cal = SegmentedCalibrator("pool").fit(score, y, by=code)
 
     assert cal.fit_.notes[0] == hcal.PooledCalibrator().fit(score, y).fit_.notes[0]
+
+
+def test_many_rows_are_predicted_as_their_parts_are() -> None:
+    rng = np.random.default_rng(0)
+    for classes in (2, 3):
+        scores = rng.normal(size=(70_000, classes))
+        country = rng.choice(["DE", "FR", "IT"], 70_000)
+        bias = np.where(country == "DE", 1.0, 0.0)[:, None] * np.arange(classes)
+        y = (scores + bias + rng.gumbel(size=scores.shape)).argmax(axis=1)
+        cal = hcal.SegmentedCalibrator("ts").fit(scores, y, by=country)
+        probs = cal.predict_proba(scores, by=country)
+        for part in (slice(0, 100), slice(32_700, 32_800), slice(69_900, 70_000)):
+            alone = cal.predict_proba(scores[part], by=country[part])
+            np.testing.assert_allclose(probs[part], alone, atol=1e-12)

@@ -69,7 +69,7 @@ class Prediction(Map):
 
         out = np.empty(scores.shape, dtype=scores.dtype)
         width = scores.dtype if self.map.float32_safe else np.float64
-        step = max(1, _BLOCK_SCORES // (scores.shape[1] * self.map.expansion))
+        step = self.rows_at_once(scores.shape[1])
         for start in range(0, len(scores), step):
             block = scores[start : start + step]
             x = to_logits(block, self.kind).astype(width, copy=False)
@@ -78,6 +78,10 @@ class Prediction(Map):
                 probs = self.narrowed(probs, block)
             out[start : start + step] = probs
         return out
+
+    def rows_at_once(self, n_classes: int) -> int:
+        """Return how many rows :meth:`in_blocks` takes at a time."""
+        return max(1, _BLOCK_SCORES // (n_classes * self.map.expansion))
 
     def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
         """Return probabilities (N, K) of finite logits x (N, K), in their float width; x was made from ``scores``."""

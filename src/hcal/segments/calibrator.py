@@ -19,7 +19,7 @@ from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves,
 from hcal.methods.folds import split_rows
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
-from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.row_segments import UNNAMED, Segments
 from hcal.rows import Rows
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
@@ -31,8 +31,6 @@ CORRECTION_FOLDS = 5
 _SHOWN_NAMES = 3
 #: A smaller probability that segments differ at all is told.
 _SURE = 0.95
-#: Rows are predicted in blocks of about this many scores.
-_BLOCK_SCORES = 1_000_000
 
 
 class UnknownSegmentWarning(CalibrationWarning):
@@ -267,7 +265,11 @@ class SegmentedCalibrator(Calibrator):
         segmented = self.map_
         assert isinstance(segmented, SegmentedMap)
         probs = np.empty(rows.scores.shape, dtype=rows.scores.dtype)
-        for block in row_blocks(probs.shape, _BLOCK_SCORES):
+        # A corrected map belongs to its rows, so they must be what in_blocks takes at a time.
+        no_rows = replace(self.prediction_, map=segmented.of_rows(codes[:0]))
+        step = no_rows.rows_at_once(rows.n_classes)
+        for start in range(0, len(rows), step):
+            block = slice(start, start + step)
             corrected: CorrectedRows = segmented.of_rows(codes[block])
             prediction = replace(self.prediction_, map=corrected)
             probs[block] = prediction.in_blocks(rows.scores[block])
