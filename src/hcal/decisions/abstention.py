@@ -241,7 +241,7 @@ class Abstention(Result):
         ax.legend(loc="upper left", frameon=False, fontsize=8)
 
 
-def abstain_below(
+def abstain_below(  # noqa: PLR0913 - a public door
     probs: Any,
     y: Any,
     *,

@@ -206,7 +206,7 @@ class LabelFreeEstimates(Result):
         ax.legend(fontsize=8, frameon=False)
 
 
-def estimate(
+def estimate(  # noqa: PLR0913 - a public door
     probs: Any,
     metrics: Iterable[str] | str | None = None,
     *,
@@ -327,7 +327,10 @@ def _costs(cost: Any, rule: Any, n_classes: int, positive: int) -> Float64 | Non
 
 def _checked_metrics(metrics: Iterable[str] | str | None, rows: Unlabelled) -> list[str]:
     if metrics is None:
-        return [*_USUAL, *([] if rows.costs is None else ["cost"])]
+        # With more classes the share of positives is a mean over the classes, 1/K whatever the rows are.
+        left_out = {"rate"} if rows.probs.shape[1] > 2 else set[str]()
+        usual = [name for name in _USUAL if name not in left_out]
+        return [*usual, *([] if rows.costs is None else ["cost"])]
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     unknown = [name for name in names if name not in ASSUMPTIONS]
     if unknown:

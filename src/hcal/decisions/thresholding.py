@@ -283,7 +283,7 @@ class CostTable(Result):
         return [{"class": label, "decided": share} for label, share in shares]
 
 
-def thresholds(
+def thresholds(  # noqa: PLR0913 - a public door
     probs: Any,
     y: Any,
     *,

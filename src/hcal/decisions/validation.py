@@ -52,6 +52,8 @@ _TARGET: Final = {
 #: A model remembers its rows if more than this share of its AUC above 0.5 is gone on rows that it has not seen. Of
 #: 0.5 and 0.4 the second was nearer to the truth in simulations of logistic regressions and forests.
 _REMEMBERED: Final = 0.4
+#: Between which values a figure lies, where it cannot take every value.
+_RANGES: Final = {"brier": (0.0, 2.0), "auc": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Validation(Result):
         return content
 
 
-def validate(
+def validate(  # noqa: PLR0913 - a public door
     model: Any,
     X: Any,
     y: Any,
@@ -337,13 +339,14 @@ def _validation(
     figures = {}
     for number, name in enumerate(FIGURES):
         corrected = apparent[number] - optimism[number]
+        lowest, highest = _RANGES.get(name, (-np.inf, np.inf))
         figures[name] = ValidatedFigure(
             name=name,
             apparent=float(apparent[number]),
             optimism=float(optimism[number]),
             corrected=float(corrected),
-            low=float(corrected - margins[number]),
-            high=float(corrected + margins[number]),
+            low=float(np.maximum(corrected - margins[number], lowest)),
+            high=float(np.minimum(corrected + margins[number], highest)),
             out_of_bag=float(outside[number]),
         )
     remembers = _remembers(figures)

@@ -66,7 +66,7 @@ class Task:
     )
 
     @classmethod
-    def from_arrays(
+    def from_arrays(  # noqa: PLR0913
         cls,
         name: str,
         scores: Any,
@@ -168,7 +168,7 @@ Source = Task | str | os.PathLike[str]
     n_folds="folds",
     n_resamples="resamples",
 )
-def compare(
+def compare(  # noqa: PLR0913 - a public door
     scores: Any = None,
     y: Any = None,
     test_scores: Any = None,
@@ -229,7 +229,7 @@ def compare(
     scheduler : address or dask.distributed.Client, optional
         Run the cells on a Dask cluster instead.
     progress : bool, optional
-        Show a progress bar on standard error; by default only in a terminal, after three seconds.
+        Show a progress bar on standard error; by default only in a terminal, after two seconds.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, if the labels are names.
 

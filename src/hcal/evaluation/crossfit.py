@@ -145,7 +145,7 @@ class CrossFit(Result):
 
 
 @renamed(n_folds="folds", n_resamples="resamples")
-def cross_fit(
+def cross_fit(  # noqa: PLR0913 - a public door
     method: str | Calibrator,
     scores: Any,
     y: Any,

@@ -242,7 +242,7 @@ class Reliability(Result):
 
 
 @renamed(ci="confidence")
-def reliability(
+def reliability(  # noqa: PLR0913 - a public door
     probs: Any,
     y: Any = None,
     *,

@@ -27,7 +27,7 @@ from hcal.rows import Rows
 
 
 @renamed(ci="confidence", n_resamples="resamples")
-def evaluate(
+def evaluate(  # noqa: PLR0913 - a public door
     predictor: Any,
     scores: Any = None,
     y: Any = None,

@@ -47,7 +47,7 @@ def relative_names(sources: Sequence[Source]) -> dict[Path, Path]:
 
 
 def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
-    """Return the file below ``folder`` for each input: of the same name, or .npz if its type cannot be written.
+    """Return the file below ``folder`` for each input: of the same name, in the same folders.
 
     Two inputs that would write one file are refused.
     """
@@ -58,7 +58,8 @@ def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
         first = first_of.setdefault(target, file)
         if first is not file:
             raise ValueError(
-                f"{first} and {file} would both be written to {target}: rename one, or name two folders"
+                f"{first} and {file} would both be written to {target}: rename one, or name two "
+                "folders"
             )
         pairs.append(Pair(file, target))
     return pairs
@@ -74,8 +75,8 @@ def prepare_folder(folder: Path, pairs: Sequence[Pair], *, replace: bool) -> Non
         raise FileNotFoundError(f"no such directory: {folder.parent}")
     if not replace and not is_empty(folder):
         raise ValueError(
-            f"{folder} is not empty: resume=True (--resume) goes on with an interrupted run, overwrite=True "
-            "(--overwrite) replaces its files, or name a new folder"
+            f"{folder} is not empty: resume=True (--resume) goes on with an interrupted run, "
+            "overwrite=True (--overwrite) replaces its files, or name a new folder"
         )
     for pair in pairs:
         pair.target.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,8 @@ def _refuse_names_that_differ_in_case(folder: Path, pairs: Iterable[Pair]) -> No
         first = first_of.setdefault(key, pair.target)
         if first is not pair.target and _ignores_case(folder):
             raise ValueError(
-                f"{first} and {pair.target} are one file in {folder}, where names do not distinguish case"
+                f"{first} and {pair.target} are one file in {folder}, where names do not "
+                "distinguish case"
             )
 
 

@@ -187,7 +187,7 @@ def rank_positions(ranked: Ranked, ranks: Float64) -> IntArray:
     of_hits=True,
     by_chance=lambda s, _: float(_width_gaps(s).error(s.total)),
 )
-def ece_ew(
+def ece_ew(  # noqa: PLR0913
     probs: Any,
     y: Any = None,
     *,
@@ -223,7 +223,7 @@ def ece_ew(
     of_hits=True,
     by_chance=lambda s, _: float(_mass_gaps(s).error(s.total)),
 )
-def ece_em(
+def ece_em(  # noqa: PLR0913
     probs: Any,
     y: Any = None,
     *,

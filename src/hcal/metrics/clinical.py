@@ -245,7 +245,7 @@ def _p_value(p: float) -> str:
 
 
 @renamed(ci="confidence")
-def clinical(
+def clinical(  # noqa: PLR0913 - a public door
     probs: Any,
     y: Any = None,
     *,

@@ -179,7 +179,7 @@ def complete_docstring(text: str | None, *, counts: bool = False, event: bool = 
     return "".join([*parts, examples_title, examples])
 
 
-def register_metric(
+def register_metric(  # noqa: PLR0913 - a public door
     function: Any = None,
     *,
     name: str | None = None,

@@ -209,7 +209,7 @@ def percentile(values: Vector, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def intervals(
+def intervals(  # noqa: PLR0913
     s: Sample,
     values: Mapping[str, float],
     confidence: float,

@@ -84,7 +84,7 @@ class CalibrationTest(Result):
 
 
 @renamed(n_resamples="resamples")
-def calibration_test(
+def calibration_test(  # noqa: PLR0913
     probs: Any,
     y: Any = None,
     *,

@@ -25,6 +25,8 @@ _ECE_BINS: Final = 15
 _MAP_POINTS: Final = 600
 #: At how many places a line can be read.
 _READ: Final = 30
+#: An axis of probabilities.
+_UNIT: Final = Axis()
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Chart:
     title: str
     words: str
     labels: tuple[str, str]
-    across: Axis = field(default_factory=Axis)
-    upward: Axis = field(default_factory=Axis)
+    across: Axis = _UNIT
+    upward: Axis = _UNIT
     height: float = 200.0  # of the plot area, 300 wide
     below: float = 0.0  # space under it for bars
     shares: str = "xy"  # the axes whose ticks are written in per cent
