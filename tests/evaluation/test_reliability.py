@@ -235,6 +235,9 @@ def test_one_picture_has_labels_colours_and_the_shares_of_rows() -> None:
     only = hcal.reliability(models, y).plot(curves=["calibrated"], legend=False)
     assert only.get_title().startswith("calibrated: error")
     assert only.get_legend() is None
+    many = hcal.reliability(p, y, by=np.arange(900) % 9)
+    texts = [text.get_text() for text in many.plot().get_legend().get_texts()]
+    assert texts[-1] == "7 of 9; curves= chooses others"
     with pytest.raises(ValueError, match="1 entries for 2 curves"):
         hcal.reliability(models, y).plot(colors=["red"])
     plt.close("all")

@@ -182,6 +182,16 @@ def test_evaluate_says_it_of_plug_in_errors_alone() -> None:
     assert "by chance" not in str(scores)
 
 
+def test_before_and_after_have_their_own_levels() -> None:
+    p, y = _rows()
+    cal = hcal.TemperatureScaling().fit(2 * np.log(p[:600]), y[:600])
+    result = hcal.evaluate(cal, 2 * np.log(p[600:]), y[600:], metrics=["ece_ew", "nll"])
+    record = result.to_dict()["metrics"]["ece_ew"]
+    assert record["chance"] == result.by_chance["ece_ew"]
+    assert record["baseline_chance"] == result.before.by_chance["ece_ew"]
+    assert record["baseline_chance"] != record["chance"]
+
+
 def test_intervals_allow_for_the_level_that_is_shown() -> None:
     p, y = _rows()
     result = hcal.evaluate(p, y, metrics=["ece_ew", "ks"], confidence=0.95, resamples=50)

@@ -30,6 +30,8 @@ Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
 BINNINGS: tuple[str, ...] = get_args(Binning)
 #: Points of the smooth curve; each is the mean of several cells of the grid. The kernel is never narrower than one.
 POINTS: Final = 128
+#: Bins of equal mass whose frequencies stand for the truth where the noise of dependent rows is measured.
+_MASS_BINS: Final = 15
 #: Bins with fewer rows than this are too noisy for the line, and have small dots.
 ENOUGH: Final = 10
 #: Cells in which the rows are counted for the histogram below a diagram.
@@ -223,7 +225,7 @@ def binned_curve(event: JudgedEvent, options: CurveOptions) -> ReliabilityCurve:
         high=high,
         error=gap,
         binning=options.binning,
-        by_chance=_binned_by_chance(event, which, Noise(weight, stated, stated, stated)),
+        by_chance=_binned_by_chance(event, which, weight, stated),
         interval_low=interval_low,
         interval_high=interval_high,
         model=event.model,
@@ -235,16 +237,17 @@ def _sums(which: IntArray, values: Vector, bins: int) -> Float64:
     return np.bincount(which, values, bins).astype(np.float64, copy=False)
 
 
-def _binned_by_chance(event: JudgedEvent, which: IntArray, sums: Noise) -> float | None:
-    """Return what the error would be by chance; ``sums`` hold Σ w and Σ w·p of the bins."""
+def _binned_by_chance(
+    event: JudgedEvent, which: IntArray, weight: Vector, stated: Vector
+) -> float | None:
+    """Return what the error would be by chance, from Σ w and Σ w·p of the bins; None for rows in groups."""
     if event.groups is not None:
         return None
-    bins = len(sums.weight)
-    variance = event.weight * event.p * (1 - event.p)
-    noise = sums._replace(
-        variance=_sums(which, variance, bins),
-        weighted_variance=_sums(which, event.weight * variance, bins),
-    )
+    bins = len(weight)
+    of_rows = event.weight * event.p * (1 - event.p)
+    variance = _sums(which, of_rows, bins)
+    weighted_variance = _sums(which, event.weight * of_rows, bins)
+    noise = Noise(weight, stated, variance, weighted_variance)
     copies = np.array_equal(event.weight, np.rint(event.weight))
     return float(noise.gaps(copies=copies).error(float(event.weight.sum())))
 
@@ -269,10 +272,10 @@ def _noise_factor(event: JudgedEvent) -> float:
     """Return by how much dependence of rows widens the noise of a curve without bins; 1 for independent rows."""
     if event.groups is None:
         return 1.0
-    edges = np.quantile(event.p, np.linspace(0, 1, CurveOptions.bins + 1)[1:-1])
+    edges = np.quantile(event.p, np.linspace(0, 1, _MASS_BINS + 1)[1:-1])
     which = np.searchsorted(edges, event.p)
-    weight = np.maximum(_sums(which, event.weight, CurveOptions.bins), 1e-300)
-    observed = _sums(which, event.weight * event.happened, CurveOptions.bins) / weight
+    weight = np.maximum(_sums(which, event.weight, _MASS_BINS), 1e-300)
+    observed = _sums(which, event.weight * event.happened, _MASS_BINS) / weight
     residual = JudgedEvent(
         "", event.p, event.happened - observed[which], event.weight, event.groups
     )

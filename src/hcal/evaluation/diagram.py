@@ -203,6 +203,8 @@ class Reliability(Result):
         else:
             for k, colour in zip(chosen, palette, strict=False):
                 panel.draw_beside(self.curves[k], colour)
+        if len(chosen) == _TOGETHER < len(self) and self.level != "class-wise":
+            panel.note(f"{_TOGETHER} of {len(self)}; curves= chooses others")
         panel.draw_shares([self.shares[k] for k in chosen], palette)
         panel.finish(title, legend=legend)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +49,6 @@ class Panel:
     axis: Axis
     confidence: float
     below: Any = None
-    labels: list[Any] = field(default_factory=list)
 
     def prepare(self) -> None:
         """Set the limits and draw the diagonal."""
@@ -105,6 +104,10 @@ class Panel:
             low = self._inside(curve.interval_low[full])
             high = self._inside(curve.interval_high[full])
             self.ax.vlines(x, low, high, color=colour, alpha=0.6, linewidth=1.2)
+
+    def note(self, words: str) -> None:
+        """Add a line of text to the legend."""
+        self.ax.plot([], [], linestyle="none", label=words)
 
     def draw_shares(self, shares: Sequence[Vector], colours: Sequence[Any]) -> None:
         """Draw the share of the rows below the panel, on an axis that fits it."""

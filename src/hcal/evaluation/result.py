@@ -250,6 +250,8 @@ class Evaluation(Result):
             record["change"] = difference.change
             record["change_low"] = difference.low
             record["change_high"] = difference.high
+        if self.before is not None:
+            record["baseline_chance"] = self.before.by_chance.get(name)
         return record
 
     def to_frame(self) -> pd.DataFrame:
