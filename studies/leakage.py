@@ -152,7 +152,7 @@ def _is_refused(calibrator: Any, scores: Array, y: Array) -> bool:
     return False
 
 
-def _row(
+def _row(  # noqa: PLR0913
     part: str, method: str, k: int, n: int, case: str, sets: int, refused: int
 ) -> dict[str, Any]:
     facts = {"part": part, "method": method, "k": k, "n": n, "case": case}

@@ -68,8 +68,9 @@ def no_link() -> Demonstration:
     return Demonstration(
         1,
         "objectives by intuition have no link to the error",
-        f"a calibrated network, one scale to learn (right: 1): focal loss learns {found['focal']:.2f} (ECE "
-        f"{error:.2f}), smoothed labels {found['smoothing']:.2f}, NLL {found['nll']:.2f}, h {found['h']:.2f}",
+        "a calibrated network, one scale to learn (right: 1): focal loss learns "
+        f"{found['focal']:.2f} (ECE {error:.2f}), smoothed labels {found['smoothing']:.2f}, NLL "
+        f"{found['nll']:.2f}, h {found['h']:.2f}",
         "learns the right scale, and so does NLL",
     )
 
@@ -99,9 +100,10 @@ def binned_training() -> Demonstration:
     return Demonstration(
         2,
         "a small binned error is necessary, not sufficient",
-        "a monotone network (the map of DIAG) trained 150 epochs on 1000 rows, ECE of its own / of fresh "
-        f"rows: trained on {', on '.join(shown)}; before {before:.3f}. {_wave()}",
-        "windows move with every event, so no edge can be learned; the pooled loss is itself only necessary",
+        "a monotone network (the map of DIAG) trained 150 epochs on 1000 rows, ECE of its own / "
+        f"of fresh rows: trained on {', on '.join(shown)}; before {before:.3f}. {_wave()}",
+        "windows move with every event, so no edge can be learned; the pooled loss is itself only "
+        "necessary",
     )
 
 
@@ -201,7 +203,8 @@ def dimension() -> Demonstration:
     return Demonstration(
         5,
         "estimates in K dimensions need rows without end",
-        f"2000 rows of a network that is too sure, DKDE-CE for the squared error that it estimates: {', '.join(shown)}",
+        "2000 rows of a network that is too sure, DKDE-CE for the squared error that it "
+        f"estimates: {', '.join(shown)}",
         "its windows are one-dimensional; the price is #4",
     )
 
@@ -239,8 +242,8 @@ def settings() -> Demonstration:
         7,
         "settings that have to be guessed",
         f"NLL of histogram binning, {'; '.join(shown)}",
-        f"M from 50 to 1000 moves the top-label error of two networks by at most {change:.0%} (three maps, "
-        "results/sensitivity.csv)",
+        f"M from 50 to 1000 moves the top-label error of two networks by at most {change:.0%} "
+        "(three maps, results/sensitivity.csv)",
     )
 
 
@@ -267,8 +270,9 @@ def unit_measure() -> Demonstration:
     return Demonstration(
         8,
         "one curve a class does not sum to 1",
-        f"isotonic regression of 10 classes: sums from {total.min():.2f} to {total.max():.2f}; gap between "
-        f"the share stated and the share seen of a class {before:.4f}, after dividing by the sum {after:.4f}",
+        f"isotonic regression of 10 classes: sums from {total.min():.2f} to {total.max():.2f}; gap "
+        f"between the share stated and the share seen of a class {before:.4f}, after dividing by "
+        f"the sum {after:.4f}",
         "a softmax after the map: rows sum to 1",
     )
 
@@ -305,7 +309,8 @@ def applicability() -> Demonstration:
     return Demonstration(
         10,
         "tied to a kind of network or its training",
-        f"votes of 50 trees, no model at hand: NLL {before:.3f} (zeros as 0.001), `svs` {after:.3f}",
+        f"votes of 50 trees, no model at hand: NLL {before:.3f} (zeros as 0.001), `svs` "
+        f"{after:.3f}",
         "true of every method here: they read scores",
     )
 

@@ -287,12 +287,12 @@ def tables() -> str:
         t = r["temperature"]
         h, rejected = r["hce_squared"], r["rejected"]
         lines += [
-            f"**T = {t:g}**. Calibration test at 5 %: ks rejects {rejected['ks']:.1%} "
-            f"(of {r['tested']['ks']} sets), skce {rejected['skce']:.1%} (of {r['tested']['skce']} sets). "
-            f"hce_pooled squared: mean {h['mean']:.3e}, truth {h['truth']:.3e} "
-            f"(Monte Carlo error {h['mc_se']:.1e}, {r['sets']} sets); "
-            f"hce_pooled above its noise level in {h['above_noise']:.1%}. "
-            f"dece: mean {r['dece']['mean']:.4f}, truth {r['dece']['truth']:.4f}.",
+            f"**T = {t:g}**. Calibration test at 5 %: ks rejects {rejected['ks']:.1%} (of "
+            f"{r['tested']['ks']} sets), skce {rejected['skce']:.1%} (of {r['tested']['skce']} "
+            f"sets). hce_pooled squared: mean {h['mean']:.3e}, truth {h['truth']:.3e} (Monte Carlo "
+            f"error {h['mc_se']:.1e}, {r['sets']} sets); hce_pooled above its noise level in "
+            f"{h['above_noise']:.1%}. dece: mean {r['dece']['mean']:.4f}, truth "
+            f"{r['dece']['truth']:.4f}.",
             "",
             "| metric | sets | truth | mean estimate | sd | coverage of 95 % | mean width |",
             "|---|---|---|---|---|---|---|",

@@ -195,8 +195,8 @@ def table(rows: Sequence[Mapping[str, str]], shared: Path) -> list[str]:
             seeds = f" ({', '.join(f'{v:.5f}' for v in values)})" if len(values) > 1 else ""
             own = of_hcal[configuration.task, OF_HCAL[metric], metric]
             lines.append(
-                f"| {TASKS[configuration.task]}, {TITLES[metric]} | `{configuration.map}` | {printed:.5f} "
-                f"| {mean:.5f}{seeds} | {own:.5f} |"
+                f"| {TASKS[configuration.task]}, {TITLES[metric]} | `{configuration.map}` | "
+                f"{printed:.5f} | {mean:.5f}{seeds} | {own:.5f} |"
             )
     return lines
 
@@ -204,15 +204,17 @@ def table(rows: Sequence[Mapping[str, str]], shared: Path) -> list[str]:
 def factor_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return a table of map × loss for the class-wise configurations."""
     lines = [
-        "| task | map of | loss of | tCWECE | DKDE-CE | NLL | predictions changed | rows with inverted pairs |",
+        "| task | map of | loss of | tCWECE | DKDE-CE | NLL | predictions changed | rows with "
+        "inverted pairs |",
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         if row["select"] == "class_wise":
             lines.append(
-                f"| {TASKS[row['task']]} | {row['map_code']} | {row['loss_code']} | {float(row['tcwece']):.4f} "
-                f"| {float(row['dkde_ce']):.5f} | {float(row['nll']):.4f} | {row['changed_predictions']} "
-                f"| {row['rows_with_inversions']} |"
+                f"| {TASKS[row['task']]} | {row['map_code']} | {row['loss_code']} | "
+                f"{float(row['tcwece']):.4f} | {float(row['dkde_ce']):.5f} | "
+                f"{float(row['nll']):.4f} | {row['changed_predictions']} | "
+                f"{row['rows_with_inversions']} |"
             )
     return lines
 

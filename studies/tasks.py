@@ -196,7 +196,8 @@ def download(name: str) -> Path:
             if unpacked is not None:
                 return unpacked
     raise ValueError(
-        f"{HUB_REPOSITORY} has neither a file {wanted} nor an archive that holds it; it has {len(files)} files"
+        f"{HUB_REPOSITORY} has neither a file {wanted} nor an archive that holds it; it has "
+        f"{len(files)} files"
     )
 
 
@@ -205,8 +206,8 @@ def _hub() -> Any:
         return importlib.import_module("huggingface_hub")
     except ImportError:
         raise ImportError(
-            "downloading the paper's tasks needs huggingface_hub: pip install huggingface_hub; or set "
-            "HCAL_PAPER_DATA to a folder that has the files"
+            "downloading the paper's tasks needs huggingface_hub: pip install huggingface_hub; or "
+            "set HCAL_PAPER_DATA to a folder that has the files"
         ) from None
 
 
@@ -219,7 +220,8 @@ def _verified(hub: Any, file: str) -> Path:
     found = checksum(path)
     if found != facts.lfs.sha256:
         raise ValueError(
-            f"{path} has the SHA-256 {found}, but {facts.lfs.sha256} was published: delete it and download again"
+            f"{path} has the SHA-256 {found}, but {facts.lfs.sha256} was published: delete it and "
+            "download again"
         )
     return path
 

@@ -141,10 +141,11 @@ def check_theorem_1(worlds: int = 400, seed: int = 0) -> Check:
         all(r[-1] <= 1 + 1e-9 for r in rows),
         ("K", "worlds", "mean h", "mean canonical error", "largest error / h"),
         rows,
-        "Exact: expectations over a finite feature space, no sampling. The last arrow of the paper's proof "
-        "goes from conditioning on one event's probability to conditioning on the whole vector, which does "
-        "not follow from the line above it; the theorem does (condition on the vector at once), and the "
-        "vector is what is conditioned on here. The converse fails: next entry.",
+        "Exact: expectations over a finite feature space, no sampling. The last arrow of the "
+        "paper's proof goes from conditioning on one event's probability to conditioning on the "
+        "whole vector, which does not follow from the line above it; the theorem does (condition "
+        "on the vector at once), and the vector is what is conditioned on here. The converse "
+        "fails: next entry.",
     )
 
 
@@ -201,8 +202,8 @@ def check_theorem_2(n_classes: int = 4, rows_n: int = 40, seed: int = 0) -> Chec
         holds,
         ("δ", "ε*(δ), exact", "ε(δ), random subsets", "h", "ε*(δ) + 2δ"),
         rows,
-        "All events of all sizes. The definition admits subsets Q of one sample, so the largest violation is "
-        "always reached by a single sample: larger Q only average it away.",
+        "All events of all sizes. The definition admits subsets Q of one sample, so the largest "
+        "violation is always reached by a single sample: larger Q only average it away.",
     )
 
 
@@ -271,7 +272,8 @@ def check_theorem_4(worlds: int = 400, seed: int = 0) -> Check:
         rows.append((level, worlds, float(h_all.mean()), float(error_all.mean()), ratio))
     return Check(
         "Theorem 4",
-        "h-𝒜 calibration is sufficient for top-label and for class-wise calibration with error at most h",
+        "h-𝒜 calibration is sufficient for top-label and for class-wise calibration with error at "
+        "most h",
         all(r[-1] <= 1 + 1e-9 for r in rows),
         ("level", "worlds", "mean h", "mean error", "largest error / h"),
         rows,

@@ -46,7 +46,7 @@ class Draws:
     brier: Array
 
 
-def draw_worlds(
+def draw_worlds(  # noqa: PLR0913
     kind: Distortion,
     omega: Omega,
     *,
@@ -166,10 +166,11 @@ def check_proposition_error(runs: list[Draws]) -> Check:
         all(r[2] <= r[1] for r in rows),
         ("α", "bound 1/(α√M)", "worst failure rate of the worlds", "the bound"),
         rows,
-        f"M = {runs[0].window}: the bound is below 1 only for α > 1/√M = {runs[0].window ** -0.5:.4f}, while "
-        f"the noise term that it bounds, ‖Y − p_μ‖, is {noise:.4f} on average here. The proof takes ω as "
-        "given; the algorithm's ω follows the fitted probabilities and so the labels. Both are in the table "
-        "(the worst of all), and the bound holds for both.",
+        f"M = {runs[0].window}: the bound is below 1 only for α > 1/√M = "
+        f"{runs[0].window ** -0.5:.4f}, while the noise term that it bounds, ‖Y − p_μ‖, is "
+        f"{noise:.4f} on average here. The proof takes ω as given; the algorithm's ω follows the "
+        "fitted probabilities and so the labels. Both are in the table (the worst of all), and "
+        "the bound holds for both.",
     )
 
 
@@ -192,9 +193,9 @@ def check_proposition_psr(runs: list[Draws]) -> Check:
         all(r[2] <= r[1] for r in rows),
         ("α", "bound 2/(α√M)", "worst failure rate of the worlds", "the bound"),
         rows,
-        f"The bound is below 1 only for α > 2/√M = {2 * runs[0].window ** -0.5:.4f}, far above the distances "
-        "themselves (next table): it does not say that h is closer to the truth than a proper score, only "
-        "that it is unlikely to be much further away.",
+        f"The bound is below 1 only for α > 2/√M = {2 * runs[0].window ** -0.5:.4f}, far above the "
+        "distances themselves (next table): it does not say that h is closer to the truth than a "
+        "proper score, only that it is unlikely to be much further away.",
     )
 
 
@@ -214,7 +215,8 @@ def compare_with_scores(runs: list[Draws]) -> Check:
         rows.append((r.world, r.omega, *means, *against[0], verdicts[0], *against[1], verdicts[1]))
     return Check(
         "h against proper scores",
-        "under ‖·‖_{M,ω} the minimiser of the h objective is closer to the truth than that of a proper score",
+        "under ‖·‖_{M,ω} the minimiser of the h objective is closer to the truth than that of a "
+        "proper score",
         all(row[7] == row[10] == "h closer" for row in rows),
         (
             "world",
@@ -230,10 +232,10 @@ def compare_with_scores(runs: list[Draws]) -> Check:
             "h vs Brier",
         ),
         rows,
-        "Mean distance to the true probabilities over label draws, with paired intervals of the mean "
-        "difference. In the temperature world the family contains the truth; the likelihood is then the "
-        "efficient estimator, and no other objective can be expected to beat it. The advantage the paper "
-        "argues for is one of misspecified families.",
+        "Mean distance to the true probabilities over label draws, with paired intervals of the "
+        "mean difference. In the temperature world the family contains the truth; the likelihood "
+        "is then the efficient estimator, and no other objective can be expected to beat it. The "
+        "advantage the paper argues for is one of misspecified families.",
     )
 
 

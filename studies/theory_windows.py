@@ -110,7 +110,8 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
         rows.append((m, *rms, 0.5 / m**0.5, ratio))
     return Check(
         "Theorem 5",
-        "the label rate of a window converges (in mean square) to the mean of the true probabilities",
+        "the label rate of a window converges (in mean square) to the mean of the true "
+        "probabilities",
         all(r[1] <= r[3] and r[2] <= r[3] for r in rows),
         (
             "M",
@@ -120,8 +121,9 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
             "variance / independent",
         ),
         rows,
-        "Pooled atomic events of one row exclude each other, so the events of a window are not independent; "
-        "the last column (windows at 0.3–0.7) shows that this lowers the variance, so the bound stays valid.",
+        "Pooled atomic events of one row exclude each other, so the events of a window are not "
+        "independent; the last column (windows at 0.3–0.7) shows that this lowers the variance, "
+        "so the bound stays valid.",
     )
 
 
@@ -154,12 +156,13 @@ def check_theorem_6(kappa: float = 0.1) -> Check:
         ordered and abs(slope / -rate - 1) < 0.1,
         ("M", "exact probability", "Chernoff bound", "Hoeffding bound"),
         rows,
-        "Exact (Poisson-binomial, true probabilities 0.3–0.7). Between M = 400 and 800 the logarithm falls "
-        f"by {-slope:.4f} per event; the rate γ(κ) of the proof is {rate:.4f}. The proof takes identically "
-        "distributed events; with unequal ones the averaged cumulant gives the same bound. The decay is real "
-        f"but slow for small κ: at the paper's M = 200 a gap above 0.05 still has probability "
-        f"{at_200[0]:.3f} (bound {at_200[1]:.2f}), so a window's error at M = 200 is small, not negligible. "
-        "A bound above 1 says nothing: here that is M = 10 and 25.",
+        "Exact (Poisson-binomial, true probabilities 0.3–0.7). Between M = 400 and 800 the "
+        f"logarithm falls by {-slope:.4f} per event; the rate γ(κ) of the proof is {rate:.4f}. The "
+        "proof takes identically distributed events; with unequal ones the averaged cumulant "
+        "gives the same bound. The decay is real but slow for small κ: at the paper's M = 200 a "
+        f"gap above 0.05 still has probability {at_200[0]:.3f} (bound {at_200[1]:.2f}), so a "
+        "window's error at M = 200 is small, not negligible. A bound above 1 says nothing: here "
+        "that is M = 10 and 25.",
     )
 
 
@@ -221,7 +224,8 @@ def check_theorem_7(cases: int = 40, seed: int = 0) -> Check:
         rows.append((n, cases, max(gaps), float(np.abs(epsilons).max())))
     return Check(
         "Theorem 7",
-        "|a − rate| ≤ ε + δ for all intervals and subsets if and only if |T₁ − T₂|/T₃ ≤ ε for all of them",
+        "|a − rate| ≤ ε + δ for all intervals and subsets if and only if |T₁ − T₂|/T₃ ≤ ε for all "
+        "of them",
         all(r[2] < 1e-9 for r in rows),
         (
             "events",
@@ -230,10 +234,11 @@ def check_theorem_7(cases: int = 40, seed: int = 0) -> Check:
             "difference to max |o − p|",
         ),
         rows,
-        "Exhaustive over all subsets and all intervals. Read literally, both conditions range over subsets "
-        "of one event, so their smallest ε is max |o − p|: with observed labels only near-certain, always "
-        "right predictions satisfy them. The statement becomes useful through Thms 5 and 6, for windows of "
-        "many events chosen by probability and not by label, which is what the algorithm does.",
+        "Exhaustive over all subsets and all intervals. Read literally, both conditions range "
+        "over subsets of one event, so their smallest ε is max |o − p|: with observed labels only "
+        "near-certain, always right predictions satisfy them. The statement becomes useful "
+        "through Thms 5 and 6, for windows of many events chosen by probability and not by label, "
+        "which is what the algorithm does.",
     )
 
 

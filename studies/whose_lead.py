@@ -86,7 +86,8 @@ def result_rows(shared: Path) -> list[dict[str, object]]:
 def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Return the table of the page: the paper's method, and the best other one."""
     lines = [
-        "| metric | published configuration | tasks | h-calibration: ARE | rank | best other method | its ARE |",
+        "| metric | published configuration | tasks | h-calibration: ARE | rank | best other "
+        "method | its ARE |",
         "|---|---|---:|---:|---:|---|---:|",
     ]
     names = {"ensemble": "ensemble-64 or -128", "other": "another map"}
@@ -96,8 +97,8 @@ def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
             own = next(row for row in chosen if row["method"] == OWN)
             best = next(row for row in chosen if row["method"] != OWN)
             lines.append(
-                f"| {title} | {name} | {own['tasks']} | {float(str(own['are'])):.3f} | {own['rank']} "
-                f"| {best['method']} | {float(str(best['are'])):.3f} |"
+                f"| {title} | {name} | {own['tasks']} | {float(str(own['are'])):.3f} | "
+                f"{own['rank']} | {best['method']} | {float(str(best['are'])):.3f} |"
             )
     return lines
 

@@ -6,6 +6,7 @@ A certificate is checked against them: nothing else can tell whether it holds as
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -24,26 +25,25 @@ def _softmax(z: Vector) -> Vector:
 
 def _logits(n: int, k: int, rng: np.random.Generator) -> Vector:
     z = rng.normal(size=(n, k))
-    z[np.arange(n), rng.integers(0, k, n)] += rng.gamma(
-        2.0, 1.5, n
-    )  # most rows are easy, some are not
+    favoured = rng.integers(0, k, n)
+    z[np.arange(n), favoured] += rng.gamma(2.0, 1.5, n)  # most rows are easy, some are not
     return np.asarray(z)
 
 
-def _tempered(temperature: float) -> World:
-    def world(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
-        z = 1.5 * _logits(n, k, rng)
-        return _softmax(z), _softmax(z / temperature)
-
-    return world
+def _tempered(
+    temperature: float, n: int, k: int, rng: np.random.Generator
+) -> tuple[Vector, Vector]:
+    """Over-confident by a temperature."""
+    z = 1.5 * _logits(n, k, rng)
+    return _softmax(z), _softmax(z / temperature)
 
 
 def _with_top(f: Vector, top: Vector) -> Vector:
     """The same rows with another probability of the top class, the others in proportion."""
-    rows, best = np.arange(len(f)), f.argmax(axis=1)
-    claimed = f[rows, best]
-    q = f * ((1 - top) / np.maximum(1 - claimed, 1e-12))[:, None]
-    q[rows, best] = top
+    best = (np.arange(len(f)), f.argmax(axis=1))
+    rest = np.maximum(1 - f[best], 1e-12)
+    q = f * ((1 - top) / rest)[:, None]
+    q[best] = top
     return np.asarray(q / q.sum(axis=1, keepdims=True))
 
 
@@ -51,29 +51,34 @@ def _wave(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """A wave with the period of fifteen bins: every bin's mean is right, no prediction is."""
     f = _softmax(1.5 * _logits(n, k, rng))
     p = f.max(axis=1)
-    return f, _with_top(f, np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0.01, 0.99))
+    wave = p + 0.1 * np.sin(2 * np.pi * 15 * p)
+    return f, _with_top(f, np.clip(wave, 0.01, 0.99))
 
 
 def _certain(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """Labels that are certain, class after class, under predictions that say nothing."""
-    return np.full((n, k), 1 / k), np.asarray(np.eye(k)[np.arange(n) % k])
+    labels = np.arange(n) % k
+    return np.full((n, k), 1 / k), np.eye(k)[labels]
 
 
 def _ties(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """A handful of different predictions, the truth a little elsewhere."""
-    some = _softmax(1.5 * _logits(12, k, rng))[rng.integers(0, 12, n)]
-    return some, 0.9 * some + 0.1 / k
+    different = _softmax(1.5 * _logits(12, k, rng))
+    f = different[rng.integers(0, 12, n)]
+    return f, 0.9 * f + 0.1 / k
 
 
 def _falling(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """The more confident, the less often right."""
     f = _softmax(1.5 * _logits(n, k, rng))
-    return f, _with_top(f, np.clip(1.2 - f.max(axis=1), 0.01, 0.99))
+    top = np.clip(1.2 - f.max(axis=1), 0.01, 0.99)
+    return f, _with_top(f, top)
 
 
 def _rare(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """Classes that get rarer and rarer, down to one in thousands; over-confident by T = 1.2."""
-    z = 1.2 * _logits(n, k, rng) - np.minimum(np.arange(k) * 6 / max(k - 1, 1), 6)
+    rarity = np.minimum(np.arange(k) * 6 / max(k - 1, 1), 6)
+    z = 1.2 * _logits(n, k, rng) - rarity
     return _softmax(z), _softmax(z / 1.2)
 
 
@@ -81,22 +86,24 @@ def _hidden_groups(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Ve
     """Two groups that the predictor cannot see, wrong in opposite directions: right on average at every claim."""
     f = _softmax(1.5 * _logits(n, k, rng))
     p = f.max(axis=1)
-    off = np.minimum(0.15, np.minimum(p, 1 - p)) * rng.choice([-1.0, 1.0], n)
-    return f, _with_top(f, p + off)
+    size = np.minimum(0.15, np.minimum(p, 1 - p))
+    group = rng.choice([-1.0, 1.0], n)
+    return f, _with_top(f, p + size * group)
 
 
 def _saturated(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """Probabilities of which many are 0 and 1 to the last bit, and three labels in a hundred drawn at random."""
-    f = _softmax(np.asarray(12 * _logits(n, k, rng), dtype=np.float32)).astype(np.float64)
+    z = np.asarray(12 * _logits(n, k, rng), dtype=np.float32)
+    f = _softmax(z).astype(np.float64)
     f /= f.sum(axis=1, keepdims=True)
     return f, 0.97 * f + 0.03 / k
 
 
 #: Name -> world(n, k, rng) -> predictions and truth, shape (n, k) each.
 WORLDS: dict[str, World] = {
-    "T=1": _tempered(1.0),
-    "T=1.2": _tempered(1.2),
-    "T=2": _tempered(2.0),
+    "T=1": partial(_tempered, 1.0),
+    "T=1.2": partial(_tempered, 1.2),
+    "T=2": partial(_tempered, 2.0),
     "wave": _wave,
     "certain": _certain,
     "ties": _ties,
@@ -125,9 +132,8 @@ def draw_labels(q: Vector, rng: np.random.Generator) -> IntArray:
     array([1])
     """
     cumulated = q.cumsum(axis=1)
-    return np.asarray(
-        (cumulated > rng.random((len(q), 1)) * cumulated[:, -1:]).argmax(axis=1), dtype=np.int64
-    )
+    drawn = rng.random((len(q), 1)) * cumulated[:, -1:]
+    return np.asarray((cumulated > drawn).argmax(axis=1), dtype=np.int64)
 
 
 def truth_table(p: Vector, q: Vector) -> EventTable:
@@ -155,13 +161,15 @@ def holds(event: EventCertificate, truth: EventTable) -> tuple[bool, bool]:
     >>> holds(certify_event("even", p, np.arange(500) % 2), truth_table(p, p))
     (True, True)
     """
-    w, slack = event.windows, 1e-9
-    sums = truth.prefix[1]
+    claims, sums = truth.prefix[:2]
+    w = event.windows
     mean = (sums[w.last] - sums[w.first]) / w.rows
-    windows = bool(((mean >= w.low - slack) & (mean <= w.high + slack)).all())
-    gap = (truth.prefix[0] - sums)[1:] / truth.n
-    curve = bool(((gap >= event.band.low - slack) & (gap <= event.band.high + slack)).all())
-    return windows, curve
+    gap = (claims - sums)[1:] / truth.n
+    return _all_within(mean, w.low, w.high), _all_within(gap, event.band.low, event.band.high)
+
+
+def _all_within(values: Vector, low: Vector, high: Vector, slack: float = 1e-9) -> bool:
+    return bool(((values >= low - slack) & (values <= high + slack)).all())
 
 
 def smooth_error(truth: EventTable, knots: int = 40) -> float:
@@ -178,14 +186,17 @@ def smooth_error(truth: EventTable, knots: int = 40) -> float:
     from scipy.optimize import linprog
 
     t = truth.low
-    at = np.unique(np.quantile(t, np.linspace(0, 1, knots), method="nearest"))
+    levels = np.linspace(0, 1, knots)
+    places = np.unique(np.quantile(t, levels, method="nearest"))
     gap = (truth.happened - truth.claimed) / truth.n
-    if len(at) == 1:
+    size = len(places)
+    if size == 1:
         return abs(float(gap.sum()))
-    left = np.clip(np.searchsorted(at, t, side="right") - 1, 0, len(at) - 2)
-    part = (t - at[left]) / (at[left + 1] - at[left])
-    size = len(at)
+    left = np.clip(np.searchsorted(places, t, side="right") - 1, 0, size - 2)
+    part = (t - places[left]) / (places[left + 1] - places[left])
     cost = np.bincount(left, gap * (1 - part), size) + np.bincount(left + 1, gap * part, size)
+
     step = np.eye(size)[1:] - np.eye(size)[:-1]
-    found = linprog(-cost, np.concatenate([step, -step]), np.tile(np.diff(at), 2), bounds=(-1, 1))
-    return -float(found.fun or 0.0)
+    steps = np.concatenate([step, -step])
+    solved = linprog(-cost, steps, np.tile(np.diff(places), 2), bounds=(-1, 1))
+    return -float(solved.fun or 0.0)

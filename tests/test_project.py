@@ -133,6 +133,25 @@ def test_a_prediction_of_the_default_is_a_short_walk() -> None:
         assert len(functions) <= 15, sorted(functions)
 
 
+def test_a_fit_and_a_report_do_not_walk_farther_than_today(tmp_path: Path) -> None:
+    """Every new file on the way is one more to read: raise a number only for a good reason."""
+    logits, y = synthetic(400, 4)
+    np.savez(tmp_path / "new.npz", logits=logits[200:], y=y[200:])
+    cal = hcal.PooledCalibrator().fit(logits[:200], y[:200])
+    hcal.save(cal, tmp_path / "m.hcal")
+    page = str(tmp_path / "page.html")
+    command = ["report", str(tmp_path / "new.npz"), "--model", str(tmp_path / "m.hcal"), "-o", page]
+    walks = {
+        27: lambda: hcal.PooledCalibrator().fit(logits, y),
+        61: lambda: hcal.report(cal, logits[200:], y[200:], page),
+        74: lambda: CliRunner().invoke(app, command),
+    }
+    for most, call in walks.items():
+        call()  # what is imported at the first call does not count
+        where, _ = walk(call)
+        assert 10 < len(where) <= most, sorted(where)
+
+
 def test_a_fit_on_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
     """Counted after all modules are imported."""
     for k in (2, 5):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import is_number
+from hcal.frames import AnyArray
 from hcal.numerics import Float64
 
 _SECONDS: Final = {
@@ -44,7 +45,7 @@ class Times:
     are_dates: bool
 
     @classmethod
-    def of(cls, time: Any, n_rows: int) -> Times:
+    def of(cls, time: AnyArray, n_rows: int) -> Times:
         """Return dates, texts of dates, or numbers as times; a row without one is refused.
 
         >>> Times.of(["2024-01-01", "2024-01-02 12:00"], 2)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.frames import refuse_other_index
+from hcal.frames import AnyArray, refuse_other_index
 from hcal.text import one_line, quoted
 
 ClassName = str | int
@@ -52,7 +52,7 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     return tuple(names)
 
 
-def is_text(y: Any) -> bool:
+def is_text(y: AnyArray) -> bool:
     """Whether labels are text.
 
     >>> is_text(["cat", "dog"]), is_text([0, 1])
@@ -64,7 +64,7 @@ def is_text(y: Any) -> bool:
     return array.dtype.kind in "UST"
 
 
-def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
+def encode(y: AnyArray, classes: Sequence[ClassName] | None) -> Any:
     """Return labels as integers 0..K−1 if they are names; without names of classes, return them unchanged.
 
     If the names are text, labels that are text are looked up and integers are positions. If the names are integers,
@@ -249,7 +249,7 @@ def is_number(cell: Any) -> bool:
     return True
 
 
-def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.bool_]:
+def missing_labels(y: AnyArray, classes: Sequence[Any] | None = None) -> NDArray[np.bool_]:
     """Return which labels are missing (N,): None, NaN, or a text such as "" or "NA" that is no class name.
 
     >>> missing_labels(["cat", "", None, "NA"]).tolist()
@@ -272,7 +272,7 @@ def _is_missing(label: Any, nothing: frozenset[str]) -> bool:
     return bool(label != label) or str(label).strip() in nothing
 
 
-def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
+def drop_unlabelled(scores: AnyArray, y: AnyArray, *others: Any) -> tuple[Any, ...]:
     """Return scores, labels and other values of the rows, without the rows that have no label.
 
     Parameters

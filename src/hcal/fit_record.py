@@ -14,7 +14,7 @@ from scipy.special import chdtrc, ndtri, stdtrit
 from hcal import leakage
 from hcal.ageing import Aged
 from hcal.class_names import check_classes
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.row_segments import Segments
@@ -24,11 +24,11 @@ from hcal.rows import ClassNames, Rows
 Scores = dict[str, float]
 #: The deepest nesting and the longest text of what a file says about a fit.
 MOST_LEVELS: Final = 8
-MOST_CHARACTERS: Final = 10_000
+MOST_CHARACTERS_OF_TEXT: Final = 10_000
 #: A quantile by which the caution for few groups is set.
 _RARELY: Final = 0.995
 #: The most classes of a model in a file.
-MOST_CLASSES: Final = 10_000_000
+MOST_CLASSES_OF_FILE: Final = 10_000_000
 #: Bins by which new probabilities are compared with those of the fit.
 _BINS: Final = 10
 #: A claim counts as at most an edge where it is above it by rounding.
@@ -381,7 +381,7 @@ def fitted_request(calibrator: Any) -> dict[str, Any]:
     return {"input": fitted_kind(calibrator), **remembered}
 
 
-def predict_with_segments(calibrator: Any, scores: Any, by: Any = None) -> Any:
+def predict_with_segments(calibrator: Any, scores: AnyArray, by: AnyArray = None) -> Any:
     """Return the probabilities of a fitted calibrator; ``by`` goes to one that has segments, and to no other."""
     if fitted_segments(calibrator):
         return calibrator.predict_proba(scores, by=by)
@@ -468,7 +468,11 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
 
 def _shares(values: Any, name: str, n_classes: int | None = None) -> Float64:
     sound = isinstance(values, list) and {type(value) for value in values} <= {int, float}
-    if not sound or not 2 <= len(values) <= MOST_CLASSES or n_classes not in (None, len(values)):
+    if (
+        not sound
+        or not 2 <= len(values) <= MOST_CLASSES_OF_FILE
+        or n_classes not in (None, len(values))
+    ):
         raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
     # A share above 1 is refused before it becomes a float, which may be too small for it.
     if max(values) > 1 or not (min(values) >= 0 and abs(sum(values) - 1) < 1e-6):
@@ -524,8 +528,8 @@ def _check_values(value: Any, levels: int) -> None:
     """Refuse deeper nesting, or longer texts, than a fit writes."""
     if not levels:
         raise ValueError(f"'fit' is nested in more than {MOST_LEVELS} levels")
-    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-        raise ValueError(f"'fit' holds a text of more than {MOST_CHARACTERS:,} characters")
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS_OF_TEXT:
+        raise ValueError(f"'fit' holds a text of more than {MOST_CHARACTERS_OF_TEXT:,} characters")
     entries: list[Any] = []
     if isinstance(value, dict):
         entries = [*value, *value.values()]

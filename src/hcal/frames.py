@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from hcal.numerics import FloatArray
 
 ColumnName = str | int
+#: What public functions take as scores, labels, weights or groups: an array or tensor of any library, a frame or column
+#: of any that narwhals knows, or a list. These types cannot be named without importing their libraries.
+AnyArray: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def index_of(x: Any) -> Any:
     return getattr(x, "index", None)
 
 
-def refuse_other_index(scores: Any, others: Mapping[str, Any]) -> None:
+def refuse_other_index(scores: AnyArray, others: Mapping[str, Any]) -> None:
     """Refuse pandas objects whose index says that their rows are not those of the scores.
 
     An index that only counts the rows says nothing about which rows they are, unless both indexes hold the same
@@ -243,6 +246,8 @@ def _is_unnamed(names: Sequence[ColumnName]) -> bool:
 
 def _refuse_equal_names(x: Any, what: str) -> None:
     """Raise a ValueError for a frame in which two columns have one name."""
+    if not hasattr(x, "iloc"):  # only frames of pandas can have such columns
+        return
     columns = getattr(x, "columns", None)
     if columns is None or getattr(columns, "is_unique", True):
         return

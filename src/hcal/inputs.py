@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.frames import AnyArray
 from hcal.frames import Origin as Origin
 from hcal.frames import is_on_accelerator as is_on_accelerator
 from hcal.frames import restore as restore
@@ -29,7 +30,7 @@ from hcal.xp import Array, namespace
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
 #: The most rows that one weight may stand for.
-MOST_ROWS = 1e12
+MOST_ROWS_OF_WEIGHT = 1e12
 
 
 #: Scores (N, K) in float32 or float64, and the form in which they were given.
@@ -123,7 +124,7 @@ def sum_to_one(probs: Array, sums: Array) -> Array:
     return xp.where(xp.abs(sums - 1.0) > xp.eps(probs), probs / sums, probs)
 
 
-def check_probs(probs: Any) -> Checked:
+def check_probs(probs: AnyArray) -> Checked:
     """Check probabilities and renormalise their rows.
 
     Parameters
@@ -178,7 +179,7 @@ def check_kind(input: InputKind) -> None:
 
 
 def check_logits(
-    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+    logits: AnyArray, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> Checked:
     """Check scores of any declared kind and return them as finite logits.
 
@@ -206,7 +207,7 @@ def check_logits(
 
 
 def check_scores(
-    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+    logits: AnyArray, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> Checked:
     """Check scores as :func:`check_logits` does, and return them without conversion to logits.
 
@@ -244,7 +245,9 @@ def check_array(
         _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
     # In a prediction, a few binary logits may all lie in [0, 1] by chance; in a calibration set they do not.
     if input == "logits" and (scores.ndim == 2 or n_classes is None):
-        _refuse_probs(scores, fitted=n_classes is not None)
+        unit = _unit_of_probs(scores)
+        if unit is not None:
+            _refuse_probs(scores, unit, fitted=n_classes is not None)
     if input == "log_probs":
         _check_log_probs(x)
     return x
@@ -275,19 +278,33 @@ def to_logits(scores: Array, kind: str) -> Array:
     return xp.maximum(scores, lowest)
 
 
-def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
-    """Refuse "logits" that can only be probabilities or per cent, because genuine logits do not look so by chance.
+def _unit_of_probs(x: FloatArray) -> int | None:
+    """Return what rows of "logits" sum to where they can only be probabilities (1) or per cent (100), else None.
 
-    A matrix is refused if it has at least two rows, no negative value, row sums that are all 1 or all 100 (within
-    1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some value that is not
-    a whole number: whole numbers may be votes. A vector is refused if it has at least two values, all in [0, 1].
+    Genuine logits do not look so by chance: a matrix has at least two rows, no negative value, row sums that are all 1
+    or all 100 (within 1e-6 of it; from ten rows on within 1e-3, for probabilities printed with few digits), and some
+    value that is not a whole number: whole numbers may be votes. A vector has at least two values, all in [0, 1].
     """
     if len(x) < 2:
-        return
-    is_vector = x.ndim == 1
-    unit = _unit_of_vector(x) if is_vector else _unit_of_matrix(x)
-    if unit is None:
-        return
+        return None
+    if x.ndim == 1:
+        return 1 if x.min() >= 0 and x.max() <= 1 else None
+    tolerance = 1e-6 if len(x) < 10 else 1e-3
+    with np.errstate(over="ignore", invalid="ignore"):
+        first_sum = x[0].sum(dtype=np.float64)
+    unit = 1 if first_sum < 50 else 100
+    # For nearly every input the first row decides, and the others need not be read.
+    if not abs(first_sum / unit - 1) <= tolerance or not x.min() >= 0:
+        return None
+    sums = x.sum(axis=1, dtype=np.float64) / unit
+    if not np.abs(sums - 1).max() <= tolerance:
+        return None
+    shares = x / unit
+    return unit if (shares != np.rint(shares)).any() else None
+
+
+def _refuse_probs(x: FloatArray, unit: int, *, fitted: bool) -> NoReturn:
+    """Refuse "logits" whose rows are probabilities or per cent."""
     if unit == 100:
         raise ValueError(
             'logits look like per cent (rows sum to 100): divide by 100 and say input="probs"'
@@ -299,35 +316,13 @@ def _refuse_probs(x: FloatArray, *, fitted: bool) -> None:
         )
     rows = "rows sum to 1"
     insist = "add 1 to all of them, which does not change their softmax"
-    if is_vector:
+    if x.ndim == 1:
         rows = "one score a row"
         insist = "pass two columns, zeros and the score"
     raise ValueError(
         f"logits look like probabilities (all in [0, 1], {rows}): {advice}. "
         f"If they really are logits, {insist}."
     )
-
-
-def _unit_of_vector(x: FloatArray) -> int | None:
-    """Return 1 where scores (N,) look like probabilities, else None."""
-    looks = len(x) > 1 and x.min() >= 0 and x.max() <= 1
-    return 1 if looks else None
-
-
-def _unit_of_matrix(x: FloatArray) -> int | None:
-    """Return 1 where scores (N, K) look like probabilities, 100 where they look like per cent, else None."""
-    tolerance = 1e-6 if len(x) < 10 else 1e-3
-    with np.errstate(over="ignore", invalid="ignore"):
-        first_sum = x[0].sum(dtype=np.float64)
-    unit = 1 if first_sum < 50 else 100
-    # For nearly every input the first row decides, and the others need not be read.
-    if len(x) < 2 or not abs(first_sum / unit - 1) <= tolerance or not x.min() >= 0:
-        return None
-    sums = x.sum(axis=1, dtype=np.float64) / unit
-    if not np.abs(sums - 1).max() <= tolerance:
-        return None
-    shares = x / unit
-    return unit if (shares != np.rint(shares)).any() else None
 
 
 def _check_log_probs(x: FloatArray) -> None:
@@ -343,7 +338,7 @@ def _check_log_probs(x: FloatArray) -> None:
         )
 
 
-def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
+def check_labels(y: AnyArray, n_rows: int, n_classes: int) -> IntArray:
     """Check labels (N,), one integer 0..K−1 a row, and return them as int64. A class may have no rows.
 
     Examples
@@ -368,14 +363,7 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
         raise ValueError(
             f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]"
         )
-    with np.errstate(invalid="ignore"):
-        integers = labels.astype(np.int64)
-    bad = integers != labels  # a fraction, an infinite number, or NaN
-    if bad.any():
-        hint = ", which is no class; hcal does no regression, for that see MAPIE or crepes"
-        if np.isnan(labels).any():
-            hint = " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
-        raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}{hint}")
+    integers = _integers(labels)
     outside = (integers < 0) | (integers >= n_classes)
     if outside.any():
         label = integers[outside][0]
@@ -386,7 +374,19 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     return integers
 
 
-def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
+def _integers(labels: NDArray[Any]) -> IntArray:
+    with np.errstate(invalid="ignore"):
+        integers = labels.astype(np.int64)
+    bad = integers != labels  # a fraction, an infinite number, or NaN
+    if bad.any():
+        hint = ", which is no class; hcal does no regression, for that see MAPIE or crepes"
+        if np.isnan(labels).any():
+            hint = " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
+        raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}{hint}")
+    return integers
+
+
+def check_weight(sample_weight: AnyArray, n_rows: int) -> NDArray[np.float64] | None:
     """Check that sample weights (N,) are finite, non-negative and not all zero; None stays None.
 
     A weight below 10⁻¹² of the largest one is rounding, and counts as 0.
@@ -409,7 +409,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
         )
     if not weight.any():
         raise ValueError("sample_weight is zero everywhere")
-    if weight.max() > MOST_ROWS:
+    if weight.max() > MOST_ROWS_OF_WEIGHT:
         row = int(weight.argmax())
         raise ValueError(
             f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a "
@@ -418,7 +418,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     return np.where(weight < 1e-12 * weight.max(), 0.0, weight)
 
 
-def check_groups(groups: Any, n_rows: int) -> IntArray | None:
+def check_groups(groups: AnyArray, n_rows: int) -> IntArray | None:
     """Check group names (N,), text or numbers, and return them as numbers 0..G−1; None stays None.
 
     Examples
@@ -432,7 +432,7 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     return numbers
 
 
-def numbered_groups(groups: Any, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
+def numbered_groups(groups: AnyArray, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
     """Check group names (N,), and return the number 0..G−1 of each row's group, and the G names.
 
     >>> numbered_groups(["b", "a", "b"], 3)
@@ -505,7 +505,7 @@ def check_confidence(confidence: Any) -> float:
     return float(confidence)
 
 
-def to_probs(scores: Any, kind: InputKind) -> FloatArray:
+def to_probs(scores: AnyArray, kind: InputKind) -> FloatArray:
     """Return the probabilities (N, K) of scores of the given kind.
 
     In a list of rows of different lengths, each row is a question and its entries are the question's options.

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from hcal.numerics import row_blocks, softmax
+from hcal.frames import AnyArray
+from hcal.numerics import Float64, row_blocks, softmax
 
 #: A certificate is refused if at least this share of its rows was used in the fit.
 REFUSED_FROM: Final = 0.05
@@ -38,7 +39,6 @@ _SPARSE: Final = 0.02
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
 Fingerprint = dict[str, NDArray[Any]]
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _projections_below(limit: float, stored: Fingerprint) -> NDArray[np.float32]
     return projections[_stripes(projections[:, 0]) < limit]
 
 
-def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
+def fit_overlap(calibrator: Any, scores: AnyArray) -> Overlap | None:
     """Estimate how many of these rows a calibrator was fitted on; None if it has no fingerprint.
 
     Examples
@@ -250,8 +250,8 @@ def model_fingerprint(calibrator: Any) -> str:
 
 
 def _projected(
-    x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Matrix], Matrix]
-) -> Matrix:
+    x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Float64], Float64]
+) -> Float64:
     """Apply a function to the log-scores of the kept rows and return two projections (M, 2) of the result."""
     angle = _GOLDEN * np.arange(x.shape[1])
     weights = np.stack([np.cos(angle), np.sin(angle + 1)], axis=1)
@@ -263,7 +263,7 @@ def _projected(
     return out
 
 
-def _stripes(u: NDArray[Any]) -> Matrix:
+def _stripes(u: NDArray[Any]) -> Float64:
     """Return a hash in 0..1 of the stripe that each projection (N,) falls into; rounding rarely changes the stripe."""
     stripe = np.floor(u.astype(np.float32) / np.float32(_STRIPE))
     number = stripe.astype(np.int64).view(np.uint64)
@@ -273,7 +273,7 @@ def _stripes(u: NDArray[Any]) -> Matrix:
     return np.asarray((number >> np.uint64(11)).astype(np.float64) / 2.0**53)
 
 
-def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
+def _choose(stripes: Float64) -> tuple[NDArray[np.intp], float]:
     """Return the indices of the rows to keep, ascending, and the hash below which stripes are kept."""
     if len(stripes) <= KEPT_ROWS:
         return np.arange(len(stripes)), 1.0
@@ -299,11 +299,11 @@ class _Neighbours:
         gaps = np.asarray(distances)[:, 1]
         self.gaps = np.where(counts > 1, 0.0, gaps)
 
-    def gaps_to_others(self) -> Matrix:
+    def gaps_to_others(self) -> Float64:
         """Return for each row the distance to the nearest other row."""
         return self.gaps[self.place]
 
-    def nearest(self, rows: NDArray[np.float32]) -> tuple[Matrix, Matrix]:
+    def nearest(self, rows: NDArray[np.float32]) -> tuple[Float64, Float64]:
         """Return the distance of each row to the nearest one here, and the distance of that one to its nearest."""
         distance, index = self.tree.query(rows, p=np.inf)
         return np.asarray(distance), self.gaps[index]
@@ -336,11 +336,11 @@ def _excesses(
 class _Gaps:
     """Distances of n fitted and m judged rows to the nearest one."""
 
-    to_fitted: Matrix  # (m,) of judged rows to fitted ones
-    around_nearest: Matrix  # (m,) of these fitted ones to other fitted rows
-    within_fit: Matrix  # (n,)
-    within_judged: Matrix  # (m,)
-    of_different: Matrix  # of judged rows that differ, to each other
+    to_fitted: Float64  # (m,) of judged rows to fitted ones
+    around_nearest: Float64  # (m,) of these fitted ones to other fitted rows
+    within_fit: Float64  # (n,)
+    within_judged: Float64  # (m,)
+    of_different: Float64  # of judged rows that differ, to each other
 
 
 def _excess(gaps: _Gaps, distance: float, ratio: float) -> tuple[float, float]:

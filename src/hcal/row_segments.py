@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.frames import columns_by_name, to_numpy
+from hcal.frames import AnyArray, columns_by_name, to_numpy
 from hcal.numerics import IntArray
 
 #: The title of segments whose column has no name.
@@ -44,7 +44,7 @@ class Segments:
     columns: tuple[Segments, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, by: Any, n_rows: int) -> Segments:
+    def of(cls, by: AnyArray, n_rows: int) -> Segments:
         """Return the segments of one or several columns; a row without a value is refused.
 
         >>> Segments.of(["DE", "FR", "DE"], 3)
@@ -115,7 +115,7 @@ class Segments:
         return np.flatnonzero(self.codes == code)
 
 
-def _columns_of(by: Any) -> dict[str, Any]:
+def _columns_of(by: AnyArray) -> dict[str, Any]:
     """Return the columns of a frame or of an array by their titles."""
     named = columns_by_name(by, "by")
     if named is not None:

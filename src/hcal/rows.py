@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.ageing import Times
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import ColumnName, Origin, refuse_other_index, restore, to_numpy
+from hcal.frames import AnyArray, ColumnName, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
@@ -113,17 +113,17 @@ class Rows:
     source_rows: int | None = None
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913
         cls,
-        scores: Any,
-        y: Any = None,
+        scores: AnyArray,
+        y: AnyArray = None,
         *,
         input: InputKind,
-        weight: Any = None,
-        groups: Any = None,
-        by: Any = None,
-        ids: Any = None,
-        time: Any = None,
+        weight: AnyArray = None,
+        groups: AnyArray = None,
+        by: AnyArray = None,
+        ids: AnyArray = None,
+        time: AnyArray = None,
         classes: Any = None,
         like: Layout | None = None,
         start: int = 0,
@@ -174,16 +174,16 @@ class Rows:
             )
 
     @classmethod
-    def of_scores(
+    def of_scores(  # noqa: PLR0913
         cls,
-        scores: Any,
+        scores: AnyArray,
         *,
         input: InputKind,
         classes: Any = None,
         like: Layout | None = None,
         start: int = 0,
         complete: bool = True,
-        y: Any = None,
+        y: AnyArray = None,
     ) -> Rows:
         """Check scores alone, as a prediction needs them; the arguments are those of :meth:`of`.
 
@@ -217,7 +217,9 @@ class Rows:
         )
 
     @classmethod
-    def of_predictions(cls, scores: Any, y: Any = None, *, input: InputKind, **others: Any) -> Rows:
+    def of_predictions(
+        cls, scores: AnyArray, y: AnyArray = None, *, input: InputKind, **others: Any
+    ) -> Rows:
         """Check rows that are to be evaluated; ``others`` are arguments of :meth:`of`.
 
         In a list of rows of different lengths each row is a question, and its entries are the question's options.
@@ -228,7 +230,7 @@ class Rows:
         return cls.of(scores, y, input=input, **others)
 
     @classmethod
-    def of_baseline(cls, baseline: Any, rows: Rows, input: InputKind) -> Rows:
+    def of_baseline(cls, baseline: AnyArray, rows: Rows, input: InputKind) -> Rows:
         """Check other predictions for the same rows; columns that have names are put in their order."""
         if not is_ragged(baseline):
             array, _ = to_numpy(baseline, "baseline")
@@ -464,7 +466,7 @@ def _width(array: NDArray[Any]) -> int:
 
 def _names(
     columns: tuple[ColumnName, ...] | None,
-    y: Any,
+    y: AnyArray,
     classes: Any,
     like: Layout | None,
     *,

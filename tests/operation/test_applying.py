@@ -163,17 +163,6 @@ def test_clashes_are_refused_before_the_first_file_is_written(
     assert not (folder / "out").exists()
 
 
-def test_two_inputs_that_would_write_one_file_are_refused(
-    tmp_path: Path, calibrator: object
-) -> None:
-    from hcal.io.finding import Source
-    from hcal.io.targets import mirrored
-
-    files = [tmp_path / "a.pkl", tmp_path / "a.PKL"]
-    with pytest.raises(ValueError, match=r"would both be written to .*a\.npz"):
-        mirrored([Source(tmp_path, tmp_path, files)], tmp_path / "out")
-
-
 def test_an_output_may_not_replace_an_input_or_be_read_by_the_next_run(
     hive: Path, calibrator: object
 ) -> None:

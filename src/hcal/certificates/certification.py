@@ -29,7 +29,7 @@ FEWEST_GROUPS = 20
 
 
 @renamed(level="confidence", n_folds="folds")
-def certify(
+def certify(  # noqa: PLR0913 - a public door
     predictor: Any,
     scores: Any = None,
     y: Any = None,

@@ -61,7 +61,7 @@ def shared_state(
         monitor.save(path)
 
 
-def update_state(
+def update_state(  # noqa: PLR0913
     path: str | os.PathLike[str],
     probs: Any,
     y: Any,

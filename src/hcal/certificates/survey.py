@@ -166,7 +166,7 @@ class _Totals:
         return self
 
 
-def survey_rows(
+def survey_rows(  # noqa: PLR0913
     source: RowSource,
     calibrator: Any = None,
     *,

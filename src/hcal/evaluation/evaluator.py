@@ -27,7 +27,7 @@ from hcal.rows import Rows
 
 
 @renamed(ci="confidence", n_resamples="resamples")
-def evaluate(
+def evaluate(  # noqa: PLR0913 - a public door
     predictor: Any,
     scores: Any = None,
     y: Any = None,
@@ -123,7 +123,8 @@ def evaluate(
         return evaluate_survey(survey_source(source, settings, predictor), settings)
     if y is not None:
         raise TypeError(
-            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be a fitted calibrator, "
+            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be "
+            "a fitted calibrator, "
             "and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):

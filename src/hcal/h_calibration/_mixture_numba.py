@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hcal.compiled import Kernel, exponential, in_threads, jit, split
 
-Array = NDArray[Any]
+Numbers = NDArray[Any]
 
 _jit = jit()
 
@@ -23,7 +23,7 @@ _EVENTS = 2048
 
 
 @_jit
-def _load_block(x: Array, lo: int, hi: int, out: Array) -> None:
+def _load_block(x: Numbers, lo: int, hi: int, out: Numbers) -> None:
     """Transpose rows lo..hi of x into out (K, R); rows beyond hi are 0."""
     for k in range(x.shape[1]):
         for r in range(hi - lo):
@@ -33,7 +33,7 @@ def _load_block(x: Array, lo: int, hi: int, out: Array) -> None:
 
 
 @_jit
-def _less_column_maximum(depth: Array, top: Array) -> None:
+def _less_column_maximum(depth: Numbers, top: Numbers) -> None:
     top[:] = depth[0]
     for k in range(1, depth.shape[0]):
         for r in range(len(top)):
@@ -44,7 +44,7 @@ def _less_column_maximum(depth: Array, top: Array) -> None:
 
 
 @_jit
-def _member(a: Any, depth: Array, score: Array, out: Array, mass: Array) -> None:
+def _member(a: Any, depth: Numbers, score: Numbers, out: Numbers, mass: Numbers) -> None:
     """Compute exp(a·depth) of a block, and 1/Σ of it over the classes."""
     flat = depth.reshape(-1)
     for k in range(len(flat)):
@@ -58,7 +58,7 @@ def _member(a: Any, depth: Array, score: Array, out: Array, mass: Array) -> None
         mass[r] = np.float32(1.0) / mass[r]
 
 
-def mixture_forward(x: Array, slopes: Array, shares: Array) -> Array:
+def mixture_forward(x: Numbers, slopes: Numbers, shares: Numbers) -> Numbers:
     """Return Σ v_i softmax(a_i x) of float32 arrays."""
     probs = np.empty(x.shape, np.float32)
     parts = split(len(x), grain=x.shape[1] * len(slopes))
@@ -66,7 +66,7 @@ def mixture_forward(x: Array, slopes: Array, shares: Array) -> Array:
     return probs
 
 
-def mixture_backward(x: Array, slopes: Array, grad: Array) -> tuple[Array, Array]:
+def mixture_backward(x: Numbers, slopes: Numbers, grad: Numbers) -> tuple[Numbers, Numbers]:
     """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
     parts = split(len(x), grain=x.shape[1] * len(slopes))
     sums = in_threads(lambda part: _backward(x, slopes, grad, *part), parts)
@@ -84,7 +84,9 @@ def compile_all() -> Iterator[tuple[str, Kernel]]:
 
 
 @_jit
-def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Array) -> None:
+def _forward(
+    x: Numbers, slopes: Numbers, shares: Numbers, lo: int, hi: int, probs: Numbers
+) -> None:
     n = x.shape[1]
     rows = max(16, _EVENTS // n)
     score = np.empty(rows * n, dtype=np.float32)
@@ -109,7 +111,9 @@ def _forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Ar
 
 
 @_jit
-def _backward(x: Array, slopes: Array, grad: Array, lo: int, hi: int) -> tuple[Array, Array]:
+def _backward(
+    x: Numbers, slopes: Numbers, grad: Numbers, lo: int, hi: int
+) -> tuple[Numbers, Numbers]:
     n = x.shape[1]
     rows = max(16, _EVENTS // n)
     by_share = np.zeros(len(slopes))

@@ -18,7 +18,7 @@ from hcal.compiled import Kernel, in_threads, jit, split
 from hcal.h_calibration.definition import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.numerics import Float64
 
-Array = NDArray[Any]
+Numbers = NDArray[Any]
 
 # Bits of a digit of the radix sort: few enough that the counts stay in the first-level cache.
 _WIDTH = 11
@@ -34,8 +34,8 @@ _fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 
 def families_loss(
-    q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
-) -> tuple[float, Array | None]:
+    q: Numbers, marks: Numbers, s: ObjectiveSettings, need_grad: bool
+) -> tuple[float, Numbers | None]:
     """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
     share = 1 / len(q)
     grad = np.empty(q.shape if need_grad else (len(q), 0), q.dtype)
@@ -58,7 +58,9 @@ def compile_all() -> Iterator[tuple[str, Kernel]]:
         yield f"the loss of h-calibration in {kind.__name__}", _slide
 
 
-def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, share: float) -> float:
+def _family_loss(
+    p: Numbers, marks: Numbers, s: ObjectiveSettings, grad: Numbers, share: float
+) -> float:
     """Return the loss of one family; write ``share`` times its gradient into ``grad`` unless that is empty."""
     n = len(p)
     if n >= 1 << 31:
@@ -77,7 +79,7 @@ def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, shar
     return float(s.scale * sum(losses))
 
 
-def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
+def _sorted_events(p: Numbers, marks: Numbers) -> tuple[Numbers, Numbers]:
     """Return sorted probabilities and their positions, the mark in the top bit."""
     if p.dtype == np.float32:
         pairs, spare = np.empty((2, len(p)), np.uint64)
@@ -91,14 +93,14 @@ def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
 
 
 @_jit
-def _pack(bits: Array, marks: Array, lo: int, hi: int, pairs: Array) -> None:
+def _pack(bits: Numbers, marks: Numbers, lo: int, hi: int, pairs: Numbers) -> None:
     for i in range(lo, hi):
         value = np.uint64(bits[i] & np.uint32(0x7FFFFFFF))  # -0.0 is 0
         pairs[i] = (value << np.uint64(32)) | (np.uint64(marks[i]) << np.uint64(31)) | np.uint64(i)
 
 
 @_jit
-def _radix_sort(pairs: Array, spare: Array) -> Array:
+def _radix_sort(pairs: Numbers, spare: Numbers) -> Numbers:
     """Sort by the upper 33 bits in three passes, the lowest digit first; both arrays are overwritten."""
     counts = np.zeros((3, _DIGITS), dtype=np.int64)
     last = np.uint64(_DIGITS - 1)
@@ -122,7 +124,7 @@ def _radix_sort(pairs: Array, spare: Array) -> Array:
     return pairs
 
 
-def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
+def _clusters(q: Numbers, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
     """Return the end of each cluster of windows and the weight of its windows."""
     m = len(q) - window + 1
     if s.weighting == "uniform":
@@ -140,7 +142,7 @@ def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.i
 
 @_fast
 def _block_sums(
-    q: Array, window: int, m: int, lo: int, hi: int, first: Array, total: Array
+    q: Numbers, window: int, m: int, lo: int, hi: int, first: Numbers, total: Numbers
 ) -> None:
     """Window sum at the first window of each block, and the sum of window sums over the block."""
     running = 0.0
@@ -167,7 +169,7 @@ def _block_sums(
 
 @_jit
 def _kmeans_edges(
-    q: Array, window: int, m: int, first: Array, prefix: Array, clusters: int, iterations: int
+    q: Numbers, window: int, m: int, first: Numbers, prefix: Numbers, clusters: int, iterations: int
 ) -> NDArray[np.int64]:
     """Lloyd steps from the quantiles (i + ½)/C of the window sums, until nothing moves."""
     centres = np.empty(clusters)
@@ -198,7 +200,7 @@ def _kmeans_edges(
 
 
 @_jit
-def _sum_at(q: Array, window: int, first: Array, k: int) -> float:
+def _sum_at(q: Numbers, window: int, first: Numbers, k: int) -> float:
     """Return the sum of window k, computed step by step from the start of its block."""
     b = k // _BLOCK
     running: float = first[b]
@@ -209,7 +211,7 @@ def _sum_at(q: Array, window: int, first: Array, k: int) -> float:
 
 @_jit
 def _search(
-    q: Array, window: int, m: int, first: Array, prefix: Array, middle: float
+    q: Numbers, window: int, m: int, first: Numbers, prefix: Numbers, middle: float
 ) -> tuple[int, float]:
     """Number of windows whose sum is at most ``middle``, and the total of their sums."""
     b = int(np.searchsorted(first, middle, side="right")) - 1
@@ -229,7 +231,7 @@ def _search(
 
 
 @_jit
-def _next_run(q: Array, index: Array, j: int) -> int:
+def _next_run(q: Numbers, index: Numbers, j: int) -> int:
     """Return the first rank from j on whose (probability, mark) differs from that of the rank before."""
     while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) < _MARK:
         j += 1
@@ -238,8 +240,8 @@ def _next_run(q: Array, index: Array, j: int) -> int:
 
 @_jit
 def _slide(
-    q: Array, index: Array, window: int, lo: int, hi: int, ends: Array, weights: Array,
-    epsilon: float, norm: int, factor: float, grad: Array,
+    q: Numbers, index: Numbers, window: int, lo: int, hi: int, ends: Numbers, weights: Numbers,
+    epsilon: float, norm: int, factor: float, grad: Numbers,
 ) -> float:  # fmt: skip
     """Return the weighted loss of the windows that start at ranks lo..hi, and write the gradient of the events there.
 

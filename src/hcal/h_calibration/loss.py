@@ -56,7 +56,7 @@ class HCalibrationLoss(torch.nn.Module):
     torch.Size([2, 2])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         window: int = 200,
         epsilon: float = 1e-20,

@@ -87,7 +87,7 @@ class Trained:
     history: dict[str, list[float]] = field(default_factory=dict)
 
 
-def train(
+def train(  # noqa: PLR0913 - a public door
     module: TrainableMap,
     x: Tensor,
     y: Tensor,
@@ -132,7 +132,8 @@ def train(
     result = Trained(history={name: [] for name in (LOSS, MONITOR, *select)})
     scores = {MONITOR: epoch_ece_ew, **select}
     with _threads_for(x):
-        loop = _loop_of(module, x, y, objective, scores, settings, random_state)
+        loop = _loop_of(module, x, y, objective, scores, settings)
+        loop.seed(random_state)
         for epoch in range(1, settings.epochs + 1):
             values = loop.step()
             monitor = values[MONITOR]
@@ -159,7 +160,6 @@ def _loop_of(
     objective: TorchLoss,
     scores: Mapping[str, TorchLoss],
     settings: AdamSettings,
-    random_state: int,
 ) -> Loop:
     """Return the loop that trains: replayed CUDA graphs where every part of an epoch can be captured."""
     if settings.batch_size is None or settings.batch_size >= len(y):
@@ -168,7 +168,7 @@ def _loop_of(
         if can_be_captured(module, x, objective, scores):
             return CapturedLoop(module, x, y, objective, scores, settings)
         return Loop(module, x, y, objective, scores, settings)
-    return BatchLoop(module, x, y, objective, scores, settings, random_state)
+    return BatchLoop(module, x, y, objective, scores, settings)
 
 
 class Loop:
@@ -197,6 +197,9 @@ class Loop:
         )
         self.order: CellOrder | None = module.cell_order(x) if x.is_cuda else None
         self.probs: Tensor = module(x, self.order)
+
+    def seed(self, random_state: int) -> None:
+        """Do nothing: full batches have no order."""
 
     def step(self) -> dict[str, float]:
         """Train one epoch; return its loss, and the scores of the probabilities after it."""
@@ -241,11 +244,14 @@ class BatchLoop(Loop):
         objective: TorchLoss,
         scores: Mapping[str, TorchLoss],
         settings: AdamSettings,
-        random_state: int,
     ) -> None:
         super().__init__(module, x, y, objective, scores, settings)
         self.batch_size = settings.batch_size or len(y)
-        self.generator = torch.Generator().manual_seed(random_state)
+        self.generator = torch.Generator()
+
+    def seed(self, random_state: int) -> None:
+        """Let the order of mini-batches begin at a seed."""
+        self.generator.manual_seed(random_state)
 
     def step(self) -> dict[str, float]:
         """Take a step for every mini-batch; return the mean loss, and the scores after the last one."""

@@ -111,7 +111,7 @@ class CalibrationDisplay:
         )
 
     @classmethod
-    def from_predictions(
+    def from_predictions(  # noqa: PLR0913
         cls,
         y_true: Any,
         y_prob: Any,

@@ -258,7 +258,7 @@ class DaskSource(RowSource):
         return _merged_in_tree([work(block) for block in self.pieces], empty)
 
 
-def rows(
+def rows(  # noqa: PLR0913
     scores: Any,
     y: Any,
     *,

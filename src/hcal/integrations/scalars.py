@@ -23,6 +23,8 @@ NodeId: TypeAlias = int
 Columns: TypeAlias = NDArray[np.int64]
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "floor", "maximum", "minimum")
+#: The second operand that changes nothing.
+_NEUTRAL = {"add": 0.0, "subtract": 0.0, "multiply": 1.0, "divide": 1.0}
 _FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "less", "less_equal", "equal", "where")
 #: Operations on numbers, as numpy computes them.
 NUMPY: dict[str, Callable[..., Any]] = {
@@ -172,14 +174,10 @@ class Graph:
             return self.apply(operation, operands[1], first)
         if operation in ("maximum", "minimum") and first == operands[1]:
             return first
-        if operation in ("add", "subtract") and constants[1] == 0:
-            return first
-        if operation in ("multiply", "divide") and constants[1] == 1:
+        if constants[1] is not None and constants[1] == _NEUTRAL.get(operation):
             return first
         if operation == "multiply" and constants[1] == 0:
             return self.constant(0.0)  # rows that are not finite are set aside before
-        if operation == "exp" and self.nodes[first].operation == "log_softmax":
-            return self.add(Node("softmax", self.nodes[first].operands))
         if operation == "exp":
             return self._probability(first)
         if operation == "subtract":
@@ -189,8 +187,10 @@ class Graph:
         return None
 
     def _probability(self, exponent: NodeId) -> NodeId | None:
-        """Return 1/(1 + e^−v) where the exponent is min(v, 0) − log1p(e^−|v|)."""
+        """Return a softmax of a log_softmax, or 1/(1 + e^−v) where the exponent is min(v, 0) − log1p(e^−|v|)."""
         node = self.nodes[exponent]
+        if node.operation == "log_softmax":
+            return self.add(Node("softmax", node.operands))
         if node.operation != "subtract":
             return None
         lowest, log1p = (self.nodes[operand] for operand in node.operands)

@@ -47,7 +47,7 @@ def relative_names(sources: Sequence[Source]) -> dict[Path, Path]:
 
 
 def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
-    """Return the file below ``folder`` for each input: of the same name, or .npz if its type cannot be written.
+    """Return the file below ``folder`` for each input: of the same name, in the same folders.
 
     Two inputs that would write one file are refused.
     """

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hcal import leakage
 from hcal._version import __version__
 from hcal.fit_record import FitRecord
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_labels, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
@@ -81,7 +82,7 @@ class MultipleChoiceCalibrator(Estimator):
         self.method = method
         self.min_questions = min_questions
 
-    def fit(self, scores: Any, y: Any, mask: Any = None) -> Self:
+    def fit(self, scores: AnyArray, y: AnyArray, mask: AnyArray = None) -> Self:
         """Learn from questions with known answers.
 
         Parameters
@@ -163,12 +164,12 @@ class MultipleChoiceCalibrator(Estimator):
             return make_calibrator(self.method)
         return self.method.clone().set_params(input="logits")
 
-    def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
+    def uncalibrated(self, scores: AnyArray, mask: AnyArray = None) -> Float64:
         """Return the uncalibrated probabilities (N, K): the softmax over each question's own options."""
         padded, _ = _pad(scores, mask)
         return np.exp(log_softmax_options(padded))
 
-    def rows(self, scores: Any, mask: Any = None) -> Float64:
+    def rows(self, scores: AnyArray, mask: AnyArray = None) -> Float64:
         """Return the rows by which questions are recognised: scores minus the best one, 0 where there is no option.
 
         So neither a constant added to a question nor the padding of the array matters.
@@ -181,7 +182,7 @@ class MultipleChoiceCalibrator(Estimator):
         width = max(used, self.n_classes_) if hasattr(self, "members_") else used
         return np.pad(rows[:, :used], ((0, 0), (0, width - used)))
 
-    def rows_like(self, scores: Any, y: Any = None, **others: Any) -> Rows:
+    def rows_like(self, scores: AnyArray, y: AnyArray = None, **others: Any) -> Rows:
         """Return checked questions: the log-probabilities of their options, −inf where there is no option.
 
         ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
@@ -195,7 +196,7 @@ class MultipleChoiceCalibrator(Estimator):
         """Return the calibrated probabilities (N, K) of checked questions."""
         return np.asarray(self.predict_proba(rows.scores))
 
-    def predict_proba(self, scores: Any, mask: Any = None) -> Any:
+    def predict_proba(self, scores: AnyArray, mask: AnyArray = None) -> Any:
         """Return calibrated probabilities of the options.
 
         Returns
@@ -215,7 +216,7 @@ class MultipleChoiceCalibrator(Estimator):
             return probs
         return [row[:count] for row, count in zip(probs, counts, strict=True)]
 
-    def predict(self, scores: Any, mask: Any = None) -> IntArray:
+    def predict(self, scores: AnyArray, mask: AnyArray = None) -> IntArray:
         """Return the position of the most probable option of each question."""
         probs = self.predict_proba(scores, mask)
         return np.array([int(np.argmax(row)) for row in probs], dtype=np.int64)
@@ -293,7 +294,7 @@ class MultipleChoiceCalibrator(Estimator):
         return self
 
 
-def _pad(scores: Any, mask: Any) -> tuple[Float64, list[int] | None]:
+def _pad(scores: AnyArray, mask: AnyArray) -> tuple[Float64, list[int] | None]:
     """Return scores (N, K), −inf where there is no option, and the lengths of a ragged input (None for an array)."""
     counts = None
     if isinstance(scores, list | tuple):
@@ -315,7 +316,7 @@ def _pad(scores: Any, mask: Any) -> tuple[Float64, list[int] | None]:
     return np.where(exists, padded, -np.inf), counts
 
 
-def _checked_mask(mask: Any, has_score: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _checked_mask(mask: AnyArray, has_score: NDArray[np.bool_]) -> NDArray[np.bool_]:
     array, _ = to_numpy(mask, "mask")
     exists = np.asarray(array, dtype=bool)
     if exists.shape != has_score.shape:

@@ -22,10 +22,10 @@ _SAMPLES: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d
 _LARGEST_RESULTS: Final = 2**26
 #: A longer text of a record is no column that is kept.
 _LONGEST_TEXT: Final = 1000
-Cells = Mapping[str, Any]
+RecordCells = Mapping[str, Any]
 
 
-class Columns:
+class AnswerColumns:
     """Picks the columns of answers record by record, so that records need not stay in memory.
 
     Parameters
@@ -53,7 +53,7 @@ class Columns:
         self._keep = keep
         common = os.path.commonpath([os.path.abspath(path.parent) for path in paths])
         self._of_file = {path: _about_file(path, common, several=len(paths) > 1) for path in paths}
-        self._rows: list[Cells] = []
+        self._rows: list[RecordCells] = []
 
     def pick(self, record: Record) -> None:
         """Note the columns of one answer."""
@@ -101,7 +101,7 @@ class Columns:
         return typed([row.get(name) for row in self._rows])
 
 
-def _in_order(names: set[str], rows: Iterable[Cells]) -> list[str]:
+def _in_order(names: set[str], rows: Iterable[RecordCells]) -> list[str]:
     """Return names in the order in which the first row has them."""
     first = next(iter(rows), {})
     return [name for name in first if name in names]
@@ -113,7 +113,7 @@ def _is_short(cell: Any) -> bool:
     return cell is None or isinstance(cell, int | float)
 
 
-def _about_file(path: Path, common: str, *, several: bool) -> Cells:
+def _about_file(path: Path, common: str, *, several: bool) -> RecordCells:
     """Return the task and the model of a file, its folders' columns, and its name below the folder of all files."""
     match = _SAMPLES.fullmatch(path.stem)
     cells: dict[str, Any] = dict(partition_values(path))

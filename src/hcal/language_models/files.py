@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hcal.io.records import AnswerKind, Record, kind_of, records_of
 from hcal.io.request import Request
 from hcal.language_models import lm_eval, sequences
-from hcal.language_models.columns import Columns
+from hcal.language_models.columns import AnswerColumns
 from hcal.language_models.lm_eval import read_samples
 from hcal.language_models.questions import Questions
 from hcal.language_models.responses import name_of, read_responses
@@ -21,7 +21,7 @@ from hcal.language_models.stated import read_stated
 
 #: The ways to score an answer that each kind of file knows, the default first.
 _SCORES: Final[dict[AnswerKind, tuple[str, ...]]] = {
-    "samples": lm_eval.SCORES,
+    "samples": lm_eval.OPTION_SCORES,
     "responses": ("sum",),
     "sequences": sequences.WAYS,
     "stated": (),
@@ -46,7 +46,7 @@ def read_answers(paths: Sequence[Path], request: Request, *, keep: bool = False)
     kind = kind_of(paths[0])
     assert kind is not None
     score = _score(kind, request)
-    columns = Columns(paths, _names(request), request.optional, keep=keep)
+    columns = AnswerColumns(paths, _names(request), request.optional, keep=keep)
     records = records_of(paths)
     if kind == "samples":
         fields = _of_questions(read_samples(paths, score, columns))
@@ -95,7 +95,7 @@ def _of_questions(quiz: Questions) -> Fields:
     }
 
 
-def _of_stated(records: Sequence[Record], request: Request, columns: Columns) -> Fields:
+def _of_stated(records: Sequence[Record], request: Request, columns: AnswerColumns) -> Fields:
     """Return stated confidences; what is dropped is counted and quoted."""
     stated = read_stated(
         [record.content for record in records],
@@ -123,7 +123,7 @@ def _ids(names: Sequence[Any]) -> NDArray[Any] | None:
     return np.array(names) if names else None
 
 
-def _with_roles(fields: Fields, request: Request, columns: Columns) -> Fields:
+def _with_roles(fields: Fields, request: Request, columns: AnswerColumns) -> Fields:
     """Return the columns that the request names, by their roles, and those that go with the rows into outputs."""
     roles: Fields = {"beside": columns.kept()}
     if request.id is not None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from hcal.io.records import Record, records_of
-from hcal.language_models.columns import Columns
+from hcal.language_models.columns import AnswerColumns
 from hcal.language_models.questions import Questions
 from hcal.numerics import Float64
 from hcal.text import one_line, quoted
@@ -24,13 +24,13 @@ from hcal.text import one_line, quoted
 #: An option whose log-likelihood is −inf gets a score this far below the lowest finite one of its question.
 _HOPELESS: Final = 1e3
 #: The ways to score an option.
-SCORES: Final = ("sum", "length", "mutual-information")
+OPTION_SCORES: Final = ("sum", "length", "mutual-information")
 #: The position of a right answer that a way to read the target does not find.
 _NOWHERE: Final = -1
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _Question:
     """One document: the scores of its options, and which option its target means under each way to read it."""
 
     where: str
@@ -78,15 +78,15 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: str = "sum"
     """
     names = [paths] if isinstance(paths, str | Path) else paths
     files = [Path(path) for path in names]
-    columns = Columns(files)
+    columns = AnswerColumns(files)
     return read_samples(files, score, columns)
 
 
-def read_samples(paths: Sequence[Path], score: str, columns: Columns) -> Questions:
+def read_samples(paths: Sequence[Path], score: str, columns: AnswerColumns) -> Questions:
     """Return the documents of files; what else is known about each goes to ``columns``."""
-    if score not in SCORES:
-        raise ValueError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
-    samples = list[_Sample]()
+    if score not in OPTION_SCORES:
+        raise ValueError(f"score must be one of {', '.join(OPTION_SCORES)}, got {score!r}")
+    samples = list[_Question]()
     answers = list[int]()
     for path in paths:
         of_file = list(_samples(path, score, columns))
@@ -102,7 +102,7 @@ def read_samples(paths: Sequence[Path], score: str, columns: Columns) -> Questio
     )
 
 
-def _samples(path: Path, score: str, columns: Columns) -> Iterator[_Sample]:
+def _samples(path: Path, score: str, columns: AnswerColumns) -> Iterator[_Question]:
     """Yield each document of a file once: under the filter of the first line."""
     filters = list[Any]()
     for record in records_of([path]):
@@ -119,7 +119,7 @@ def _samples(path: Path, score: str, columns: Columns) -> Iterator[_Sample]:
         raise ValueError(f"{one_line(path.name, 80)} holds no samples")
 
 
-def _sample(record: Record, score: str) -> _Sample:
+def _sample(record: Record, score: str) -> _Question:
     """Return a document with the scores of its options."""
     row = record.content
     requests = _requests(record)
@@ -127,7 +127,7 @@ def _sample(record: Record, score: str) -> _Sample:
     if n_options < 2:
         raise ValueError(f"{record.where}: {n_options} option; this is no multiple-choice task")
     texts = [text.strip() for text in requests.options]
-    return _Sample(
+    return _Question(
         where=record.where,
         target=row.get("target", ""),
         doc_id=row.get("doc_id"),
@@ -215,7 +215,7 @@ def _values(entry: Any) -> Any:
 # -- right answers --------------------------------------------------------------------------------
 
 
-def _answers(samples: list[_Sample]) -> list[int]:
+def _answers(samples: list[_Question]) -> list[int]:
     """Return the right option of every document of a file, reading all targets in the same way.
 
     The target "2" may be an index or an option called 2. The right way to read it is the one that fits every

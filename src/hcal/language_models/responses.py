@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.io.records import Record, unwrapped
 from hcal.language_models.answers import normal_answer
-from hcal.language_models.columns import Columns
+from hcal.language_models.columns import AnswerColumns
 from hcal.language_models.lm_eval import no_target
 from hcal.language_models.questions import Questions
 from hcal.numerics import Float64
@@ -23,7 +23,7 @@ _ROUNDING = 1e-3
 Alternative = tuple[str, float]
 
 
-def read_responses(records: Iterable[Record], columns: Columns) -> Questions:
+def read_responses(records: Iterable[Record], columns: AnswerColumns) -> Questions:
     """Read responses, one a line, with their ``top_logprobs``.
 
     A line is a response, or holds it under ``response``. The line also has ``options`` (the labels, or the texts

@@ -14,7 +14,7 @@ import numpy as np
 
 from hcal.io.records import Record, unwrapped
 from hcal.language_models.answers import is_right
-from hcal.language_models.columns import Columns
+from hcal.language_models.columns import AnswerColumns
 from hcal.language_models.responses import log_probability, name_of, positions
 from hcal.language_models.stated import answers_of
 from hcal.numerics import Float64, IntArray
@@ -107,7 +107,7 @@ def _of_response(response: Any) -> Any:
         ) from None
 
 
-def read_sequences(records: Iterable[Record], how: str, columns: Columns) -> Sequences:
+def read_sequences(records: Iterable[Record], how: str, columns: AnswerColumns) -> Sequences:
     """Read generated answers, one a line: with ``token_logprobs``, or as a server's response.
 
     A line also has ``correct``, or ``answer`` and ``target``; new answers have neither.

@@ -60,8 +60,10 @@ class Prediction(Map):
         ``once`` says that the caller predicts these rows and no others, so that a kernel must pay for its loading.
         """
         kernel = kernel_pays(*scores.shape, once=once)
-        if kernel:
-            probs = self._by_the_kernel_alone(scores)
+        does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
+        if kernel and does_all and to_logits(scores, self.kind) is scores:
+            # The kernel works in blocks of its own and does all that is left to do.
+            probs: FloatArray | None = self.map.compiled(scores)
             if probs is not None:
                 return probs
 
@@ -76,13 +78,6 @@ class Prediction(Map):
                 probs = self.narrowed(probs, block)
             out[start : start + step] = probs
         return out
-
-    def _by_the_kernel_alone(self, scores: FloatArray) -> FloatArray | None:
-        """Return probabilities (N, K) where a kernel does all that is to be done, in blocks of its own."""
-        does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
-        if not does_all or to_logits(scores, self.kind) is not scores:
-            return None
-        return self.map.compiled(scores)
 
     def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
         """Return probabilities (N, K) of finite logits x (N, K), in their float width; x was made from ``scores``."""

@@ -22,7 +22,7 @@ from hcal._version import __version__
 from hcal.ageing import Aged, aged
 from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
-from hcal.frames import is_on_accelerator
+from hcal.frames import AnyArray, is_on_accelerator
 from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
@@ -134,15 +134,15 @@ class Calibrator(TakesScores, ABC):
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(
+    def fit(  # noqa: PLR0913 - a public door
         self,
-        scores: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        scores: AnyArray,
+        y: AnyArray = None,
+        sample_weight: AnyArray = None,
         *,
-        groups: Any = None,
+        groups: AnyArray = None,
         classes: Any = None,
-        time: Any = None,
+        time: AnyArray = None,
         half_life: Any = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows.
@@ -200,7 +200,7 @@ class Calibrator(TakesScores, ABC):
         self._warn(fitted)
         return self
 
-    def predict_proba(self, scores: Any) -> Any:
+    def predict_proba(self, scores: AnyArray) -> Any:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
@@ -235,7 +235,7 @@ class Calibrator(TakesScores, ABC):
             np.maximum(probs, LEAST_PROBABILITY, out=probs)
         return probs
 
-    def predict(self, scores: Any) -> NDArray[Any]:
+    def predict(self, scores: AnyArray) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
 
         Parameters
@@ -249,7 +249,7 @@ class Calibrator(TakesScores, ABC):
         probs = self._floored(self.rows_like(scores), once=False)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
-    def score(self, scores: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, scores: AnyArray, y: AnyArray, sample_weight: AnyArray = None) -> float:
         """Return the negative NLL, since accuracy could not tell most calibrators apart.
 
         Parameters
@@ -263,7 +263,7 @@ class Calibrator(TakesScores, ABC):
         return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
     def rows_like(
-        self, scores: Any, y: Any = None, *, complete: bool = True, **others: Any
+        self, scores: AnyArray, y: AnyArray = None, *, complete: bool = True, **others: Any
     ) -> Rows:
         """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
 
@@ -300,7 +300,7 @@ class Calibrator(TakesScores, ABC):
         new = prior.check_frequencies(frequencies, old.size)
         return self._with_prior(new, prior.log_ratio(new, old, self.fit_.names))
 
-    def with_prior_from(self, scores: Any) -> Self:
+    def with_prior_from(self, scores: AnyArray) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
 
         The frequencies of the fit count as much as 30 more rows: one row hardly moves them, a thousand rows do. New
@@ -344,7 +344,7 @@ class Calibrator(TakesScores, ABC):
         log_ratio = np.where(old > 0, prior.log_ratio(new, old), 0.0)
         moved = self._with_prior(new, log_ratio)
         p_value = 1.0 if bins is None else bins.p_value(probs, ratio)
-        if p_value <= prior.LEVEL:
+        if p_value <= prior.UNEXPLAINED_LEVEL:
             words = (
                 f"no class frequencies explain the new scores (p = {p_value:.2g}): more has "
                 "changed than how often each class occurs, so the estimated frequencies may be "
@@ -405,11 +405,19 @@ class Calibrator(TakesScores, ABC):
     # -- machinery --------------------------------------------------------------------------------
 
     def _rows_to_fit(
-        self, scores: Any, y: Any, weight: Any, groups: Any, classes: Any, time: Any
+        self,
+        scores: AnyArray,
+        y: AnyArray,
+        weight: AnyArray,
+        groups: AnyArray,
+        classes: Any,
+        time: AnyArray,
     ) -> Rows:
         """Return the checked rows of a fit."""
         if is_no_array(scores, y):
-            scores = self._sampled(scores, y, weight, groups, classes, time=time)
+            scores = self._sampled(
+                scores, y, weight=weight, groups=groups, classes=classes, time=time
+            )
         if not isinstance(scores, Rows):
             return Rows.of(
                 scores,
@@ -434,21 +442,15 @@ class Calibrator(TakesScores, ABC):
                 rows = rows[rows.weight > 0]
         return rows
 
-    def _sampled(
-        self,
-        source: Any,
-        y: Any,
-        weight: Any,
-        groups: Any,
-        classes: Any,
-        by: Any = None,
-        time: Any = None,
-    ) -> Rows:
-        """Return the rows to fit on from files, from blocks of rows or from Dask collections."""
+    def _sampled(self, source: Any, y: AnyArray, **beside: Any) -> Rows:
+        """Return the rows to fit on from files, from blocks of rows or from Dask collections.
+
+        ``beside`` are fields of :class:`hcal.io.doors.RowInfo`.
+        """
         # A fit of arrays needs none of what reads files.
         from hcal.io.doors import RowInfo, rows_to_fit
 
-        return rows_to_fit(source, y, RowInfo(weight, groups, by, classes, time), self.input)
+        return rows_to_fit(source, y, RowInfo(**beside), self.input)
 
     def _check_weight(self, weight: Float64) -> None:
         if not self.weighted:
@@ -619,6 +621,6 @@ def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:
     return np.rint(sums / unit)
 
 
-def is_no_array(scores: Any, y: Any) -> bool:
+def is_no_array(scores: AnyArray, y: AnyArray) -> bool:
     """Whether rows come from files, in blocks or from Dask, or have no labels."""
     return (y is None and not isinstance(scores, Rows)) or hasattr(scores, "__dask_graph__")

@@ -121,4 +121,4 @@ def elbow_weights(scores: Float64) -> Float64:
     before_elbow = order[: k + 1]
     weights = np.zeros(len(scores))
     weights[before_elbow] = scores[before_elbow]
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.methods._scaling import OneTemperature, top_hits
 from hcal.methods.base import Fitted
-from hcal.methods.parameters import Positive, parameters
+from hcal.methods.parameters import AboveZero, parameters
 from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import confidence_gap, logit_scale, solve_increasing
@@ -41,7 +41,7 @@ class ExpectationConsistency(OneTemperature):
     name = "ec"
     title = "Expectation consistency"
 
-    bracket: tuple[Positive, Positive] = (0.01, 10.0)
+    bracket: tuple[AboveZero, AboveZero] = (0.01, 10.0)
 
     def _fit(self, rows: Rows) -> Fitted:
         coldest, hottest = self.bracket

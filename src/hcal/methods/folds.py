@@ -17,7 +17,7 @@ from hcal.rows import Rows
 _ROUNDING = 1e-9
 
 
-def split(rows: Rows, folds: int) -> list[tuple[Rows, Rows]]:
+def split_rows(rows: Rows, folds: int) -> list[tuple[Rows, Rows]]:
     """Return the rows to fit on and the rows held out for every fold; one fold alone is used for both.
 
     A row whose weight lies in several folds is on both sides, with a part of its weight on each.
@@ -32,7 +32,7 @@ def split(rows: Rows, folds: int) -> list[tuple[Rows, Rows]]:
     Examples
     --------
     >>> rows = Rows(np.array([[0.0, 1.0], [0.0, 2.0]]), "logits", weight=np.array([2.0, 1.0]))
-    >>> [(fit.weight.tolist(), held.weight.tolist()) for fit, held in split(rows, 3)]
+    >>> [(fit.weight.tolist(), held.weight.tolist()) for fit, held in split_rows(rows, 3)]
     [([1.0, 1.0], [1.0]), ([1.0, 1.0], [1.0]), ([2.0], [1.0])]
     """
     if rows.weight is None:

@@ -19,7 +19,7 @@ from hcal.xp import Array, namespace
 Values = tuple[float, ...]
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
-THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
+ERROR_THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
 # The limit of 2·N²·K operations: distances of all pairs of rows, and their errors for every fraction.
 _MAX_WORK = 1.7e12
 _LOG_CLIP = 1e-15
@@ -169,7 +169,7 @@ class LocallyEqualErrors(Calibrator):
     def _choose(self, rows: Rows, beta: float) -> dict[str, Any]:
         """Return the (fraction, threshold) with the lowest mean held-out NLL; the first one if several tie."""
         fractions = FRACTIONS if self.fraction is None else (float(self.fraction),)
-        thresholds = THRESHOLDS if self.threshold is None else (float(self.threshold),)
+        thresholds = ERROR_THRESHOLDS if self.threshold is None else (float(self.threshold),)
         candidates = list(product(fractions, thresholds))
         x = rows.x * beta
         folds = fold_sides(deal_folds(x, self.folds, rows.groups))

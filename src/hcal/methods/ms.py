@@ -22,7 +22,7 @@ from hcal.solvers.optimise import Search, Solution
 from hcal.solvers.temperature import logit_scale, solve_temperature
 from hcal.xp import Array, namespace
 
-Pair = tuple[float, float]
+Penalties = tuple[float, float]
 
 # A pass over the rows costs two products with a K×K matrix. The limit takes about ten minutes on two cores.
 _MOST_WORK = 1.5e11
@@ -113,7 +113,7 @@ class _Models:
         beta = solved.beta if solved.converged else 1.0 / (logit_scale(x) or 1.0)
         return cls(x, y, weight, MatrixLinear(x.shape[1]).start * beta)
 
-    def fit(self, pair: Pair, rows: IntArray, previous: Solution | None) -> Solution:
+    def fit(self, pair: Penalties, rows: IntArray, previous: Solution | None) -> Solution:
         """Fit a matrix with a pair of penalties, from the one of the pair before."""
         # The diagonal is not penalised. With few rows it could grow without limit along features of rounding size,
         # so the tolerances below stop at gains too small for any held-out row to show.
@@ -142,7 +142,7 @@ class _Models:
         return self.x[rows], self.y[rows], weight
 
 
-def penalty_grid(n_classes: int) -> list[Pair]:
+def penalty_grid(n_classes: int) -> list[Penalties]:
     """Return the pairs (λ, μ) of decades from 10 down to 1e-5, λ outer; to 1e-2 for 100 classes and more.
 
     >>> len(penalty_grid(10)), len(penalty_grid(100))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.frames import Origin, refuse_other_index, restore, to_numpy
+from hcal.frames import AnyArray, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.methods.base import CalibrationWarning, Calibrator
 from hcal.methods.parameters import Estimator
@@ -66,7 +66,7 @@ class MultilabelCalibrator(Estimator):
         self.method = method
         self.input = input
 
-    def fit(self, scores: Any, y: Any, *, labels: Any = None) -> Self:
+    def fit(self, scores: AnyArray, y: AnyArray, *, labels: AnyArray = None) -> Self:
         """Learn from held-out scores and the labels that were present.
 
         Parameters
@@ -96,7 +96,7 @@ class MultilabelCalibrator(Estimator):
             self.members_[str(j)] = self._member(x[:, j], truth[:, j])
         return self
 
-    def predict_proba(self, scores: Any) -> Any:
+    def predict_proba(self, scores: AnyArray) -> Any:
         """Return the calibrated probability (N, L) that each label is present, in the library of the input.
 
         Columns that have names are put in the order of the fit by name.
@@ -113,7 +113,7 @@ class MultilabelCalibrator(Estimator):
             out[:, j] = 1 / (1 + np.exp(-odds))
         return restore(out, origin, self.label_names_ if self._named() else None)
 
-    def evaluate(self, scores: Any, y: Any) -> dict[str, dict[str, float]]:
+    def evaluate(self, scores: AnyArray, y: AnyArray) -> dict[str, dict[str, float]]:
         """Return NLL, Brier score and ECE of every label by its name, and their ``"mean"``."""
         from hcal.metrics import brier, ece_ew, nll
 
@@ -167,7 +167,7 @@ class MultilabelCalibrator(Estimator):
         """Return whether the labels have names of their own, and not only numbers."""
         return self.label_names_ != tuple(map(str, range(len(self.label_names_))))
 
-    def _check(self, scores: Any) -> tuple[FloatArray, Origin]:
+    def _check(self, scores: AnyArray) -> tuple[FloatArray, Origin]:
         """Return checked scores (N, L) of the kind that was fitted, and where they come from."""
         kind = self.kind_ if hasattr(self, "members_") else self.input
         if kind not in ("logits", "probs"):
@@ -185,7 +185,7 @@ class MultilabelCalibrator(Estimator):
         return x, origin
 
 
-def label_names(labels: Any, columns: Any, n_labels: int) -> tuple[str, ...]:
+def label_names(labels: AnyArray, columns: Any, n_labels: int) -> tuple[str, ...]:
     """Return the names of the labels: those passed in, those of the columns, or numbers.
 
     >>> label_names(None, ("cat", "dog"), 2), label_names(None, None, 2)
@@ -227,7 +227,7 @@ def in_order_of(
     raise ValueError(f"the columns of {what} are {columns}, and the labels are {labels}")
 
 
-def check_indicators(y: Any, names: tuple[str, ...]) -> IntArray:
+def check_indicators(y: AnyArray, names: tuple[str, ...]) -> IntArray:
     """Return labels (N, L) of 0 and 1 as integers, columns in the order of the names of the labels.
 
     >>> check_indicators([[True, False]], ("cat", "dog"))

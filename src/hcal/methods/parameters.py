@@ -57,7 +57,7 @@ Count = Annotated[int, Between(1)]
 TwoOrMore = Annotated[int, Between(2)]
 NotBelowZero = Annotated[int, Between(0)]
 Seed = Annotated[int, Between(0, 2**32 - 1)]
-Positive = Annotated[float, Between(0, above=True)]
+AboveZero = Annotated[float, Between(0, above=True)]
 NotNegative = Annotated[float, Between(0)]
 
 

@@ -19,7 +19,7 @@ _STEPS: Final = 10_000
 #: The old class frequencies count as much as this many rows when new ones are estimated.
 STRENGTH: Final = 30.0
 #: Rows that are a mixture of the old classes are said not to be in one of a hundred samples.
-LEVEL: Final = 0.01
+UNEXPLAINED_LEVEL: Final = 0.01
 
 
 def check_frequencies(frequencies: Any, n_classes: int) -> Float64:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.methods._scaling import OneTemperature, by_rank, on_grid, top_hits
 from hcal.methods.base import Fitted
-from hcal.methods.parameters import Count, Positive, parameters
+from hcal.methods.parameters import AboveZero, Count, parameters
 from hcal.numerics import Float64, softmax
 from hcal.rows import Rows
 from hcal.solvers.nll import unit_weight
@@ -46,7 +46,7 @@ class SoftBinning(OneTemperature):
     name = "softbin"
     title = "Soft-binning calibration"
 
-    tau: Positive = 0.01
+    tau: AboveZero = 0.01
     bins: Count = 15
 
     def _fit(self, rows: Rows) -> Fitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -113,9 +113,11 @@ class CumulativeSpline(NamedTuple):
         """Return the splines with equally spaced knots."""
         points = np.linspace(0, 1, n_rows)
         knots = np.linspace(0, 1, n_knots)
-        ends = "natural" if n_knots > 2 else "not-a-knot"
+        ends: Literal["natural", "not-a-knot"] = "natural" if n_knots > 2 else "not-a-knot"
         cardinal = CubicSpline(knots, np.eye(n_knots), bc_type=ends)
-        return cls(np.linalg.pinv(cardinal(points)), cardinal(points, 1))
+        values = np.asarray(cardinal(points), dtype=np.float64)
+        slopes = np.asarray(cardinal(points, 1), dtype=np.float64)
+        return cls(np.asarray(np.linalg.pinv(values), dtype=np.float64), slopes)
 
     def recalibrated(self, score: Float64, hit: Float64) -> Points:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""

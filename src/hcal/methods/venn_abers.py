@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import xp
+from hcal.frames import AnyArray
 from hcal.maps.base import array, log_sigmoid, map_type
 from hcal.maps.prediction import raise_to_floor
 from hcal.methods._curves import NO_POINTS, Points, columns, end_to_end, pool_equal, read_curves
@@ -119,7 +118,7 @@ class VennAbers(Calibrator):
         offsets = np.concatenate([firsts, ends[..., -1:]], axis=-1)
         return Fitted(VennAbersSteps(knots=steps["knots"], values=steps["values"], offsets=offsets))
 
-    def predict_interval(self, logits: Any) -> tuple[Float64, Float64]:
+    def predict_interval(self, logits: AnyArray) -> tuple[Float64, Float64]:
         """Return (p0, p1), the interval of the calibrated probability of each class against the rest.
 
         Parameters

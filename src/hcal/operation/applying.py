@@ -92,7 +92,7 @@ def _files(count: int) -> str:
     return f"{count:,} file was" if count == 1 else f"{count:,} files were"
 
 
-def apply(
+def apply(  # noqa: PLR0913 - a public door
     calibrator: Any,
     source: Any,
     output: str | os.PathLike[str],

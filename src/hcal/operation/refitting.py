@@ -97,7 +97,7 @@ class OldAndNew:
         )
 
 
-def refit(
+def refit(  # noqa: PLR0913 - a public door
     calibrator: Calibrator,
     scores: Any,
     y: Any = None,

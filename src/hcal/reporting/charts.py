@@ -25,6 +25,8 @@ _ECE_BINS: Final = 15
 _MAP_POINTS: Final = 600
 #: At how many places a line can be read.
 _READ: Final = 30
+#: An axis of probabilities.
+_UNIT: Final = Axis()
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Chart:
     title: str
     words: str
     labels: tuple[str, str]
-    across: Axis = Axis()
-    upward: Axis = Axis()
+    across: Axis = _UNIT
+    upward: Axis = _UNIT
     height: float = 200.0  # of the plot area, 300 wide
     below: float = 0.0  # space under it for bars
     shares: str = "xy"  # the axes whose ticks are written in per cent
@@ -124,7 +126,8 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
     if curve.by_chance is not None:
         by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
-        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; {error}{of} is "
+        f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; "
+        f"{error}{of} is "
         f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
     )
 

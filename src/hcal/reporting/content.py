@@ -199,7 +199,7 @@ class Content:
         return f"P({self.names[self.options.positive]})" if self.binary else "the stated confidence"
 
 
-def measure_report(
+def measure_report(  # noqa: PLR0913
     scores: Any,
     y: Any,
     calibrator: Calibrator | str | None = None,

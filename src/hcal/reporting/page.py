@@ -31,7 +31,7 @@ _FILES = ("page.html", "style.css", "script.js")
 
 
 @renamed(ci="confidence", batch_rows="scores=hcal.io.batches(files, rows=…)")
-def report(
+def report(  # noqa: PLR0913 - a public door
     calibrator: Calibrator | str | None,
     scores: Any,
     y: Any,

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.fit_record import FitRecord, fitted_segments
-from hcal.frames import columns_by_name
+from hcal.frames import AnyArray, columns_by_name
 from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
-from hcal.methods.folds import split
+from hcal.methods.folds import split_rows
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
@@ -26,7 +26,7 @@ from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
 #: The common calibrator of a row, when its segment is corrected, was fitted without the row's fold.
-FOLDS = 5
+CORRECTION_FOLDS = 5
 #: How many unknown segments a warning names.
 _SHOWN_NAMES = 3
 #: A smaller probability that segments differ at all is told.
@@ -86,17 +86,17 @@ class SegmentedCalibrator(Calibrator):
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(
+    def fit(  # noqa: PLR0913 - a public door
         self,
-        scores: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        scores: AnyArray,
+        y: AnyArray = None,
+        sample_weight: AnyArray = None,
         *,
-        groups: Any = None,
+        groups: AnyArray = None,
         classes: Any = None,
-        time: Any = None,
+        time: AnyArray = None,
         half_life: Any = None,
-        by: Any = None,
+        by: AnyArray = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows of several segments.
 
@@ -114,7 +114,9 @@ class SegmentedCalibrator(Calibrator):
             The segment of each row; a row without one is refused.
         """
         if is_no_array(scores, y):
-            rows = self._sampled(scores, y, sample_weight, groups, classes, by, time)
+            rows = self._sampled(
+                scores, y, weight=sample_weight, groups=groups, classes=classes, by=by, time=time
+            )
         elif isinstance(scores, Rows):
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
@@ -132,7 +134,7 @@ class SegmentedCalibrator(Calibrator):
             raise ValueError("by is missing: pass the segment of each row")
         return super().fit(rows, half_life=half_life)
 
-    def predict_proba(self, scores: Any, *, by: Any = None) -> Any:
+    def predict_proba(self, scores: AnyArray, *, by: AnyArray = None) -> Any:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
@@ -148,21 +150,25 @@ class SegmentedCalibrator(Calibrator):
         rows = self.rows_like(scores, by=by)
         return rows.restored(self.probs_of(rows))
 
-    def predict(self, scores: Any, *, by: Any = None) -> NDArray[Any]:
+    def predict(self, scores: AnyArray, *, by: AnyArray = None) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names."""
         probs = self.probs_of(self.rows_like(scores, by=by))
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
-    def score(self, scores: Any, y: Any, sample_weight: Any = None, *, by: Any = None) -> float:
+    def score(
+        self, scores: AnyArray, y: AnyArray, sample_weight: AnyArray = None, *, by: AnyArray = None
+    ) -> float:
         """Return the negative NLL."""
         rows = self.rows_like(scores, y, weight=sample_weight, by=by)
         return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
-    def with_prior_from(self, scores: Any, *, by: Any = None) -> Self:
+    def with_prior_from(self, scores: AnyArray, *, by: AnyArray = None) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, the same shift in every segment."""
         return self._with_prior_of(self.rows_like(scores, by=by))
 
-    def rows_like(self, scores: Any, y: Any = None, *, by: Any = None, **others: Any) -> Rows:
+    def rows_like(
+        self, scores: AnyArray, y: AnyArray = None, *, by: AnyArray = None, **others: Any
+    ) -> Rows:
         """Return checked rows as the fit took them; of a frame or a dict, the columns of its segments."""
         return super().rows_like(scores, y, by=self._columns_of_fit(by), **others)
 
@@ -297,7 +303,7 @@ class SegmentedCalibrator(Calibrator):
             return sentence
         return f"{sentence}; the fit writes {of_fit[_loosely(alike[0])]!r}"
 
-    def _columns_of_fit(self, by: Any) -> Any:
+    def _columns_of_fit(self, by: AnyArray) -> Any:
         """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
         columns = fitted_segments(self)
         if isinstance(by, dict):
@@ -332,7 +338,7 @@ def _out_of_fold(rows: Rows, common: Calibrator) -> tuple[Rows, Float64]:
 
     A row whose weight lies in several folds comes several times, with a part of its weight.
     """
-    parts = [_part(fold, unseen, common) for fold, unseen in split(rows, FOLDS)]
+    parts = [_part(fold, unseen, common) for fold, unseen in split_rows(rows, CORRECTION_FOLDS)]
     weights = [part.rows.weight for part in parts]
     weight = None if rows.weight is None else np.concatenate([w for w in weights if w is not None])
     joined = Rows(

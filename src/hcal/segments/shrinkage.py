@@ -32,7 +32,7 @@ SLOPE_DEVIATIONS = (0.0, *(2.0**power for power in range(-7, 2)))
 #: Where the search begins among them: 1/4 and 1/8.
 _START = (6, 5)
 #: With more classes than this, segments differ in their temperature alone.
-MOST_CLASSES = 32
+MOST_CLASSES_WITH_TERMS = 32
 #: Newton's method ends when a step is expected to gain less than this many nats: in the search, and at the end.
 _ROUGH, _EXACT = 1e-5, 1e-16
 _MOST_STEPS, _MOST_HALVINGS = 100, 40
@@ -66,7 +66,7 @@ class Corrections:
 
 
 @dataclass(frozen=True)
-class _Data:
+class _SortedRows:
     """Rows sorted by segment, with log-odds of J = K − 1 classes against class 0; arrays are (J, N) or (N,)."""
 
     odds: Float64
@@ -144,15 +144,15 @@ def shrink(rows: Rows, log_probs: Float64, n_segments: int) -> Corrections:
     return Corrections(1 + slope, offsets, slope_deviation, term_deviation, differ)
 
 
-def _data(rows: Rows, log_probs: Float64, n_segments: int) -> tuple[_Data, Float64]:
+def _data(rows: Rows, log_probs: Float64, n_segments: int) -> tuple[_SortedRows, Float64]:
     """Return the rows sorted by segment, and the mean log-odds (J,) of each class."""
     assert rows.by is not None
     order = np.argsort(rows.by.codes, kind="stable")
     weight = np.ones(len(rows)) if rows.weight is None else rows.weight
     odds = np.ascontiguousarray((log_probs[order, 1:] - log_probs[order, :1]).T)
-    with_terms = rows.n_classes <= MOST_CLASSES
+    with_terms = rows.n_classes <= MOST_CLASSES_WITH_TERMS
     means = odds @ weight[order] / weight.sum() if with_terms else np.zeros(len(odds))
-    data = _Data(
+    data = _SortedRows(
         odds=odds,
         centred=odds - means[:, None],
         label=rows.labels[order],
@@ -167,7 +167,7 @@ def _data(rows: Rows, log_probs: Float64, n_segments: int) -> tuple[_Data, Float
 # -- the two deviations ---------------------------------------------------------------------------
 
 
-def _search(data: _Data) -> tuple[tuple[int, int], dict[tuple[int, int], _Fit]]:
+def _search(data: _SortedRows) -> tuple[tuple[int, int], dict[tuple[int, int], _Fit]]:
     """Climb the evidence from neighbour to neighbour; return the best place in the two lists, and all fits.
 
     For small deviations the evidence is flat, so the places at 0 are looked at last.
@@ -206,7 +206,10 @@ def _neighbours(place: tuple[int, int], with_terms: bool) -> list[tuple[int, int
 
 
 def _add_fit(
-    fits: dict[tuple[int, int], _Fit], data: _Data, spot: tuple[int, int], start: Float64 | None
+    fits: dict[tuple[int, int], _Fit],
+    data: _SortedRows,
+    spot: tuple[int, int],
+    start: Float64 | None,
 ) -> None:
     if spot not in fits:
         fits[spot] = _most_probable(
@@ -243,7 +246,7 @@ class _Prior:
         return np.asarray(free.sum(axis=0) / (len(free) + 1))
 
 
-def _prior(data: _Data, term_deviation: float, slope_deviation: float) -> _Prior:
+def _prior(data: _SortedRows, term_deviation: float, slope_deviation: float) -> _Prior:
     n_terms = data.n_parameters - 1
     precision = np.zeros((data.n_parameters, data.n_parameters))
     free = []
@@ -258,7 +261,7 @@ def _prior(data: _Data, term_deviation: float, slope_deviation: float) -> _Prior
 
 
 def _most_probable(
-    data: _Data,
+    data: _SortedRows,
     term_deviation: float,
     slope_deviation: float,
     start: Float64 | None,
@@ -292,7 +295,9 @@ def _most_probable(
     return _Fit(theta, value + _log_volume(data, sums, prior))
 
 
-def _newton_step(data: _Data, sums: _Sums, prior: _Prior, theta: Float64) -> tuple[Float64, float]:
+def _newton_step(
+    data: _SortedRows, sums: _Sums, prior: _Prior, theta: Float64
+) -> tuple[Float64, float]:
     """Return Newton's step (S, A) and the gain that it is expected to bring.
 
     The shift couples the segments. Given a step of the shift, segments are solved one by one; the step of the shift
@@ -318,7 +323,7 @@ def _curved(sums: _Sums, prior: _Prior) -> Float64:
     return np.asarray(sums.curvature[:, prior.free][:, :, prior.free] + prior.precision)
 
 
-def _log_volume(data: _Data, sums: _Sums, prior: _Prior) -> float:
+def _log_volume(data: _SortedRows, sums: _Sums, prior: _Prior) -> float:
     """Return the logarithm of the posterior's volume relative to the prior's (Laplace)."""
     n_segments = data.n_segments
     residual = np.zeros((n_segments, len(prior.free)))
@@ -329,9 +334,9 @@ def _log_volume(data: _Data, sums: _Sums, prior: _Prior) -> float:
     return 0.5 * float(before - after)
 
 
-def _terms_without_slope(data: _Data, term_deviation: float) -> Float64:
+def _terms_without_slope(data: _SortedRows, term_deviation: float) -> Float64:
     """Return the class terms (S, J) where the slope of a segment is 0, so that its rows all get the same odds."""
-    flat = _Data(
+    flat = _SortedRows(
         odds=data.odds - data.centred,
         centred=np.zeros_like(data.centred),
         label=data.label,
@@ -346,7 +351,7 @@ def _terms_without_slope(data: _Data, term_deviation: float) -> Float64:
 # -- sums over rows -------------------------------------------------------------------------------
 
 
-def _sums(data: _Data, theta: Float64) -> _Sums:
+def _sums(data: _SortedRows, theta: Float64) -> _Sums:
     """Return the log-likelihood of every segment and its derivatives at corrections (S, P)."""
     n_terms = data.n_parameters - 1
     pairs = [(j, k) for j in range(n_terms) for k in range(j, n_terms)]
@@ -367,7 +372,9 @@ def _sums(data: _Data, theta: Float64) -> _Sums:
     return _Sums(totals[:, 0], totals[:, 1 : 2 + n_terms], curvature)
 
 
-def _columns(data: _Data, theta: Float64, rows: slice, pairs: list[tuple[int, int]]) -> Float64:
+def _columns(
+    data: _SortedRows, theta: Float64, rows: slice, pairs: list[tuple[int, int]]
+) -> Float64:
     """Return what each row adds to the sums, (columns, rows): value, gradient, second derivatives."""
     code = data.code[rows]
     label = data.label[rows]

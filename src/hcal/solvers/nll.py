@@ -50,7 +50,7 @@ def mean_nll(scores: Float64, y: IntArray, weight: Float64 | None = None) -> flo
     return float(unit_weight(weight, len(y)) @ losses)
 
 
-def fit_nll(
+def fit_nll(  # noqa: PLR0913
     family: SoftmaxFamily,
     x: Float64,
     y: IntArray,

@@ -40,7 +40,7 @@ class LogisticFit:
     left_out: Float64  # (N,) the log-odds of each row by the fit without it
 
 
-def fit_logistic(
+def fit_logistic(  # noqa: PLR0913
     design: Float64,
     target: Float64,
     weight: Float64 | None = None,
@@ -126,7 +126,7 @@ class SoftmaxFit:
         return self.problem.left_out_changes(self.theta)
 
 
-def fit_softmax(
+def fit_softmax(  # noqa: PLR0913
     basis: Float64,
     y: IntArray,
     weight: Float64,
