@@ -118,7 +118,8 @@ def json_of(command: tuple[str, ...]) -> dict[str, Any]:
 def section(command: tuple[str, ...], content: dict[str, Any]) -> str:
     """Return the section of one layout."""
     schema = content["schema"]
-    fields = [f"`{name}` {kind_of(value)}" for name, value in content.items() if name != "schema"]
+    names = sorted(set(content) - {"schema"})
+    fields = [f"`{name}` {kind_of(content[name])}" for name in names]
     python = f", as `{RESULTS[schema]}(…).to_dict()`" if schema in RESULTS else ""
     return f"## `{schema}`\n\nBy `hcal {command[0]}`{python}: {', '.join(fields)}.\n"
 

@@ -265,7 +265,9 @@ def predict_unseen(
     probs = np.empty(test.scores.shape, dtype=test.scores.dtype)
     fit_s = 0.0
     predict_s = 0.0
-    with progress(f"fitting {calibrator.name}", len(sides)) as advance:
+    # What stands for no calibration of questions has no name.
+    name = getattr(calibrator, "name", type(calibrator).__name__)
+    with progress(f"fitting {name}", len(sides)) as advance:
         for learned, left_out in sides:
             start = time.perf_counter()
             fitted = fit_on(calibrator.clone(), cal[learned])
