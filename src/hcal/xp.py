@@ -114,9 +114,8 @@ def softmax(x: Array) -> Array:
 def log_sum_exp(x: Array) -> Array:
     """Return ln Σ e^x of each row, (N, 1)."""
     xp = namespace(x)
-    top = xp.row_max(
-        x
-    )  # not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top
+    # Not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top.
+    top = xp.row_max(x)
     return top + xp.log(xp.row_sum(xp.exp(x - top)))
 
 

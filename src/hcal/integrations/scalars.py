@@ -281,7 +281,9 @@ class _Expansion:
         if step.operation not in NUMPY:
             raise Unsupported(step.operation.replace("_", " "))
         operands = np.broadcast_arrays(*[self._columns(operand) for operand in step.operands])
-        results = [self.graph.apply(step.operation, *numbers) for numbers in zip(*operands)]  # noqa: B905
+        results = []
+        for numbers in zip(*operands):  # noqa: B905 - one column serves all
+            results.append(self.graph.apply(step.operation, *numbers))
         return np.array(results)
 
     def _columns(self, operand: Operand) -> Columns:

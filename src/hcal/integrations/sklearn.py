@@ -78,7 +78,9 @@ class HeldOut:
     groups: IntArray | None
 
 
-class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class CalibratedClassifier(  # type: ignore[misc]
+    ClassifierMixin, MetaEstimatorMixin, BaseEstimator
+):
     """Wrap a classifier so that its ``predict_proba`` can be trusted.
 
     Parameters
@@ -263,9 +265,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         check_is_fitted(self, "calibrated_classifiers_")
         if self._held_out_mean is None:
             raise ValueError(
-                "the calibrator was learned on models of folds, and another model makes the predictions, so new rows "
-                "cannot be compared with those of the fit: fit with ensemble=True or cv='prefit', or pass the "
-                "frequencies to with_prior"
+                "the calibrator was learned on models of folds, and another model makes the "
+                "predictions, so new rows cannot be compared with those of the fit: fit with "
+                "ensemble=True or cv='prefit', or pass the frequencies to with_prior"
             )
         frequencies = [pair.calibrator.fit_.frequencies for pair in self._fitted_pairs]
         probs = self._probs_of(self._fitted_pairs, X).astype(np.float64, copy=False)
@@ -367,7 +369,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             to_fit["sample_weight"] = weight
         elif weight is not None and not self._is_prefit(estimator):
             warnings.warn(
-                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only",
+                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map "
+                "only",
                 stacklevel=3,
             )
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))

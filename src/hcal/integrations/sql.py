@@ -76,8 +76,8 @@ def as_sql(
         return query.written()
     except Unsupported as error:
         raise ValueError(
-            f"{calibrator.title} with {calibrator.n_classes_} classes has no SQL, because it needs {error}: write "
-            ".onnx or .json"
+            f"{calibrator.title} with {calibrator.n_classes_} classes has no SQL, because it needs "
+            f"{error}: write .onnx or .json"
         ) from error
 
 
@@ -425,7 +425,9 @@ class _Query:
         before = quoted(self.table) if depth == 1 else f"hcal_{depth - 1}"
         fence = "" if self.dialect.name == "duckdb" else " MATERIALIZED"
         return _Level(
-            definition=f"hcal_{depth} AS{fence} (\n  SELECT s.*,\n{listed}\n  FROM {before} AS s\n)",
+            definition=(
+                f"hcal_{depth} AS{fence} (\n  SELECT s.*,\n{listed}\n  FROM {before} AS s\n)"
+            ),
             lateral=f"CROSS JOIN LATERAL (\n  SELECT\n{listed}\n  OFFSET 0\n) AS hcal_{depth}",
             names=[f"hcal_v{number}" for number in numbers],
         )
@@ -492,17 +494,18 @@ class _Query:
         columns = ", ".join(self.columns)
         refused = "NULL, too" if self.dialect.name == "sqlite" else "NaN"
         lines = [
-            f"{calibrator.title}, {calibrator.n_classes_} classes, written by hcal {__version__} for "
-            f"{self.dialect.name}.",
-            f"Adds the columns {', '.join(self._output_names())} to every row of the table {self.table}.",
+            f"{calibrator.title}, {calibrator.n_classes_} classes, written by hcal {__version__} "
+            f"for {self.dialect.name}.",
+            f"Adds the columns {', '.join(self._output_names())} to every row of the table "
+            f"{self.table}.",
             f"Reads {kind} from {columns}.",
             f"A missing score gives NULL. A score that predict_proba refuses gives {refused}.",
         ]
         segments = fitted_segments(calibrator)
         if segments:
             lines.append(
-                f"Segments are the values of {', '.join(segments)}. One that the fit did not see gets the common "
-                "calibrator, and a missing one NULL."
+                f"Segments are the values of {', '.join(segments)}. One that the fit did not see "
+                "gets the common calibrator, and a missing one NULL."
             )
         if has_levels and self.dialect.name == "sqlite":
             lines.append("Columns that begin with hcal_ are steps: list your own in place of s.*.")
@@ -531,7 +534,8 @@ class _Query:
             ]
             selects.append("SELECT " + ", ".join(cells))
         lines = [
-            f"To test this query, put the rows below in place of {quoted(self.table)}, and compare the last columns.",
+            f"To test this query, put the rows below in place of {quoted(self.table)}, and compare "
+            "the last columns.",
             "(",
             *selects[:1],
             *(f"UNION ALL {select}" for select in selects[1:]),

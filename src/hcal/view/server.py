@@ -92,8 +92,9 @@ class Desk:
         nonce = secrets.token_urlsafe(16)
         base = f"/{self.token}/"
         policy = (
-            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; "
-            "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src "
+            "data:; connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+            "frame-ancestors 'none'"
         )
         html = self.template.render(
             base=base, nonce=nonce, version=__version__, most=MOST_BYTES, **values
@@ -181,7 +182,10 @@ class Desk:
 
 def too_large() -> str:
     """Return the sentence about a file that is not uploaded."""
-    return f"the file is larger than {MOST_BYTES // 10**6} MB: start hcal view FILE, which reads a file where it is"
+    return (
+        f"the file is larger than {MOST_BYTES // 10**6} MB: start hcal view FILE, which reads a "
+        "file where it is"
+    )
 
 
 def serve(
