@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import xp as numpy_operations
-from hcal.xp import Recorded, Side, bent, interp, log_sum_exp, rounded  # noqa: F401 - formulas for all libraries
+from hcal.xp import Recorded, Side, bent, interp, log_sum_exp, rounded
 
 #: What a step takes: the name of a value or of an array, a number, or a list of column numbers.
 Operand: TypeAlias = str | float | list[int]

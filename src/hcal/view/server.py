@@ -27,15 +27,15 @@ load_extra("hcal view", "python_multipart", "view")
 load_extra("hcal view", "uvicorn", "view")
 load_extra("hcal view", "starlette", "view")
 
-import uvicorn  # noqa: E402
-from starlette.applications import Starlette  # noqa: E402
-from starlette.datastructures import UploadFile  # noqa: E402
-from starlette.exceptions import HTTPException  # noqa: E402
-from starlette.middleware import Middleware  # noqa: E402
-from starlette.middleware.trustedhost import TrustedHostMiddleware  # noqa: E402
-from starlette.requests import Request  # noqa: E402
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response  # noqa: E402
-from starlette.routing import Mount, Route  # noqa: E402
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
 
 HOST: Final = "127.0.0.1"
 #: A larger file is not uploaded: ``hcal view FILE`` reads it where it is.
