@@ -30,7 +30,7 @@ from hcal.class_names import check_classes, is_text, missing_labels
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
     booster_options,
-    encode,
+    class_numbers,
     raw_margins,
     stated_probs,
     unwrap,
@@ -180,7 +180,7 @@ class CalibratedClassifier(  # type: ignore[misc]
             trains = [train for train, _ in splits]
             models = self._fitted_on(trains, estimator, X, y, routed.estimator.fit)
 
-        labels = encode(y, self.classes_)
+        labels = class_numbers(y, self.classes_)
         folds = [
             self._held_out(model, _safe_indexing(X, rows), labels, weight, group, rows)
             for model, rows in zip(models, tests, strict=True)
@@ -449,7 +449,7 @@ class CalibratedClassifier(  # type: ignore[misc]
         # A class that a fold never saw gets a probability near zero, as a share of the largest.
         lowest = logits.max(axis=1, keepdims=True) + np.log(absent)
         all_classes = np.repeat(lowest, len(self.classes_), axis=1)
-        all_classes[:, encode(classes, self.classes_)] = logits
+        all_classes[:, class_numbers(classes, self.classes_)] = logits
         return all_classes
 
     def _response(self, estimator: Any) -> str:
