@@ -92,7 +92,7 @@ def draw(rows: Sequence[dict[str, str]]) -> Path:
         for axis, group in zip(axes, SIZES, strict=True):
             _draw_group(axis, rows, group)
         axes[0].set_ylabel("NLL / uncalibrated NLL")
-        axes[0].legend()
+        axes[1].legend(loc="upper right")
         figure.tight_layout()
         return save_figure(figure, PICTURE)
 

@@ -1,21 +1,23 @@
 """How far every runtime of an exported calibrator is from ``predict_proba``, by method, kind of scores and columns.
 
-``python -m studies.runtimes`` writes results/runtimes.csv; tests/integrations/test_runtimes.py runs a part of it.
-The JSON is read by the reader of docs/howto/deploy.md, word for word.
+``python -m studies.runtimes`` writes results/runtimes.csv and from it studies/runtimes.md, in half an hour;
+``python -m studies.runtimes page`` writes the page alone. tests/integrations/test_runtimes.py runs a part of it. The
+JSON is read by the reader of docs/howto/deploy.md, word for word.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +30,12 @@ from hcal.integrations.sql import DialectName, as_sql
 from hcal.integrations.sql_text import quoted_name
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, IntArray, log_softmax, softmax
+from studies import postgres
+from studies.drawing import write_text
+from studies.records import RESULTS, ROOT, read_rows, stamped, write_rows
 
-ROOT = Path(__file__).resolve().parents[1]
+FILE = RESULTS / "runtimes.csv"
+PAGE = ROOT / "studies" / "runtimes.md"
 KINDS: tuple[InputKind, ...] = ("logits", "probs", "log_probs")
 Columns = Literal["one", "two", "four"]
 COLUMNS: tuple[Columns, ...] = ("one", "two", "four")
@@ -253,17 +259,85 @@ def measure(runtime: str, case: Case, folder: Path) -> Difference | None:
     return Difference(runtime, case.method, case.kind, case.columns, case.prior, largest)
 
 
+def by_postgres(
+    psql: postgres.Psql, calibrator: Calibrator, scores: Float64, folder: Path
+) -> Float64 | None:
+    """Predict by the query in PostgreSQL; None where there is no SQL."""
+    table = scores.reshape(len(scores), -1)
+    names = [f"s{k}" for k in range(table.shape[1])]
+    try:
+        query = as_sql(calibrator, dialect="postgres", table="the scores", columns=names)
+    except ValueError:
+        return None
+    return postgres.probs_in_postgres(psql, query, table)
+
+
+# -- the page ---------------------------------------------------------------------------------------------
+
+#: How the page calls the runtimes.
+TITLES = {
+    "json": "JSON",
+    "module": "PyTorch",
+    "onnx": "ONNX",
+    "javascript": "JavaScript",
+    "duckdb": "DuckDB",
+    "sqlite": "SQLite",
+    "postgres": "PostgreSQL",
+}
+_HEAD = """# Every runtime against numpy
+
+The largest difference of a probability to `predict_proba`, over 100 new rows, one column, two and four classes, and
+with other class frequencies (ONNX: one column and four classes, without). A dash: SQL does not have the method,
+because it sorts. Written by `python -m studies.runtimes` from [results/runtimes.csv](../results/runtimes.csv), hcal
+{version}, commit {commit}.
+"""
+
+
+def page(rows: list[dict[str, str]]) -> str:
+    """Return the table runtime × method × kind of scores."""
+    largest: dict[tuple[str, str, str], float] = {}
+    for row in rows:
+        cell = (row["method"], row["kind"], row["runtime"])
+        largest[cell] = max(largest.get(cell, 0.0), float(row["difference"]))
+    runtimes = [name for name in TITLES if any(row["runtime"] == name for row in rows)]
+    heads = ["method", "kind", *(TITLES[name] for name in runtimes)]
+    lines = [_HEAD.format(**rows[0]), f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method, kind in dict.fromkeys((row["method"], row["kind"]) for row in rows):
+        values = [largest.get((method, kind, runtime)) for runtime in runtimes]
+        cells = ["–" if value is None else f"{value:.0e}" for value in values]
+        lines.append(f"| {' | '.join([f'`{method}`', kind, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def is_for_onnx(case: Case) -> bool:
+    """Whether a graph is made of a case: each takes seconds, and one column and four show both shapes of a formula."""
+    return case.columns != "two" and not case.prior
+
+
+def measured(runtimes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the difference of every runtime in every case."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(hcal.list_calibrators()):
+            for runtime in runtimes:
+                if runtime == "onnx" and not is_for_onnx(case):
+                    continue
+                difference = measure(runtime, case, Path(folder))
+                if difference is not None:
+                    rows.append(stamped(asdict(difference)))
+    return rows
+
+
 def main() -> None:
-    """Write results/runtimes.csv, one line a runtime, method and kind with the largest difference."""
-    with (ROOT / "results" / "runtimes.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Difference)])
-        writer.writeheader()
-        with tempfile.TemporaryDirectory() as folder:
-            for case in cases(hcal.list_calibrators()):
-                for runtime in RUNTIMES:
-                    difference = measure(runtime, case, Path(folder))
-                    if difference is not None:
-                        writer.writerow(asdict(difference))
+    """Write the results and the page."""
+    if sys.argv[1:] != ["page"]:
+        missing = postgres.missing()
+        if missing is not None or shutil.which("node") is None:
+            raise SystemExit(f"not installed: {missing or 'node'}")
+        with postgres.server() as psql:
+            RUNTIMES["postgres"] = (partial(by_postgres, psql), 1e-14)
+            write_rows(FILE, measured(RUNTIMES))
+    write_text(PAGE, page(read_rows(FILE)))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def test_the_package_needs_nothing_that_is_not_shipped() -> None:
 
 def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
     folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name != "__pycache__"}
-    assert folders <= {*ORDER, "studies", "fuzz", "metamorphic"}
+    assert folders <= {*ORDER, "studies", "fuzz", "metamorphic", "released"}
     names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(set(names)) == sorted(names), (
         "two test modules of one name cannot be imported together"

@@ -27,7 +27,21 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "differences.csv": ("python -m studies.differences run", (*_PAPER, "studies/differences.py")),
     "growth.csv": ("python benchmarks/growth.py", ("src/hcal", "benchmarks/growth.py")),
+    "intervals.csv": (
+        "python benchmarks/intervals.py --write",
+        (
+            "src/hcal/metrics",
+            "src/hcal/evaluation",
+            "src/hcal/decisions",
+            "benchmarks/intervals.py",
+        ),
+    ),
+    "learning_curve.csv": (
+        "python -m studies.learning_curve",
+        (*_DEFAULT, "src/hcal/methods", "studies/learning_curve.py"),
+    ),
     "leakage.csv": ("python -m studies.leakage", ("src/hcal/leakage.py", "studies/leakage.py")),
+    "limit.csv": ("python -m studies.limit", (*_DEFAULT, "src/hcal/metrics", "studies/limit.py")),
     "paper.csv": (
         "python -m studies.paper run",
         (*_PAPER, "src/hcal/methods", "src/hcal/pool", "studies/paper.py"),
@@ -38,7 +52,15 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "pool_selection.csv": ("python -m studies.pool selection", _DEFAULT),
     "pool_stability.csv": ("python -m studies.pool stability", _DEFAULT),
     "published.csv": ("python -m studies.published run", (*_PAPER, "studies/published.py")),
+    "runtimes.csv": (
+        "python -m studies.runtimes",
+        ("src/hcal/integrations", "src/hcal/maps", "studies/runtimes.py"),
+    ),
     "scale.jsonl": ("python benchmarks/scale.py", ("src/hcal", "benchmarks/scale.py")),
+    "small_sets.csv": (
+        "python -m studies.small_sets",
+        (*_DEFAULT, "src/hcal/methods", "studies/small_sets.py"),
+    ),
     "segments.csv": ("python -m studies.segments", ("src/hcal/segments", "studies/segments.py")),
     "selector_trap.csv": (
         "python -m studies.selector_trap",

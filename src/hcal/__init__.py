@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hcal.methods.lece import LocallyEqualErrors
     from hcal.methods.ms import MatrixScaling
     from hcal.methods.multilabel import MultilabelCalibrator
+    from hcal.methods.offset import RecalibrationInTheLarge
     from hcal.methods.platt import PlattScaling
     from hcal.methods.quadratic import QuadraticScaling
     from hcal.methods.scabin import ScalingBinning
@@ -96,6 +97,7 @@ __all__ = [
     "PlattScaling",
     "PooledCalibrator",
     "QuadraticScaling",
+    "RecalibrationInTheLarge",
     "ScaledClassLosses",
     "ScalingBinning",
     "ScoreStore",
@@ -175,6 +177,7 @@ _HOMES = {
     "hcal.methods.iso": ("IsotonicRegression",),
     "hcal.methods.lece": ("LocallyEqualErrors",),
     "hcal.methods.ms": ("MatrixScaling",),
+    "hcal.methods.offset": ("RecalibrationInTheLarge",),
     "hcal.methods.platt": ("PlattScaling",),
     "hcal.methods.quadratic": ("QuadraticScaling",),
     "hcal.methods.scabin": ("ScalingBinning",),

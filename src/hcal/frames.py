@@ -246,6 +246,8 @@ def _is_unnamed(names: Sequence[ColumnName]) -> bool:
 
 def _refuse_equal_names(x: Any, what: str) -> None:
     """Raise a ValueError for a frame in which two columns have one name."""
+    if not hasattr(x, "iloc"):  # only frames of pandas can have such columns
+        return
     columns = getattr(x, "columns", None)
     if columns is None or getattr(columns, "is_unique", True):
         return

@@ -103,7 +103,8 @@ class Bars:
 
     def line(self, title: str, total: int | None) -> Line:
         """Add a bar."""
-        return Line(self._display, self._display.add_task(title, total=total, count=""), total)
+        count = "" if total is None else f"0/{total:,}"
+        return Line(self._display, self._display.add_task(title, total=total, count=count), total)
 
     def stop(self) -> None:
         """Take the bars from the terminal."""

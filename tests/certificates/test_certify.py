@@ -169,7 +169,7 @@ def test_a_rare_class_has_a_narrow_band() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(0.05, 4.95, 10_000)  # mean 1 %
     found = certify_event("class 7", p, rng.random(10_000) < p, failure=0.05 / 100)
-    assert found.band.reach < 0.006  # the specification saw about 0.005
+    assert found.band.half_width < 0.006  # the specification saw about 0.005
 
 
 # -- gain and groups ----------------------------------------------------------------------------------

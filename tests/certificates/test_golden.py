@@ -114,7 +114,7 @@ def test_the_bound_of_an_event_alone() -> None:
         ((0.0, 0.0), False),
     ):
         assert (
-            Band(np.ones(1), np.ones(1), *np.array([ends]).T, reach=0.1, smooth=0.1).refutes
+            Band(np.ones(1), np.ones(1), *np.array([ends]).T, half_width=0.1, smooth=0.1).refutes
             == refuted
         )
     f, y = _rows("T=1", 800, 2)

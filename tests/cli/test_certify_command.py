@@ -41,7 +41,7 @@ def test_sentences_table_and_json(task: tuple[Path, Path]) -> None:
     text = _run("certify", file, "--model", model, "--by", "site")
     assert "of the predictions is off by more than" in text
     assert "the Brier score improves by at least" in text
-    assert "group north" in text
+    assert "segment north" in text
     assert "(an assumption)" not in text
     found = json.loads(_run("certify", file, "--model", model, "--json", "--confidence", "0.9"))
     assert found["confidence"] == 0.9

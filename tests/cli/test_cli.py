@@ -304,6 +304,26 @@ def test_warnings_are_one_line_on_standard_error(
     assert result.stdout == ""
 
 
+def test_log_levels_choose_the_notes_and_never_the_warnings(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{p},{'' if row % 9 == 0 else int(p > 0.5)}" for row, p in enumerate(rng.random(90))]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["probs,y", *rows]), encoding="utf-8")
+    options = ("--scores", "probs", "--input", "probs", "--unlabelled", "drop", "--method", "ts")
+    fit = ("fit", path, *options, "-o", tmp_path / "m.hcal")
+    shown = {level: run(*fit, "--log-level", level).stderr for level in ("debug", "info", "error")}
+    note = "note: 10 rows without a label were dropped"
+    assert note in shown["debug"]
+    assert "debug: fitting ts" in shown["debug"]
+    assert note in shown["info"]
+    assert "debug:" not in shown["info"]
+    assert note not in shown["error"]
+    assert all("warning: " in text for text in shown.values())
+    assert note in run(*fit).stderr
+    assert note not in run(*fit, "-q").stderr
+    assert "loud" in run(*fit, "--log-level", "loud", code=2).stderr
+
+
 def test_quiet_is_quiet(task: Path, model: Path) -> None:
     for arguments in (
         ("fit", task, "-o", task.with_name("m2.hcal"), "--method", "ts"),

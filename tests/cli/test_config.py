@@ -71,6 +71,8 @@ def test_the_command_line_wins() -> None:
         ("[fit]\nmethod = true", "method must be text or a number, got True"),
         ("[fit.method]\nname = 'ts'", "method must be text, a number or a list of them"),
         ("[fit]\nmethod = ts", "it is no TOML"),
+        ("a." * 20_000 + "b = 1", "a key has several dots"),
+        ("a = " + "[" * 30_000, "it is no TOML"),
         ("[fit]\nconfig = 'other.toml'", "'config' is no option of hcal fit"),
     ],
 )
@@ -83,7 +85,7 @@ def test_a_mistake_in_the_file_is_a_wrong_command(text: str, message: str) -> No
 
 
 def test_a_config_that_is_no_small_file_is_refused() -> None:
-    Path("large.toml").write_text("#" * (2**20 + 1), encoding="utf-8")
+    Path("large.toml").write_text("#" * (2**16 + 1), encoding="utf-8")
     for path, message in (("large.toml", "more than"), ("/dev/null", "null"), ("no.toml", "no")):
         result = run("fit", "task.npz", "-o", "m.hcal", "--config", path, code=2)
         assert message in result.stderr
@@ -94,6 +96,7 @@ def test_every_option_of_every_command_can_be_in_a_file() -> None:
         names = options_of(info.callback)
         assert {"quiet", "json", "log_level", "format"} <= set(names), info.name
         assert "config" not in names
+        assert all(name.isidentifier() for name in names)
 
 
 def test_a_report_can_be_repeated_from_what_it_says_of_its_run() -> None:

@@ -6,6 +6,7 @@ documented exit code, the old output untouched, no temporary file left where the
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -195,3 +196,51 @@ def test_ctrl_c_during_a_fit_is_130(folder: Path) -> None:
     assert process.returncode == 130
     assert_one_line(err, "stopped: ")
     assert not (folder / "m.hcal").exists()
+
+
+def test_ctrl_c_between_the_files_of_a_folder_leaves_whole_files(folder: Path) -> None:
+    (folder / "days").mkdir()
+    for name in ("1-mon", "2-tue", "3-wed"):
+        (folder / "days" / f"{name}.npz").write_bytes((folder / "task.npz").read_bytes())
+    code = (
+        "import time, hcal.operation.applying as module\n"
+        "real = module._Job._write\n"
+        "def slow(self, write, data, names):\n"
+        "    if '2-tue' in str(data.path): print('writing', flush=True); time.sleep(60)\n"
+        "    return real(self, write, data, names)\n"
+        "module._Job._write = slow"
+    )
+    process = start(folder, "apply", "model.hcal", "days", "-o", "out", "-q", code=code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert_one_line(err, "stopped: ")
+    assert [path.name for path in (folder / "out").rglob("*")] == ["1-mon.npz"]
+    again = start(folder, "apply", "model.hcal", "days", "-o", "out", "--resume")
+    out, _ = again.communicate(timeout=60)
+    assert "1 file was complete already" in out
+    assert len(list((folder / "out").iterdir())) == 3
+
+
+def test_ctrl_c_in_a_comparison_keeps_the_finished_results(folder: Path) -> None:
+    code = (
+        "import time\nfrom hcal.methods.iso import IsotonicRegression as Iso\n"
+        "Iso._fit = lambda *a: (print('fitting', flush=True), time.sleep(60))"
+    )
+    command = ("compare", "task.npz", "--methods", "ts,iso", "--metrics", "nll", "--jobs", "1")
+    process = start(folder, *command, "--out", "cells.jsonl", "-q", code=code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "fitting\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert_one_line(err, "stopped: ")
+    finished = (folder / "cells.jsonl").read_text().splitlines()
+    # The uncalibrated scores are always a row of the table.
+    assert [json.loads(line)["cell"]["name"] for line in finished] == ["uncal", "ts"]
+    again = start(folder, *command, "--out", "cells.jsonl", "--json")
+    out, _ = again.communicate(timeout=60)
+    assert set(json.loads(out)["methods"]) == {"uncal", "ts", "iso"}
+    assert (folder / "cells.jsonl").read_text().splitlines()[:2] == finished

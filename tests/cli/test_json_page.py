@@ -17,5 +17,6 @@ def test_the_page_is_what_the_commands_print() -> None:
 
 def test_every_command_has_its_schema_on_the_page() -> None:
     text = json_page.PAGE.read_text(encoding="utf-8")
-    for info in app.registered_commands:
-        assert f"## `hcal/{info.name}/1`" in text
+    names = {str(info.name) for info in app.registered_commands}
+    for name in names - {"view"}:  # which shows a page until it is stopped
+        assert f"## `hcal/{name}/1`" in text

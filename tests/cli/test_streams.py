@@ -53,6 +53,10 @@ def test_the_page_and_the_rule_go_to_standard_output() -> None:
     page = pipe(b"", "report", "task.npz", "--model", "model.hcal", "-o", "-")
     assert page.stdout.startswith("<!doctype html>") or page.stdout.startswith("<!DOCTYPE html>")
     assert "hcal-stream" not in page.output
+    gated = ("report", "task.npz", "-o", "-", "--require", "grade>=good")
+    failed = pipe(b"", *gated, code=3)
+    assert failed.stdout.rstrip().endswith("</html>")
+    assert "failed: required grade>=good" in failed.stderr
     rows = np.random.default_rng(0).uniform(size=200)
     np.savez("two.npz", probs=rows, y=(rows > 0.5).astype(int))
     rule = pipe(b"", "decide", "two.npz", "--cost", "fn=2,fp=1", "--save", "-")
@@ -64,6 +68,7 @@ def test_the_page_and_the_rule_go_to_standard_output() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (("watch", "two.npz", "--state", "-"), 1, "--state needs a file"),
         (("evaluate", "-"), 1, "add --format csv, jsonl, parquet or npz"),
         (("evaluate", "-", "--format", "docx"), 2, "docx"),
         (("apply", "-", "-", "-o", "p.csv", "--format", "csv"), 1, "- stands for one file"),

@@ -202,3 +202,9 @@ def test_there_is_a_picture_of_segments() -> None:
     with pytest.raises(ValueError, match="pass by="):
         hcal.estimate(risk).plot()
     pyplot.close("all")
+
+
+def test_the_share_of_positives_is_a_figure_of_two_classes() -> None:
+    three = hcal.estimate([[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]])
+    assert "rate" not in three.values
+    assert hcal.estimate([0.2, 0.7])["rate"].value == pytest.approx(0.45)

@@ -149,3 +149,13 @@ def test_what_cannot_be_validated_is_said() -> None:
         hcal.validate("pool", X, y)
     with pytest.raises(ValueError, match=r"positive must be one of \[0, 1\]"):
         hcal.validate(fitted, X, y, positive="yes")
+
+
+def test_no_interval_leaves_the_range_of_its_figure() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y = (4 * X[:, 0] + rng.logistic(size=120) > 0).astype(int)
+    validation = hcal.validate(LogisticRegression(), X, y, resamples=30)
+    assert validation.auc.corrected > 0.95
+    assert validation.auc.high == 1.0
+    assert 0.0 <= validation.brier.low < validation.brier.high <= 2.0

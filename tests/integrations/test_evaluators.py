@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -228,6 +229,21 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     assert json.loads(text)["n"] == 300
     model = mlflow.pyfunc.load_model(info.model_uri)
     np.testing.assert_allclose(model.predict(test), calibrator.predict_proba(test), rtol=1e-12)
+    # The signature takes arrays of any float width and frames, and refuses another number of columns.
+    narrow = test.astype(np.float32)
+    np.testing.assert_allclose(model.predict(narrow), calibrator.predict_proba(narrow), rtol=1e-5)
+    frame = pd.DataFrame(test, columns=list("abcd"))
+    np.testing.assert_allclose(model.predict(frame), calibrator.predict_proba(test), rtol=1e-12)
+    assert len(info.signature.inputs) == 4
+    assert info.signature.outputs.inputs[0].shape == (-1, 4)
+    with pytest.raises(mlflow.exceptions.MlflowException, match="missing"):
+        model.predict(test[:, :3])
+    two = hcal.make_calibrator("platt").fit(test[:, 0], labels > 1)
+    with mlflow.start_run():
+        info = log_model(two, one_column=True)
+    model = mlflow.pyfunc.load_model(info.model_uri)
+    expected = two.predict_proba(test[:, 0])
+    np.testing.assert_allclose(model.predict(test[:, :1]), expected, rtol=1e-12)
 
 
 # -- without them ------------------------------------------------------------------------------------

@@ -41,6 +41,16 @@ def test_onnx(tmp_path: Path) -> None:
     assert not too_far("onnx", list(runtimes.cases(SCALED)), tmp_path)
 
 
+def test_a_graph_keeps_floats_that_float32_does_not_have(tmp_path: Path) -> None:
+    """The exporter made 0 of the least float64, so that a sure probability came out as NaN."""
+    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    cal = runtimes.fitted("ts", "probs", 2)
+    scores = np.array([0.0, 1e-12, 0.3, 1.0])
+    probs = runtimes.by_onnx(cal, scores, tmp_path)
+    np.testing.assert_allclose(probs, cal.predict_proba(scores), rtol=0, atol=1e-12)
+
+
 def test_the_curve_of_two_classes_is_exact_where_events_are_rare(tmp_path: Path) -> None:
     """A curve of 201 points in P had 91 % of such rows outside, and stated three times the true probability."""
     rng = np.random.default_rng(0)

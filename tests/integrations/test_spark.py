@@ -127,9 +127,10 @@ def test_a_frame_is_what_its_files_and_arrays_are(spark: Any, folder: Path, tmp_
     from_files = hcal.evaluate(CAL, batches(files, REQUEST), **options)
     for name, value in from_files.values.items():
         assert result.values[name] == pytest.approx(value, abs=1e-12, nan_ok=True), name
-    assert result.intervals.keys() == from_files.intervals.keys()
-    for name, interval in from_files.intervals.items():
-        assert result.interval(name) == pytest.approx(interval, abs=1e-12)
+    for name in from_files.values:
+        interval = from_files.interval(name)
+        if interval is not None:
+            assert result.interval(name) == pytest.approx(interval, abs=1e-12), name
 
 
 def test_certificates_fits_and_predictions_are_those_of_memory(spark: Any, tmp_path: Path) -> None:
@@ -165,31 +166,38 @@ def test_segments_names_and_vectors(spark: Any) -> None:
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as f
 
-    table = TABLE.slice(0, 1500)
     names = np.array(["ant", "bee", "cat"])
-    labels = pa.array(names[table["target"].to_numpy()])
-    frame = spark.createDataFrame(table.set_column(2, "target", labels)).coalesce(2)
-    request = Request(scores="logit_*", label="target", by="country", input="logits",
-                      classes=("ant", "bee", "cat"))  # fmt: skip
+    labels = pa.array(names[LABELS[:1500]])
+    titles = ["country", "logit_cat", "target", "logit_ant", "logit_bee"]
+    table = TABLE.slice(0, 1500).set_column(2, "target", labels).rename_columns(titles)
+    frame = spark.createDataFrame(table).coalesce(2)
+    request = Request(scores="logit_*", label="target", by="country", input="logits")
     calibrator = on_spark.fit(frame, "ts", request)
-    expected = hcal.SegmentedCalibrator("ts").fit(
-        LOGITS[:1500], LABELS[:1500], by={"country": COUNTRY[:1500]}
-    )
-    assert calibrator.classes_.tolist() == names.tolist()
-    scores = f.array("logit_0", "logit_1", "logit_2")
-    # What Spark's own classifiers give is one vector a row; an old column of this name stays.
-    vectors = frame.select("country", array_to_vector(scores).alias("raw")).withColumn(
-        "probs_bee", f.lit(7)
-    )
-    calibrator.remember_source({"scores": "raw", "segments": "country"}, "", "", "")
-    rows = on_spark.transform(vectors, calibrator).toArrow()
+    # The names of the columns are those of the classes, in the order of the frame.
+    assert calibrator.classes_.tolist() == ["cat", "ant", "bee"]
+    by = {"country": COUNTRY[:1500]}
+    expected = hcal.SegmentedCalibrator("ts").fit(LOGITS[:1500], LABELS[:1500], by=by)
+    # Another order of the columns, with an old column in the place of a new one.
+    other = frame.select("country", "logit_ant", "logit_bee", "logit_cat")
+    rows = on_spark.transform(other.withColumn("probs_bee", f.lit(7)), calibrator).toArrow()
     assert set(rows["probs_bee_before"].to_pylist()) == {7}
     written = np.stack([rows[f"probs_{name}"].to_numpy() for name in names], axis=1)
-    given = np.array(rows["raw"].to_pylist())
-    by = {"country": rows["country"].to_numpy(zero_copy_only=False)}
-    np.testing.assert_allclose(written, expected.predict_proba(given, by=by), rtol=0, atol=1e-12)
+    given = np.stack([rows[f"logit_{name}"].to_numpy() for name in names], axis=1)
+    places = {"country": rows["country"].to_numpy(zero_copy_only=False)}
+    np.testing.assert_allclose(
+        written, expected.predict_proba(given, by=places), rtol=0, atol=1e-12
+    )
+    # What Spark's own classifiers give is one vector a row.
+    vector = array_to_vector(f.array("logit_cat", "logit_ant", "logit_bee")).alias("raw")
+    plain = on_spark.fit(frame.select(vector, "target"), "ts", Request(
+        scores="raw", label="target", input="logits", classes=("cat", "ant", "bee")
+    ))  # fmt: skip
+    alone = hcal.make_calibrator("ts").fit(LOGITS[:1500], LABELS[:1500])
+    np.testing.assert_allclose(
+        plain.predict_proba(LOGITS[:9][:, [2, 0, 1]]), alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
+    )
     proof = on_spark.certify(frame, None, request)
-    assert {group["group"] for group in proof.to_dict()["groups"]} == {"DE", "FR"}
+    assert {group["group"] for group in proof.to_dict()["subgroups"]} == {"DE", "FR"}
 
 
 # -- errors ------------------------------------------------------------------------------------------------

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +12,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.cli.app import app
 from helpers import synthetic
-from studies import runtimes
+from studies import postgres, runtimes
 
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("pandas")
@@ -231,52 +226,11 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def psql() -> Iterator[Callable[[str], str]]:
     """A server of its own in a temporary folder, and a function that runs statements in it."""
-    for program in ("initdb", "pg_ctl", "psql"):
-        if shutil.which(program) is None:
-            pytest.skip(f"PostgreSQL is not installed: no {program}")
-    import pwd
-
-    folder = Path(tempfile.mkdtemp(prefix="hcal-postgres-"))
-    as_user: dict[str, object] = {}
-    if os.geteuid() == 0:  # the server refuses to run as root
-        user = pwd.getpwnam("nobody")
-        as_user = {"user": user.pw_uid, "group": user.pw_gid}
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    data = folder / "data"
-
-    def run(*command: str, text: str | None = None) -> str:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, cwd=folder, check=False, **as_user
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-2000:])
-        return done.stdout
-
-    run("initdb", "-D", str(data), "-U", "tester", "--auth=trust")
-    options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
-    run("pg_ctl", "-D", str(data), "-o", options, "-l", str(folder / "log"), "-w", "start")
-    login = ["psql", "-h", str(folder), "-U", "tester", "-d", "postgres"]
-    try:
-        yield lambda text: run(*login, "-qAt", "-v", "ON_ERROR_STOP=1", text=text)
-    finally:
-        run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
-        shutil.rmtree(folder)
-
-
-def probs_in_postgres(psql: Callable[[str], str], text: str, table: np.ndarray) -> np.ndarray:
-    names = [f"s{k}" for k in range(table.shape[1])]
-    rows = ", ".join(
-        "(" + ", ".join([str(i), *(f"'{x!r}'::float8" for x in row)]) + ")"
-        for i, row in enumerate(table.tolist())
-    )
-    listed = ", ".join(["row", *names])
-    statement = re.sub(r";\n-- To test.*", "", text, flags=re.DOTALL)
-    output = psql(
-        f'DROP TABLE IF EXISTS "the scores"; CREATE TABLE "the scores" AS SELECT * FROM (VALUES {rows}) t({listed});\n'
-        f"CREATE OR REPLACE TEMP VIEW result AS {statement};\nSELECT * FROM result ORDER BY row;"
-    )
-    lines = [line.split("|") for line in output.splitlines()]
-    return np.array([[float(x or "nan") for x in line[1 + len(names) :]] for line in lines])
+    program = postgres.missing()
+    if program is not None:
+        pytest.skip(f"PostgreSQL is not installed: no {program}")
+    with postgres.server() as run:
+        yield run
 
 
 @pytest.mark.slow
@@ -284,7 +238,9 @@ def test_postgres(psql: Callable[[str], str], tmp_path: Path) -> None:
     for case in runtimes.cases(["ts", "platt", "pool", "iso", "vs"]):
         table = case.scores.reshape(100, -1)
         names = [f"s{k}" for k in range(table.shape[1])]
-        probs = probs_in_postgres(psql, query(case.calibrator, "postgres", tmp_path, names), table)
+        probs = postgres.probs_in_postgres(
+            psql, query(case.calibrator, "postgres", tmp_path, names), table
+        )
         expected = case.calibrator.predict_proba(case.scores)
         np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14, err_msg=case.method)
 
@@ -295,11 +251,11 @@ def test_odd_scores_in_postgres(psql: Callable[[str], str], tmp_path: Path) -> N
     odd = np.array([[NAN], [INF], [-INF], [1e308], [-5000.0], [0.0]])
     for method in ("ts", "platt", "pool", "iso"):
         cal = runtimes.fitted(method, "logits", 2)
-        probs = probs_in_postgres(psql, query(cal, "postgres", tmp_path, ["s0"]), odd)
+        probs = postgres.probs_in_postgres(psql, query(cal, "postgres", tmp_path, ["s0"]), odd)
         assert np.isnan(probs[:2]).all()
         np.testing.assert_allclose(probs[3:], cal.predict_proba(odd[3:, 0]), rtol=0, atol=1e-14)
         shares = runtimes.fitted(method, "log_probs", 2)
         ends = np.array([[0.0], [-INF], [-800.0], [NAN], [2.0]])
-        probs = probs_in_postgres(psql, query(shares, "postgres", tmp_path, ["s0"]), ends)
+        probs = postgres.probs_in_postgres(psql, query(shares, "postgres", tmp_path, ["s0"]), ends)
         assert np.isnan(probs[3:]).all()
         np.testing.assert_allclose(probs[:3], shares.predict_proba(ends[:3, 0]), rtol=0, atol=1e-14)

@@ -210,8 +210,9 @@ def test_dense_files_are_evaluated(tmp_path: Path) -> None:
     for more in ([], ["--batch-rows", "100"]):
         found = json.loads(run("evaluate", file, "--model", model, "--json", *more).stdout)
         flat, y = dense.rows(logits, masks, ignore_index=-100)
-        assert found["rows"] == 15 * 64
-        assert found["before"]["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(flat), y))
+        assert found["n"] == 15 * 64
+        nll = hcal.metrics.nll(hcal.softmax(flat), y)
+        assert found["metrics"]["nll"]["baseline"] == pytest.approx(nll)
     refused = run("evaluate", file, "--metrics", "nll", code=1)
     assert "y must lie in 0..2; row 0 is -100: if that marks rows without a label" in refused.stderr
     assert "--ignore-index -100" in refused.stderr

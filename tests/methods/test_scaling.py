@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 import hcal
 from hcal.methods import lece
@@ -74,13 +75,23 @@ def test_softbin_minimises_what_it_says() -> None:
 def test_vs_and_beta_keep_absent_classes_and_what_they_maximise() -> None:
     """At the maximum likelihood of a free offset, mean probability and frequency of every class agree."""
     z, y = synthetic(400)
-    for name in ("vs", "beta"):
+    for name in ("vs", "beta", "offset"):
         cal = fit(name, z[y != 2], y[y != 2])
         assert cal.predict_proba(z)[:, 2] == pytest.approx(hcal.softmax(z)[:, 2], rel=1e-9)
-    assert fit("vs", z, y).predict_proba(z).mean(axis=0) == pytest.approx(
-        np.bincount(y) / len(y), abs=1e-6
-    )
+    for name in ("vs", "offset"):
+        assert fit(name, z, y).predict_proba(z).mean(axis=0) == pytest.approx(
+            np.bincount(y) / len(y), abs=1e-6
+        )
     assert fit("beta", -z, y).map_.slopes.min() >= 0  # scores turned around ask for negative slopes
+
+
+def test_offset_of_two_classes_is_the_intercept_of_a_logistic_regression_with_slope_one() -> None:
+    rng = np.random.default_rng(0)
+    odds = rng.normal(-1, 1.5, 500)
+    y = (rng.random(500) < 1 / (1 + np.exp(1.2 - odds))).astype(int)
+    intercept = brentq(lambda b: (1 / (1 + np.exp(-odds - b)) - y).mean(), -10, 10, xtol=1e-12)
+    probs = fit("offset", odds, y).predict_proba(odds)
+    np.testing.assert_allclose(np.log(probs[:, 1] / probs[:, 0]) - odds, intercept, atol=1e-6)
 
 
 def test_structured_scaling_fades_to_temperature_scaling() -> None:

@@ -249,11 +249,13 @@ def test_the_report_says_it(options: Callable, tmp_path: object) -> None:
     p, y = _rows()
     path = tmp_path / "report.html"
     verdict = hcal.report(None, p, y, path, input="probs", **options(p, y))
-    said = [sentence for sentence in verdict.sentences if "expected by chance" in sentence]
+    sentences = [sentence for sentence in verdict.sentences if "expected by chance" in sentence]
     page = path.read_text(encoding="utf-8")
     if options(p, y):
-        assert not said
+        assert not sentences
+        assert verdict.by_chance == {}
         assert "by chance</small>" not in page
     else:
-        assert len(said) == 1
+        assert len(sentences) == 1
+        assert verdict.by_chance == pytest.approx(hcal.evaluate(p, y).by_chance)
         assert page.count("by chance</small>") == len(PLUGIN)

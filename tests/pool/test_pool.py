@@ -326,7 +326,7 @@ def test_rounding_moves_nothing() -> None:
         noisy = noisy / noisy.sum(axis=1, keepdims=True) if kind == "probs" else noisy
         order = rng.permutation(z.shape[1])
         moved = {
-            "noise": (fit(noisy, y, input=kind).predict_proba(z), 1e-3),
+            "noise": (fit(noisy, y, input=kind).predict_proba(z), 1e-5),
             "float32": (
                 fit(z.astype(np.float32), y, input=kind).predict_proba(z.astype(np.float32)),
                 1e-3,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,16 @@ from studies.worlds import draw_labels
 
 def test_bins_and_classes_by_hand() -> None:
     probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]] * limit.BINS)
-    parts = limit.Parts(probs)
-    assert parts.sizes().tolist() == [4.0] * limit.BINS
-    stated = parts.by_confidence(probs)
-    assert stated[0] == pytest.approx(0.6)
-    assert stated[-1] == pytest.approx(0.9)
-    np.testing.assert_allclose(parts.by_class(probs), probs.mean(axis=0))
+    edges = limit.bin_edges(probs)
+    stated, sizes = limit.by_confidence(probs, probs, edges)
+    assert sizes.sum() == len(probs)
+    filled = sizes > 0
+    np.testing.assert_allclose(stated[filled], [0.6, 0.7, 0.8, 0.9])
     hits = np.eye(2)[np.zeros(len(probs), dtype=int)]
-    assert parts.by_confidence(hits)[-1] == 1.0  # the surest rows say class 0
-    assert parts.by_confidence(hits)[0] == 0.0  # the least sure ones class 1
+    observed = limit.by_confidence(probs, hits, edges)[0]
+    assert observed[filled].tolist() == [0.0, 1.0, 0.0, 1.0]
+    np.testing.assert_allclose(limit.by_class(probs, probs, edges)[0], probs.mean(axis=0))
+    assert limit.noise((np.array([0.25]), np.array([100.0]))).tolist() == [0.0025]
 
 
 def made_up(task: str) -> Any:
@@ -36,23 +36,17 @@ def made_up(task: str) -> Any:
 
 def z_values(monkeypatch: pytest.MonkeyPatch) -> float:
     monkeypatch.setattr(limit, "load", made_up)
-    monkeypatch.setattr(limit, "REFITS", 8)
     return limit.root_mean_square(list(limit.gaps("made up")))
 
 
 def test_the_default_is_near_one_and_a_wrong_method_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0.5 < z_values(monkeypatch) < 1.7
+    assert 0.4 < z_values(monkeypatch) < 1.5
 
-    fit = limit.fit
-    monkeypatch.setattr(limit, "fit", lambda *arguments: too_sure(fit(*arguments)))
-    assert z_values(monkeypatch) > 2.5
-
-
-def too_sure(calibrator: Any) -> Any:
-    def predict(x: np.ndarray) -> np.ndarray:
-        return softmax(1.4 * np.log(calibrator.predict_proba(x)))
-
-    return SimpleNamespace(predict_proba=predict, preserves=calibrator.preserves)
+    right = limit.fitted_probs
+    monkeypatch.setattr(
+        limit, "fitted_probs", lambda task: [softmax(1.4 * np.log(p)) for p in right(task)]
+    )
+    assert z_values(monkeypatch) > 2.0
 
 
 def test_drawn_labels_are_measured_beside_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +62,10 @@ def test_drawn_labels_are_measured_beside_real_ones(monkeypatch: pytest.MonkeyPa
 def test_the_committed_rows_say_what_the_page_says() -> None:
     rows = limit.read_rows(limit.FILE)
     top = [row for row in rows if row["kind"] == "confidence"]
-    assert len(top) == limit.BINS * len(limit.NETWORKS)
-    assert limit.root_mean_square(top) < 1.25
+    assert len(top) == limit.BINS * len(limit.TASKS)
+    assert limit.root_mean_square(top) < 1.0
     by_class = [row for row in rows if row["kind"] == "class"]
-    assert limit.root_mean_square(by_class) < 1.15
-    real = limit.ratio(rows, "real", "joint")
-    assert limit.ratio(rows, "drawn", "joint") < real < 0.548
+    assert limit.root_mean_square(by_class) < 1.0
+    for column in ("joint", "canonical"):
+        drawn, real = (limit.ratio(rows, kind, column) for kind in ("drawn", "real"))
+        assert 0.8 < drawn / real < 0.95

@@ -22,9 +22,9 @@ Names = Sequence[ClassName] | None
 #: First line of a certificate of bare probabilities: nothing is known about the rows they were fitted on.
 _FRESH = "none of these rows was used to fit the predictor"
 _REFUSED = (
-    "the ECE of a continuous predictor, the error at a single prediction and the error of the whole vector: "
-    "each prediction is seen once, so no number of rows bounds them without assumptions (Gupta, Podkopaev "
-    "and Ramdas, 2020)"
+    "the ECE of a continuous predictor, the error at a single prediction and the error of the "
+    "whole vector: each prediction is seen once, so no number of rows bounds them without "
+    "assumptions (Gupta, Podkopaev and Ramdas, 2020)"
 )
 _NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh all others"
 
@@ -149,8 +149,8 @@ def _first_line(overlap: leakage.Overlap | None, n_groups: int | None) -> str:
         return f"Assumed: {_FRESH}, and {independent}."
     if overlap.refused:
         raise leakage.RowsOfTheFitError(
-            f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks better than it "
-            "is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
+            f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks "
+            "better than it is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
         )
     fresh = overlap.sentence or "None of these rows was used to fit the calibrator."
     return f"{fresh} Assumed: {independent}."

@@ -90,7 +90,8 @@ class Gamblers:
     def __init__(self, bets: list[Bet], tolerance: Float64) -> None:
         self.bets = bets
         self.tolerance = tolerance
-        self.prior = np.append(np.full(len(bets), (1 - _CASH) / len(bets)), _CASH)
+        equal = np.full(len(bets), (1 - _CASH) / len(bets))
+        self.prior = np.append(equal, _CASH)
         #: (C, E + 1): shares of the capital in each bet at the start of the block; the last column is cash.
         self.weights = np.tile(self.prior, (len(tolerance), 1))
         self.start = np.zeros(len(tolerance))  # (C,): log-capital at the start of the block

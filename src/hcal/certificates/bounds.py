@@ -32,7 +32,7 @@ def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     return np.asarray(np.maximum(rel_entr(c, q) + rel_entr(1 - c, 1 - q), 0.0))
 
 
-def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
+def kl_upper(c: ArrayLike, limit: ArrayLike) -> Vector:
     """Return the largest q with kl(c, q) ≤ reach: Chernoff's upper confidence bound for a mean probability.
 
     ``c`` are observed frequencies of m independent marks, ``reach`` is log(1/failure)/m. Newton's method starts above
@@ -41,25 +41,29 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     >>> kl_upper([0.0, 0.5, 1.0], np.log(20) / 100).round(4)
     array([0.0295, 0.6206, 1.    ])
     """
-    c, reach = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(reach, np.float64))
+    c = np.asarray(c, np.float64)
+    c, limit = np.broadcast_arrays(c, np.asarray(limit, np.float64))
     # Two lower bounds of kl give the start: 2(q − c)² (Pinsker), and −(1 − c)·log(1 − q) − entropy(c). With the first
     # alone the start could lie next to 1, where Newton's steps vanish.
     with np.errstate(divide="ignore", invalid="ignore"):
-        q = -np.expm1((xlogy(c, c) + xlog1py(1 - c, -c) - reach) / (1 - c))
-    q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
+        negative_entropy = xlogy(c, c) + xlog1py(1 - c, -c)
+        q = -np.expm1((negative_entropy - limit) / (1 - c))
+    pinsker = c + np.sqrt(limit / 2)
+    q = np.minimum(np.fmin(q, pinsker), np.nextafter(1.0, 0))
     for _ in range(_STEPS):
         above = q - c
-        excess = kl(c, q) - reach
+        excess = kl(c, q) - limit
         # At the root, and where no row bounds q, there is nothing to correct.
         falling = (above > 0) & (excess > 0)
-        step = np.divide(excess * q * (1 - q), above, out=np.zeros(q.shape), where=falling)
+        slope = excess * q * (1 - q)
+        step = np.divide(slope, above, out=np.zeros(q.shape), where=falling)
         q = np.maximum(q - step, c)
         if not (step > 1e-12).any():
             break
     return np.where(q >= np.nextafter(1.0, 0), 1.0, q)
 
 
-def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
+def kl_interval(c: ArrayLike, limit: ArrayLike) -> tuple[Vector, Vector]:
     """Return the ends of {q : kl(c, q) ≤ reach}: Chernoff's interval of a mean probability from m marks.
 
     Each side fails with probability at most exp(−m·reach).
@@ -69,7 +73,7 @@ def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
     (array([0.8328]), array([0.9478]))
     """
     c = np.asarray(c, dtype=np.float64)
-    below, high = kl_upper(np.stack([1 - c, c]), reach)
+    below, high = kl_upper(np.stack([1 - c, c]), limit)
     return 1 - below, high
 
 
@@ -98,7 +102,9 @@ def bennett(variance: ArrayLike, log_failure: float) -> Vector:
     x = log_failure / 3 + np.sqrt((log_failure / 3) ** 2 + 2 * safe * log_failure)
     for _ in range(_STEPS):
         u = x / safe
-        step = (safe * ((1 + u) * np.log1p(u) - u) - log_failure) / np.log1p(u)
+        log_u = np.log1p(u)
+        excess = safe * ((1 + u) * log_u - u) - log_failure
+        step = excess / log_u
         x = x - np.maximum(step, 0.0)
         if not (step > 1e-10 * x).any():
             break
@@ -131,7 +137,9 @@ def certify_gain(before: Vector, after: Vector, failure: float, random_state: in
     x = ((before - after)[order] + 2) / 4  # differences lie in [−2, 2]
     low = lower_mean(x, failure / 2)
     high = 1 - lower_mean(1 - x, failure / 2)
-    return Gain(float(before.mean()), float(after.mean()), 4 * low - 2, 4 * high - 2)
+    mean_before = float(before.mean())
+    mean_after = float(after.mean())
+    return Gain(mean_before, mean_after, 4 * low - 2, 4 * high - 2)
 
 
 def lower_mean(x: Vector, failure: float) -> float:

@@ -132,8 +132,8 @@ def certify(  # noqa: PLR0913 - a public door
     number = positive_number(positive, judged.source.names, judged.source.n_classes)
     other = None
     if has_baseline:
-        whole = _in_memory(judged.source)
-        other = Rows.of_baseline(baseline, whole, input or "probs").probs()
+        in_memory = _in_memory(judged.source)
+        other = Rows.of_baseline(baseline, in_memory, input or "probs").probs()
     return certify_source(
         judged.source, terms, number, calibrator=judged.calibrator, other=other, gain=of_scores
     )
@@ -194,7 +194,8 @@ def _in_memory(source: RowSource) -> Rows:
         raise ValueError("baseline needs all rows at once: pass arrays, or one file")
     if source.grouped:
         raise ValueError(
-            "baseline needs independent rows: leave groups out of this call and keep one row of each group"
+            "baseline needs independent rows: leave groups out of this call and keep one row of "
+            "each group"
         )
     return source.whole
 

@@ -99,8 +99,8 @@ class DependentRows:
         failure : float
         """
         n = ends[-1]
-        wanted = np.linspace(0, n, _POINTS + 1)[1:]
-        points = np.unique(np.searchsorted(ends, wanted - 0.5))
+        targets = np.linspace(0, n, _POINTS + 1)[1:]
+        points = np.unique(np.searchsorted(ends, targets - 0.5))
         rows = ends[points]
         stated = claimed[points] / rows
         observed = np.clip(happened[points] / rows, 0.0, 1.0)

@@ -75,9 +75,9 @@ class Drift(Result):
     def _headline(self) -> list[str]:
         verdict = "The scores have changed" if self.changed else "No change of the scores was found"
         return [
-            f"{verdict}: population stability index {self.psi:.3f} (p = {self.psi_p_value:.2g}); a "
-            f"classifier tells old from new rows in {100 * self.accuracy:.1f} % of cases (50 % is chance, "
-            f"p = {self.accuracy_p_value:.2g})."
+            f"{verdict}: population stability index {self.psi:.3f} (p = {self.psi_p_value:.2g}); "
+            f"a classifier tells old from new rows in {100 * self.accuracy:.1f} % of cases (50 % "
+            f"is chance, p = {self.accuracy_p_value:.2g})."
         ]
 
 
@@ -150,7 +150,8 @@ def stability_index(reference: Float64, new: Float64) -> float:
 
 def _edges(values: Float64) -> Float64:
     """Return the different deciles of the values."""
-    return np.unique(np.quantile(values, np.linspace(0, 1, _BINS + 1)[1:-1]))
+    shares = np.linspace(0, 1, _BINS + 1)[1:-1]
+    return np.unique(np.quantile(values, shares))
 
 
 def _counts(values: Float64, edges: Float64) -> IntArray:

@@ -316,13 +316,14 @@ class EventCertificate:
         n = n if table.members is None else n / table.members.largest
         # The bound on the variance is itself too large by about half at 200 rows, and by less with more rows.
         inflation = 1 + 0.5 * np.sqrt(400 / max(n, 400)) * (1 + 0.1 * deepest_level(n))
-        reach = float(bennett(n * variance * inflation, np.log(4 / self.failure))) / n
+        half_width = float(bennett(n * variance * inflation, np.log(4 / self.failure))) / n
         chance = np.sqrt(2 * variance / (np.pi * n))
         # A random walk's distance grows with the square root of its steps.
-        distance = reach + chance * np.sqrt(share[:-1])
-        possible = np.minimum(table.prefix[0][1:-1], table.ends[1:-1]) / table.n
+        distance = half_width + chance * np.sqrt(share[:-1])
+        claimed = table.prefix[0][1:-1]
+        possible = np.minimum(claimed, table.ends[1:-1]) / table.n
         middle = (table.low + table.high) / 2
-        return float(reach + chance + np.diff(middle) @ np.minimum(distance, possible))
+        return float(half_width + chance + np.diff(middle) @ np.minimum(distance, possible))
 
     def group_row(self) -> dict[str, Any]:
         """Return the numbers of a subgroup as one flat dictionary, for a table of subgroups."""
@@ -348,7 +349,7 @@ class EventCertificate:
             "rows": self.n,
             **{name: getattr(self, name) for name in plain},
             "smooth_at_most": self.bound,
-            "curve_reach": self.band.reach,
+            "curve_reach": self.band.half_width,
             "at_most": {part_name(level): x for level, x in self.at_most.items()},
             "refuted": None if self.refutation is None else vars(self.refutation),
             "exactly_calibrated_refuted": self.exact_refuted,

@@ -134,8 +134,8 @@ class _SegmentCounts:
         first = np.searchsorted(number, np.arange(len(self.numbers) + 1))
         tables = {}
         for name in sorted(self.numbers):
-            own = slice(first[self.numbers[name]], first[self.numbers[name] + 1])
-            tables[name] = EventTable.of_some_bins(place[own], *self.sums[:, own])
+            bins = slice(first[self.numbers[name]], first[self.numbers[name] + 1])
+            tables[name] = EventTable.of_some_bins(place[bins], *self.sums[:, bins])
         return tables
 
     def _numbers_of(self, names: tuple[str, ...]) -> IntArray:

@@ -216,7 +216,8 @@ class Monitor:
         for file in self.files if digest else ():
             if file["digest"] == digest:
                 raise ValueError(
-                    f"{printable(name)} was added before, as {printable(file['name'])} ({file['date']})"
+                    f"{printable(name)} was added before, as {printable(file['name'])} "
+                    f"({file['date']})"
                 )
 
     def _expect_classes(self, n_classes: int) -> None:
@@ -275,7 +276,8 @@ class Monitor:
         crossing = None if self._raised else self._first_crossing(gains)
         if crossing is not None:
             self._hold(gains, crossing)
-            earlier = np.sum(list(self._recent)[:-1], axis=0) if len(self._recent) > 1 else 0.0
+            complete = list(self._recent)[:-1]
+            earlier = np.sum(complete, axis=0) if complete else 0.0
             self._raise_alarm(self.n + crossing + 1, earlier + recent[:, crossing])
         self._hold(gains, -1)
         self.n += len(claims)
@@ -476,7 +478,8 @@ class Monitor:
         values = monitor_file.checked(state, monitor._form(state), "the state")
         for name, array in monitor._arrays().items():
             array[...] = values["arrays"][name]
-            if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
+            sums = array.sum(axis=1) if name.endswith("weights") else np.ones(1)
+            if (np.abs(sums - 1) > 1e-6).any():
                 raise ValueError(f"{name} must sum to 1")
         monitor.n = values["n"]
         monitor._raised = values["raised"]
@@ -556,8 +559,8 @@ def automatic_tolerance(calibrator: Any) -> Float64:
     record = getattr(calibrator, "fit_", None)
     if record is None:
         raise ValueError(
-            "tolerance='auto' is decided by the fit of a calibrator: pass calibrator=, a fitted one, "
-            "or a number as tolerance, such as 0.05"
+            "tolerance='auto' is decided by the fit of a calibrator: pass calibrator=, a fitted "
+            "one, or a number as tolerance, such as 0.05"
         )
     frequencies = record.frequencies if record.prior is None else record.prior
     # After a change of the class frequencies the mean confidence is not known: that of the widest tolerance.
@@ -576,7 +579,8 @@ def _check_tolerance(tolerance: Any) -> float | str:
 
 def _running(start: Float64, rows: Float64) -> Float64:
     """Return the sums (4, N, 1 + C) after each row, added one after the other to the sums at the start."""
-    return np.cumsum(np.concatenate([start[:, None], rows], axis=1), axis=1)[:, 1:]
+    from_start = np.concatenate([start[:, None], rows], axis=1)
+    return np.cumsum(from_start, axis=1)[:, 1:]
 
 
 def _names_of(columns: Any) -> ClassNames | None:

@@ -52,7 +52,8 @@ def rows_to_fold(
     rows = source_of(scores, y, RowInfo(classes=names), input=kind).sample()
     if any(column is not None for column in (rows.groups, rows.by, rows.weight)):
         raise ValueError(
-            "out_of_fold=True needs independent rows of weight 1, without groups, segments and weights"
+            "out_of_fold=True needs independent rows of weight 1, without groups, segments and "
+            "weights"
         )
     if rows.kind != kind:
         raise ValueError(f"the rows hold {rows.kind}, but the method takes input={kind!r}")

@@ -133,10 +133,10 @@ def subgroup_verdict(subgroup: EventCertificate, limit: float) -> str:
     needed = subgroup.rows_needed(limit)
     if needed is None:
         return "may be right; no practical number of rows would tell"
-    more = needed - subgroup.n
-    if more <= 0:
+    missing = needed - subgroup.n
+    if missing <= 0:
         return "may be right; a few more rows would tell"
-    return f"may be right; {more:,} more rows would tell"
+    return f"may be right; {missing:,} more rows would tell"
 
 
 def subgroup_table(subgroups: tuple[EventCertificate, ...], limit: float) -> list[str]:
@@ -181,7 +181,8 @@ def all_sentences(certificate: Certificate) -> list[str]:
     ]
     if certificate.n_groups is not None:
         lines.append(
-            "Rows of one group may depend on each other in any way, so the bounds count groups instead of rows."
+            "Rows of one group may depend on each other in any way, so the bounds count groups "
+            "instead of rows."
         )
     if certificate.assume is not None:
         lines.append(_assumed_sentence(certificate.headline))
@@ -202,9 +203,9 @@ def out_of_fold_sentences(certificate: OutOfFoldCertificate) -> list[str]:
     if wrong:
         verdict = f"{wrong} of {folds} fits are proven to be off."
     return [
-        f"Out-of-fold: every row's probability comes from a fit without its fold ({folds} folds). The "
-        f"statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about one calibrator "
-        "fitted on all of them. Assumed: rows are independent of each other.",
+        f"Out-of-fold: every row's probability comes from a fit without its fold ({folds} folds). "
+        f"The statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about "
+        "one calibrator fitted on all of them. Assumed: rows are independent of each other.",
         _size(certificate.n, certificate.k, certificate.confidence),
         _rate_sentence(certificate.pooled, certificate.overall),
         f"{capital(certificate.pooled.name)}: {error_words(certificate)}",
@@ -230,8 +231,8 @@ def event_sentences(event: EventCertificate, limit: float) -> list[str]:
     ]
     if event.discrete_error is not None:
         lines.append(
-            f"{title}: its {len(event.table.count)} values are certified one by one; the ECE is at most "
-            f"{points(event.discrete_error)}."
+            f"{title}: its {len(event.table.count)} values are certified one by one; the ECE is "
+            f"at most {points(event.discrete_error)}."
         )
     if event.proven_gap > limit:
         lines.append(f"{title}: no number of rows would prove a bound of {points(limit)}.")
@@ -244,8 +245,8 @@ def _rate_sentence(event: EventCertificate, overall: tuple[float, float]) -> str
     low = max(event.stated - overall[1], 0.0)
     high = min(event.stated - overall[0], 1.0)
     return (
-        f"{capital(event.name)}: stated {share(event.stated)} on average, observed {share(event.observed)}; "
-        f"the true rate lies between {share(low)} and {share(high)}."
+        f"{capital(event.name)}: stated {share(event.stated)} on average, observed "
+        f"{share(event.observed)}; the true rate lies between {share(low)} and {share(high)}."
     )
 
 
@@ -264,7 +265,10 @@ def _refutation_sentence(event: EventCertificate) -> str:
     if event.refutation is not None:
         return f"Proven to be off: {_window(event.refutation, event.name == 'top label')}."
     if event.band.refutes:
-        return "Proven not to be exactly calibrated, by the curve; no single window is proven to be off."
+        return (
+            "Proven not to be exactly calibrated, by the curve; no single window is proven to be "
+            "off."
+        )
     return "No window of neighbouring predictions is proven to be off."
 
 
@@ -327,11 +331,14 @@ def gain_sentence(gain: Gain) -> str:
     """Write the certified gain over the baseline, which is about the population and not only these rows."""
     population = f"in the population (here {gain.before:.4f} → {gain.after:.4f})"
     if gain.at_least > 0:
-        return f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} {population}."
+        at_least = f"{gain.at_least:.4f} {population}"
+        return f"Against the baseline, the Brier score improves by at least {at_least}."
     if gain.at_most < 0:
-        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f} {population}."
+        at_least = f"{-gain.at_most:.4f} {population}"
+        return f"The baseline is better: its Brier score is lower by at least {at_least}."
     ends = f"between {-gain.at_most:+.4f} and {-gain.at_least:+.4f}"
-    return f"No gain over the baseline is proven: the change of the Brier score lies {ends} {population}."
+    change = f"the change of the Brier score lies {ends} {population}"
+    return f"No gain over the baseline is proven: {change}."
 
 
 # -- the table --------------------------------------------------------------------------------------

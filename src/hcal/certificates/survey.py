@@ -227,9 +227,9 @@ def _survey_of(totals: _Totals, calibrator: Any) -> Survey:
     record = getattr(calibrator, "fit_", None)
     totals.one_column.check(None if record is None else record.score_range)
     n_rows = totals.sample.seen
-    whole = len(rows) == n_rows
-    sums = None if whole else totals.before
-    counts = None if whole else totals.counts
+    complete = len(rows) == n_rows
+    sums = None if complete else totals.before
+    counts = None if complete else totals.counts
     if calibrator is None:
         return Survey(rows, n_rows, Side(rows.probs(), sums), counts=counts)
 
@@ -238,10 +238,10 @@ def _survey_of(totals: _Totals, calibrator: Any) -> Survey:
     probs = calibrator.probs_of(rows)
     fingerprint = totals.fingerprint
     changed = totals.changed
-    if whole:
+    if complete:
         fingerprint = leakage.fingerprint(_inputs(calibrator, rows))
         changed = _changed(raw, probs)
-    after = Side(probs, None if whole else totals.after)
+    after = Side(probs, None if complete else totals.after)
     overlap = _overlap(calibrator, fingerprint)
     return Survey(
         rows=rows,

@@ -47,7 +47,8 @@ class EventTable:
     count: Vector  # (G,): rows of each group
     claimed: Vector  # (G,): sum of the claimed probabilities p
     happened: Vector  # (G,): how often the event happened
-    low: Vector  # (G,): smallest and largest claim of the group; equal if the group is a single value
+    #: (G,): smallest and largest claim of the group; equal if the group is a single value
+    low: Vector
     high: Vector
     members: DependentRows | None = None  # which rows depend on each other; None if none do
 
@@ -107,7 +108,8 @@ class EventTable:
     @property
     def discrete(self) -> bool:
         """Whether the claims take so few values that each can be certified on its own (20 rows a value or more)."""
-        return bool((self.low == self.high).all()) and 2 <= len(self.count) <= self.n / 20
+        single = bool((self.low == self.high).all())
+        return single and 2 <= len(self.count) <= self.n / 20
 
 
 def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
@@ -162,7 +164,9 @@ class Windows:
     @property
     def at_most(self) -> Vector:
         """Upper bound on the absolute gap of each window."""
-        return np.maximum(np.abs(self.stated - self.low), np.abs(self.stated - self.high))
+        above = np.abs(self.stated - self.low)
+        below = np.abs(self.stated - self.high)
+        return np.maximum(above, below)
 
     @property
     def at_least(self) -> Vector:
@@ -218,8 +222,10 @@ def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
     """Return first and last group of the windows of a level: equal mass, with ends moved to the nearest group."""
     pieces = 2**level
     cuts = np.arange(2 * pieces + 1) * (table.n / (2 * pieces))
-    nearer = np.searchsorted((table.ends[1:] + table.ends[:-1]) / 2, cuts, side="right")
-    even, odd = nearer[::2], nearer[1::2]
+    middles = (table.ends[1:] + table.ends[:-1]) / 2
+    nearest = np.searchsorted(middles, cuts, side="right")
+    even = nearest[::2]
+    odd = nearest[1::2]
     first = np.concatenate([even[:-1], odd[:-1]])
     last = np.concatenate([even[1:], odd[1:]])
     aligned = np.concatenate([np.ones(pieces), np.zeros(pieces - 1)])
@@ -233,8 +239,9 @@ def variance_bound(windows: Windows) -> float:
     In a window of m rows Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen), and q̄ lies in the window's interval. The aligned windows
     of each level are a partition of the rows, so each level gives a bound; this is the smallest.
     """
-    each = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
-    return min(float(each[windows.level == level].sum()) for level in np.unique(windows.level))
+    variances = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
+    levels = np.unique(windows.level)
+    return min(float(variances[windows.level == level].sum()) for level in levels)
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,7 @@ class Band:
     estimate: Vector  # (G,): Ĝ(t), with c in place of q
     low: Vector  # (G,): band of G(t)
     high: Vector
-    reach: float  # half the width of the band: |Ĝ(t) − G(t)| is at most this for all t
+    half_width: float  # half the width of the band: |Ĝ(t) − G(t)| is at most this for all t
     smooth: float  # upper bound on the smooth calibration error
 
     @property
@@ -265,25 +272,25 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     the end of the curve, the band holds for all t but with probability ``failure``.
 
     >>> table = EventTable.of_rows(np.linspace(0.5, 1, 400), np.ones(400))
-    >>> round(find_band(table, find_windows(table, 0.025), 0.025).reach, 3)
+    >>> round(find_band(table, find_windows(table, 0.025), 0.025).half_width, 3)
     0.02
     """
     n = table.n
     claimed, happened = table.prefix
     estimate = (claimed - happened)[1:] / n
     if table.members is None:
-        reach = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
-        low = estimate - reach
-        high = estimate + reach
+        half_width = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
+        low = estimate - half_width
+        high = estimate + half_width
     else:
         low, high = table.members.band(table.ends, claimed, happened, failure)
-        reach = float((high - low).max() / 2)
+        half_width = float((high - low).max() / 2)
     # 0 ≤ q ≤ 1 also bounds the curve: it lies between −Σ(1 − p)/n and Σ p/n, summed over p ≤ t.
     low = np.maximum(low, (claimed - table.ends)[1:] / n)
     high = np.minimum(high, claimed[1:] / n)
     low[-1] = max(low[-1], windows.stated[0] - windows.high[0])  # the first window holds all rows
     high[-1] = min(high[-1], windows.stated[0] - windows.low[0])
-    return Band(table.high, estimate, low, high, reach, _smooth(table, low, high))
+    return Band(table.high, estimate, low, high, half_width, _smooth(table, low, high))
 
 
 def _smooth(table: EventTable, low: Vector, high: Vector) -> float:
@@ -295,7 +302,8 @@ def _smooth(table: EventTable, low: Vector, high: Vector) -> float:
     most = np.maximum(np.abs(low), np.abs(high))
     middle = (table.low + table.high) / 2
     within = float(((table.high - table.low) / 2) @ table.count) / table.n
-    return float(min(most[-1] + np.diff(middle) @ most[:-1] + within, 1.0))
+    along = np.diff(middle) @ most[:-1]
+    return float(min(most[-1] + along + within, 1.0))
 
 
 @dataclass(frozen=True)
@@ -327,18 +335,22 @@ class MonotoneBand:
         >>> bool((band.low < [0.2, 0.8]).all() and (band.high > [0.2, 0.8]).all())
         True
         """
-        low, high = np.zeros(len(table.count)), np.ones(len(table.count))
+        low = np.zeros(len(table.count))
+        high = np.ones(len(table.count))
         np.maximum.at(low, windows.last - 1, windows.low)
         np.minimum.at(high, windows.first, windows.high)
-        low, high = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
+        low = np.maximum.accumulate(low)
+        high = np.minimum.accumulate(high[::-1])[::-1]
         contradicted = bool((low > high + 1e-12).any())
         # So far the band is for the mean of a bin. Inside a bin q may rise, so the ends of its neighbours hold.
         single = table.low == table.high
         low = np.where(single, low, np.append(0.0, low[:-1]))
         high = np.where(single, high, np.append(high[1:], 1.0))
-        far = np.clip(np.maximum(high - table.low, table.high - low), 0.0, 1.0)
+        gap = np.maximum(high - table.low, table.high - low)
+        far = np.clip(gap, 0.0, 1.0)
         error = float(far @ table.count / table.n)
-        return cls((table.low + table.high) / 2, low, high, error, contradicted)
+        middle = (table.low + table.high) / 2
+        return cls(middle, low, high, error, contradicted)
 
 
 def thinned(curve: Band | MonotoneBand, *names: str) -> dict[str, Any]:

@@ -15,23 +15,23 @@ from typing import Any, Final, get_type_hints
 
 from typer import Argument, BadParameter, Context, Option
 
-from hcal.cli.streams import title_of
+from hcal.cli import console
 from hcal.io.files import open_regular
 from hcal.text import one_line, quoted
 
 #: A larger file is no configuration.
-_LARGEST: Final = 2**20
+_LARGEST: Final = 2**16
+#: A key with more dots than this is none of an option, and Python's reader takes long for thousands.
+_MOST_DOTS: Final = 4
 #: The option that names the file itself.
 _ITSELF: Final = "config"
 
 
-def read_config(context: Context, path: Path | None) -> Path | None:
+def read_config(context: Context, path: Path) -> Path:
     """Take from a file what the command line leaves open; refuse a file with unknown options."""
     # The commands register themselves with the application, which knows them all when one is called.
     from hcal.cli.options import app
 
-    if path is None:
-        return None
     commands = {str(info.name): info.callback for info in app.registered_commands}
     name = str(context.info_name)
     try:
@@ -85,7 +85,7 @@ class ConfigOption:
             kind = "true or false" if self.is_flag else "text or a number"
             raise ValueError(f"{key} must be {kind}, got {quoted(value)}")
         if self.is_flag:
-            return value
+            return parts[0]
         texts = [str(part) for part in parts]
         # Names are separated by commas on the command line, and may be a list in the file.
         return texts if self.is_list else ",".join(texts)
@@ -93,7 +93,7 @@ class ConfigOption:
 
 def _word(value: Any) -> str:
     """Return a value as one word of a command; standard input is - again."""
-    return title_of(value) if isinstance(value, Path) else str(value)
+    return console.title_of(value) if isinstance(value, Path) else str(value)
 
 
 def options_of(command: Any) -> dict[str, ConfigOption]:
@@ -132,7 +132,8 @@ def _long_name(name: str, annotation: Any) -> str:
         for text in (info.default, *(info.param_decls or ()))
         if isinstance(text, str) and text.startswith("--")
     ]
-    return _plain(declared[0].removeprefix("--") if declared else name)
+    # A flag may be declared with its opposite: --browser/--no-browser.
+    return _plain(declared[0].partition("/")[0].removeprefix("--") if declared else name)
 
 
 def _plain(key: str) -> str:
@@ -146,19 +147,22 @@ def _parsed(path: Path) -> dict[str, Any]:
     if len(content) > _LARGEST:
         raise ValueError(f"it holds more than {_LARGEST:,} bytes: a configuration is shorter")
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        if any(line.partition("=")[0].count(".") > _MOST_DOTS for line in text.splitlines()):
+            raise ValueError("a key has several dots: a table such as [fit] holds plain options")
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"it is no TOML: {error}") from None
 
 
-def _check_names(keys: Mapping[str, Any], known: Any, what: str) -> None:
+def _check_names(keys: Mapping[str, Any], valid: Any, what: str) -> None:
     """Refuse a name that is not known, and say which one is the nearest."""
     for key in keys:
-        if _plain(key) not in known:
-            near = get_close_matches(_plain(key), list(known), n=1, cutoff=0.5)
+        if _plain(key) not in valid:
+            near = get_close_matches(_plain(key), list(valid), n=1, cutoff=0.5)
             advice = (
                 f"did you mean {near[0].replace('_', '-')!r}?"
                 if near
-                else (f"there are {', '.join(sorted(name.replace('_', '-') for name in known))}")
+                else (f"there are {', '.join(sorted(name.replace('_', '-') for name in valid))}")
             )
             raise ValueError(f"{quoted(key)} is no {what}; {advice}")

@@ -13,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
 #: How torch says that memory is exhausted.
 _NO_MEMORY = re.compile("out of memory|can't allocate memory", re.IGNORECASE)
+#: The name of standard input and output, and how folders begin that stand for them while a command runs.
+STANDARD = Path("-")
+STREAMS = "hcal-stream-"
 #: The most characters of an error message, which is one line.
 _LONGEST = 600
 
@@ -52,6 +56,16 @@ def name(text: object) -> str:
     data\\[bold].hcal
     """
     return escape(printable(" ".join(str(text).splitlines())))
+
+
+def title_of(path: Path | str) -> str:
+    """Return the name of a file for a person: ``-`` for standard input and output.
+
+    >>> title_of(Path("days/monday.csv"))
+    'days/monday.csv'
+    """
+    parent = Path(path).parent.name
+    return "-" if parent.startswith(STREAMS) else str(path)
 
 
 class Notes(logging.Handler):
@@ -101,7 +115,8 @@ def _explained() -> Iterator[None]:
             warnings.showwarning = _show_warning
             yield
         if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk behind a pipe or a redirection shows here, not after us
+            # A full disk behind a pipe or a redirection shows here, not after us.
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None

@@ -23,7 +23,6 @@ from hcal.cli.options import (
     file_facts,
     load_model,
 )
-from hcal.cli.streams import title_of
 from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
             console.show_lines("\n".join(lines))
         for path in (self.save, self.output):
             if path is not None:
-                console.out().print(f"wrote [bold]{console.name(title_of(path))}[/]")
+                console.out().print(f"wrote [bold]{console.name(console.title_of(path))}[/]")
 
 
 def _abstained(

@@ -70,8 +70,12 @@ def train_digits() -> dict[str, Any]:
     logits = (x @ last[0] + last[1]).reshape(_COPIES, -1, 10)
     labels = np.tile(y[_TRAIN:], (_COPIES, 1))
     cal, test = np.s_[:, :_CAL], np.s_[:, _CAL:]
-    found = {"logits_cal": logits[cal].reshape(-1, 10), "logits_test": logits[test].reshape(-1, 10)}
-    return found | {"y_cal": labels[cal].ravel(), "y_test": labels[test].ravel()}
+    return {
+        "logits_cal": logits[cal].reshape(-1, 10),
+        "logits_test": logits[test].reshape(-1, 10),
+        "y_cal": labels[cal].ravel(),
+        "y_test": labels[test].ravel(),
+    }
 
 
 @command("demo", "hcal demo", "hcal demo --method ts --output /tmp/demo")
@@ -128,17 +132,20 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
     out, (before, after) = console.out(), scores.values()
     right, claimed = before["accuracy"], before["mean_confidence"]
     out.print(
-        f"A network was trained on noisy digits. On {len(y):,} new pictures it is right [bold]{right:.1%}[/],"
+        f"A network was trained on noisy digits. On {len(y):,} new pictures it is right "
+        f"[bold]{right:.1%}[/],"
     )
     out.print(
-        f"but claims [bold red]{claimed:.1%}[/]: over-confident by {100 * (claimed - right):.1f} points.\n"
+        f"but claims [bold red]{claimed:.1%}[/]: over-confident by {100 * (claimed - right):.1f} "
+        "points.\n"
     )
     raw, probs = sides.values()
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     now = f"[bold green]{after['mean_confidence']:.1%}[/]"
     out.print(
-        f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it claims {now}."
+        f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, and now it "
+        f"claims {now}."
     )
     for note in calibrator.fit_.notes:
         out.print(console.name(note))

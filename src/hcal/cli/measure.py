@@ -31,7 +31,6 @@ from hcal.cli.options import (
     stated_options,
 )
 from hcal.cli.require import Requiring
-from hcal.cli.streams import title_of
 
 if TYPE_CHECKING:
     from hcal.certificates.survey import Side, Survey
@@ -84,7 +83,8 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         """Measure a calibrator of several labels a row."""
         if self.require:
             raise ValueError(
-                "--require speaks of one result: a calibrator of several labels has one for each label"
+                "--require speaks of one result: a calibrator of several labels has one for each "
+                "label"
             )
         data = self.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)
@@ -93,7 +93,11 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
             numbers = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
             lines.append(f"{label}: {numbers}")
         self.show(
-            {"schema": "hcal/evaluate_labels/1", "file": title_of(data.path), "labels": scores},
+            {
+                "schema": "hcal/evaluate_labels/1",
+                "file": console.title_of(data.path),
+                "labels": scores,
+            },
             lambda: console.show_lines("\n".join(lines)),
         )
 
@@ -129,7 +133,7 @@ def _model_facts(path: Path | None, calibrator: Any) -> dict[str, Any]:
     """Return what JSON says of the model."""
     if calibrator is None:
         return {}
-    return {"model": title_of(path or ""), "method": calibrator.name}
+    return {"model": console.title_of(path or ""), "method": calibrator.name}
 
 
 @command(
@@ -178,7 +182,7 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
             verdict = write_page(self.output, content)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
-        facts = {"report": title_of(self.output), "run": run, **self.checks(verdict)}
+        facts = {"report": console.title_of(self.output), "run": run, **self.checks(verdict)}
         self.show(verdict.to_dict() | facts, lambda: self._show(verdict))
         self.check(verdict)
 
@@ -189,11 +193,11 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
 
         name = str(data.path) if len(self.file) == 1 else data.name
         return Source(
-            name=title_of(name) if title_of(data.path) == "-" else name,
+            name=console.title_of(name) if console.title_of(data.path) == "-" else name,
             part=data.part,
             kind=data.kind,
             checksum=data.checksum(),
-            model="" if self.model is None else title_of(self.model),
+            model="" if self.model is None else console.title_of(self.model),
             options=stated_options(self),
             model_checksum="" if self.model is None else checksum(self.model),
             command=shlex.join(run["command"]),
@@ -211,13 +215,13 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
         return {
             "command": arguments_of("report", self),
             "versions": versions(),
-            "sha256": {title_of(path): checksum(path) for path in files},
+            "sha256": {console.title_of(path): checksum(path) for path in files},
         }
 
     def _show(self, verdict: ReportVerdict) -> None:
         console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
         console.show_lines("\n".join(verdict.sentences))
-        page = console.name(title_of(self.output))
+        page = console.name(console.title_of(self.output))
         console.out().print(f"\nwrote [bold]{page}[/]: open it in any browser")
 
 

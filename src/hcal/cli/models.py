@@ -1,4 +1,4 @@
-"""``hcal fit``, ``apply``, ``info`` and ``export``: fit a calibrator, use it, model_facts it, and export it."""
+"""``hcal fit``, ``apply``, ``info`` and ``export``: fit a calibrator, use it, describe it, and export it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from hcal.cli.options import (
     command,
     load_model,
 )
-from hcal.cli.streams import title_of
 from hcal.text import one_line, quoted
 
 #: Values that people write differently from JSON.
@@ -83,7 +82,12 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         save(calibrator, self.output)
         for text in warnings:
             console.say("warning", "yellow", text)
-        facts = {"model": title_of(self.output), "rows": rows, "what": what, "warnings": warnings}
+        facts = {
+            "model": console.title_of(self.output),
+            "rows": rows,
+            "what": what,
+            "warnings": warnings,
+        }
         self.show(model_facts(calibrator).to_dict() | facts, lambda: self._show(calibrator, what))
 
     def _new_calibrator(self, data: Any) -> Any:
@@ -127,7 +131,7 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
     def _show(self, calibrator: Any, what: str) -> None:
         """Print the scores before and after calibration, notes about the fit, and the next command to try."""
         out = console.out()
-        model = console.name(title_of(self.output))
+        model = console.name(console.title_of(self.output))
         rows = console.name(what)
         if calibrator.name == "multilabel":
             labels = len(calibrator.label_names_)
@@ -166,7 +170,8 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
             params[name] = value
         except (RecursionError, ValueError):
             raise ValueError(
-                f"--param {one_line(name, 40)}: its value is nested too deeply, or too long a number"
+                f"--param {one_line(name, 40)}: its value is nested too deeply, or too long a "
+                "number"
             ) from None
     if "input" in params:
         raise ValueError("say what the file holds with --input, not --param input=…")
@@ -218,7 +223,7 @@ class Apply(InBlocks, WithLabels, ModelFirst):
         if applied.unknown and self.silent:
             sentence = "have a segment that the fit did not see: they got the common calibrator"
             console.say("warning", "yellow", f"{applied.unknown:,} rows {sentence}")
-        applied = replace(applied, output=title_of(self.output))
+        applied = replace(applied, output=console.title_of(self.output))
         self.show(applied.to_dict(), lambda: console.show_lines(applied))
 
 
@@ -254,7 +259,7 @@ class Info(ModelFirst):
 
         calibrator = load_model(self.model, multilabel=True)
         facts: dict[str, Any] = {
-            "model": title_of(self.model),
+            "model": console.title_of(self.model),
             "sha256": checksum(self.model),
             "hcal": __version__,
         }
@@ -337,8 +342,8 @@ class Export(ModelFirst):
         # Each option is of one type of file, which refuses the others.
         stated = {name: value for name, value in options.items() if value is not None}
         export(load_model(self.model), self.output, **stated)
-        output = title_of(self.output)
+        output = console.title_of(self.output)
         self.show(
-            {"model": title_of(self.model), "output": output},
+            {"model": console.title_of(self.model), "output": output},
             lambda: console.out().print(f"wrote [bold]{console.name(output)}[/]"),
         )

@@ -6,16 +6,14 @@ their names: it does without ``from __future__ import annotations``.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from typer import Argument, BadParameter, Exit, Option, Typer, echo
+from typer import Argument, BadParameter, Context, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
-from hcal.cli.config import read_config
-from hcal.cli.streams import standard_streams, title_of
 
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Request, RowSource
@@ -46,6 +44,13 @@ Metrics = Annotated[str | None, Option(help="names separated by commas; default:
 SampleRows = Annotated[int | None, Option(help="learn from a random sample of this many rows")]
 
 
+def _read_config(context: Context, path: Path | None) -> Path | None:
+    """Take from a file what the command line leaves open."""
+    from hcal.cli.config import read_config
+
+    return None if path is None else read_config(context, path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """What every command takes."""
@@ -60,7 +65,7 @@ class Command:
         Option(
             "--config",
             is_eager=True,
-            callback=read_config,
+            callback=_read_config,
             rich_help_panel=_SHOWN,
             help="a TOML file with options of commands, such as hcal.toml",
         ),
@@ -92,6 +97,16 @@ class Command:
     def least_level(self) -> str:
         """The level from which on notes are shown."""
         return self.log_level or ("warning" if self.quiet else "info")
+
+    @property
+    def streams(self) -> list[str]:
+        """The options that stand for standard input or output."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return [
+            name
+            for name, value in values.items()
+            if console.STANDARD in (value if isinstance(value, list) else [value])
+        ]
 
     def run(self) -> None:
         """Do the work of the command."""
@@ -359,8 +374,15 @@ def _finish(command: Command | None, **_: object) -> None:
     """Run a command whose options were read; each error becomes one sentence."""
     if command is None:
         return
-    with console.friendly(command.least_level), standard_streams(command) as ready:
-        ready.run()
+    with console.friendly(command.least_level):
+        if not command.streams:
+            command.run()
+            return
+
+        from hcal.cli.streams import standard_streams
+
+        with standard_streams(command, command.streams) as ready:
+            ready.run()
 
 
 app = Typer(
@@ -419,8 +441,8 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     calibrator = None if path is None else load(path)
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
         raise ValueError(
-            f"{path} has several labels a row: apply, evaluate and info read it, "
-            "other commands do not"
+            f"{path} has several labels a row: apply, evaluate and info read it, other commands "
+            "do not"
         )
     return calibrator
 
@@ -435,7 +457,7 @@ def check_output(output: Path | None, *inputs: Path | None) -> None:
 def file_facts(data: "DataFile") -> dict[str, Any]:
     """Return what JSON says of the file that was read."""
     return {
-        "file": title_of(data.path),
+        "file": console.title_of(data.path),
         "part": data.part or None,
         "input": data.kind,
         "class_names": None if data.classes is None else list(data.classes),

@@ -22,7 +22,6 @@ from hcal.cli.options import (
     command,
     load_model,
 )
-from hcal.cli.streams import title_of
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
@@ -59,7 +58,7 @@ class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
             new = hcal.refit(old, rows, half_life=self.half_life)
         remember_file(new, self.request(old), data)
         hcal.save(new, self.output)
-        facts = {"model": title_of(self.output), "old": title_of(self.model)}
+        facts = {"model": console.title_of(self.output), "old": console.title_of(self.model)}
         self.show(model_facts(new).to_dict() | facts, lambda: self._show(new, data.name))
 
     def _labelled(self, old: Any) -> tuple[Rows, DataFile]:
@@ -91,6 +90,6 @@ class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
             out.print(f"\n{console.name(note)}")
         if record.source_rows > record.rows:
             out.print(f"\n{record.sampled}")
-        output = console.name(title_of(self.output))
+        output = console.name(console.title_of(self.output))
         out.print(f"\nwrote [bold]{output}[/]")
         out.print(f"next:  [cyan]hcal report NEWER{Path(name).suffix} --model {output}[/]")

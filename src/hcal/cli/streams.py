@@ -9,11 +9,13 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from hcal.cli.console import STANDARD, STREAMS
 
 C = TypeVar("C", bound="Streaming")
 #: The options that read a file, and the type of the file where there is one alone.
@@ -22,9 +24,6 @@ _INPUTS: Final = {
 }  # fmt: skip
 #: The options that write a file.
 _OUTPUTS: Final = {"output": None, "save": "json", "prometheus": "prom"}
-#: How the names of the folders of temporary files begin.
-_FOLDER: Final = "hcal-stream-"
-_STANDARD: Final = Path("-")
 
 
 class Streaming(Protocol):
@@ -43,18 +42,18 @@ class Streaming(Protocol):
 
 
 @contextmanager
-def standard_streams(command: C) -> Iterator[C]:
+def standard_streams(command: C, names: Collection[str]) -> Iterator[C]:
     """Yield the command with temporary files in the place of ``-``; then write standard output."""
-    reading = [name for name in _INPUTS if _is_standard(getattr(command, name, None))]
-    writing = [name for name in _OUTPUTS if _is_standard(getattr(command, name, None))]
-    if not reading and not writing:
-        yield command
-        return
+    reading = [name for name in _INPUTS if name in names]
+    writing = [name for name in _OUTPUTS if name in names]
+    others = [name for name in names if name not in (*reading, *writing)]
+    if others:
+        raise ValueError(f"--{others[0]} needs a file, and - is standard input or output")
     if len(reading) > 1 or len(writing) > 1:
         raise ValueError("- stands for one file: name the others")
     if writing and command.json:
         raise ValueError("--json and - both write to standard output: name a file")
-    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+    with tempfile.TemporaryDirectory(prefix=STREAMS) as folder:
         for name in reading:
             path = Path(folder, f"stdin.{_type_of(command, name, _INPUTS[name])}")
             _copy_input(path)
@@ -67,28 +66,20 @@ def standard_streams(command: C) -> Iterator[C]:
         path = Path(folder, f"stdout.{_type_of(command, name, kind)}")
         command = _replaced(command, name, path)
         stream = sys.stdout
-        # Standard output is the file's alone: what the command says goes to standard error.
-        with redirect_stdout(sys.stderr):
-            yield command
-        if path.exists():
-            with path.open("rb") as file:
-                shutil.copyfileobj(file, stream.buffer)
-            stream.flush()
+        try:
+            # Standard output is the file's alone: what the command says goes to standard error.
+            with redirect_stdout(sys.stderr):
+                yield command
+        finally:
+            # A file is there if it is complete, also where a requirement is not met.
+            if path.exists():
+                _copy_output(path, stream)
 
 
-def title_of(path: Path | str) -> str:
-    """Return the name of a file for a person: ``-`` for standard input and output.
-
-    >>> title_of(Path("days/monday.csv"))
-    'days/monday.csv'
-    """
-    parent = Path(path).parent.name
-    return "-" if parent.startswith(_FOLDER) else str(path)
-
-
-def _is_standard(value: Any) -> bool:
-    """Whether an option is ``-``, or a list of files that has it."""
-    return value == _STANDARD or (isinstance(value, list) and _STANDARD in value)
+def _copy_output(path: Path, stream: Any) -> None:
+    with path.open("rb") as file:
+        shutil.copyfileobj(file, stream.buffer)
+    stream.flush()
 
 
 def _type_of(command: Streaming, name: str, kind: str | None) -> str:
@@ -113,7 +104,7 @@ def _replaced(command: C, name: str, path: Path) -> C:
     """Return the command with another path in the place of ``-``."""
     value = getattr(command, name)
     if isinstance(value, list):
-        paths: Any = [path if entry == _STANDARD else entry for entry in value]
+        paths: Any = [path if entry == STANDARD else entry for entry in value]
     else:
         paths = path
     return replace(command, **{name: paths})  # type: ignore[type-var]

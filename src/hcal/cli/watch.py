@@ -231,8 +231,8 @@ class Watching:
         assert self.store is not None
         if data.y is not None:
             raise ValueError(
-                f"{data.name} has labels: leave out --store, or the label's column (--label); files that "
-                "hold labels alone are read with --late-labels"
+                f"{data.name} has labels: leave out --store, or the label's column (--label); "
+                "files that hold labels alone are read with --late-labels"
             )
         if data.ids is None:
             raise ValueError(
@@ -315,5 +315,6 @@ def _check_settings(monitor: Monitor, settings: dict[str, Any], state: Path | No
             continue
         if value == "auto" or begun == "auto" or float(begun) != float(value):
             raise ValueError(
-                f"--{name} is {value}, and {state} was begun with {begun}: leave it out, or choose another --state"
+                f"--{name} is {value}, and {state} was begun with {begun}: leave it out, or "
+                "choose another --state"
             )

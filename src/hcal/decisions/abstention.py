@@ -148,14 +148,17 @@ class Abstention(Result):
         """The choice and what is proven, in words."""
         all_answers = self.errors / self.n
         ranking = (
-            f"If all {self.n:,} rows are answered, {_percent(all_answers)} are wrong. Area under the risk–coverage "
-            f"curve {self.aurc:.4f} (best possible {self.best_aurc:.4f}); AUROC of the confidence {self.auroc:.3f}."
+            f"If all {self.n:,} rows are answered, {_percent(all_answers)} are wrong. Area "
+            "under the risk–coverage "
+            f"curve {self.aurc:.4f} (best possible {self.best_aurc:.4f}); AUROC of the "
+            f"confidence {self.auroc:.3f}."
         )
         if not self.proven:
             return [self._why_not(), ranking]
         return [
             f"Answer {self._condition}: {_percent(self.coverage)} of the rows.",
-            f"{_percent(self.risk.value)} of these answers are wrong here, and proven at {_percent(self.confidence)} "
+            f"{_percent(self.risk.value)} of these answers are wrong here, and proven at "
+            f"{_percent(self.confidence)} "
             f"is at most {_percent(self.at_most)}.",
             ranking,
         ]
@@ -172,7 +175,8 @@ class Abstention(Result):
             f"No threshold is proven to keep the error at {_percent(self.error)} on {self.n:,} rows"
         )
         if self.rows_needed is None:
-            return f"{start}: the answers of the highest confidence are wrong more often, or nearly so."
+            surest = "the answers of the highest confidence"
+            return f"{start}: {surest} are wrong more often, or nearly so."
         return f"{start}: about {self.rows_needed:,} rows like these would prove it."
 
     def _headline(self) -> list[str]:

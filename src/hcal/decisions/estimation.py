@@ -112,8 +112,10 @@ class LabelFreeEstimates(Result):
         """What the numbers are, and what they assume."""
         return [
             f"Expected of {self.n:,} rows without labels, where {self.decision}.",
-            "The numbers are right if the calibrator is as good on these rows as on its own. Another mix of the same "
-            "kinds of rows keeps that; a change in how outcomes follow from inputs does not, and only labels show it.",
+            "The numbers are right if the calibrator is as good on these rows as on its own. "
+            "Another mix of the same "
+            "kinds of rows keeps that; a change in how outcomes follow from inputs does not, "
+            "and only labels show it.",
             f"The {100 * self.confidence:g} % intervals hold the chance of the labels alone.",
         ]
 
@@ -188,17 +190,18 @@ class LabelFreeEstimates(Result):
         return True
 
     def _draw_on(self, ax: Any, name: str) -> None:
-        shown = self.segments[:_MOST_SEGMENTS][::-1]
+        segments = self.segments[:_MOST_SEGMENTS][::-1]
         place = [metric.name for metric in self.metrics].index(name)
-        figures = [entry.metrics[place] for entry in shown]
+        figures = [entry.metrics[place] for entry in segments]
         values = np.array([figure.value for figure in figures])
         lows = np.array([figure.low for figure in figures])
         highs = np.array([figure.high for figure in figures])
-        heights = np.arange(len(shown))
+        heights = np.arange(len(segments))
         ax.hlines(heights, lows, highs, color=_BLUE, linewidth=2, alpha=0.5)
         ax.plot(values, heights, "o", color=_BLUE, markersize=4)
         ax.axvline(self[name].value, color="black", linewidth=0.8, linestyle=":", label="all rows")
-        ax.set_yticks(heights, [f"{entry.segment} ({entry.n:,})" for entry in shown], fontsize=8)
+        names = [f"{entry.segment} ({entry.n:,})" for entry in segments]
+        ax.set_yticks(heights, names, fontsize=8)
         ax.set_xlabel(f"expected {name}")
         ax.legend(fontsize=8, frameon=False)
 
@@ -288,7 +291,8 @@ def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelle
     chosen = as_rule(rule)
     if isinstance(chosen, AbstainRule):
         raise ValueError(
-            "rule leaves rows without an answer: pass the answered rows alone, where hcal.decide is not None or −1"
+            "rule leaves rows without an answer: pass the answered rows alone, where "
+            "hcal.decide is not None or −1"
         )
     if chosen.n_classes != rows.n_classes:
         raise ValueError(
@@ -306,23 +310,27 @@ def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelle
 def _costs(cost: Any, rule: Any, n_classes: int, positive: int) -> Float64 | None:
     """Return the table of costs (K, K) that was passed in, or with which the rule was chosen."""
     if cost is None:
-        wanted = getattr(rule, "wanted", {})
-        if set(wanted) == {"fn", "fp"}:
-            return table_of(check_costs(wanted), rule.positive)
+        numbers = getattr(rule, "wanted", {})
+        if set(numbers) == {"fn", "fp"}:
+            return table_of(check_costs(numbers), rule.positive)
         table = getattr(rule, "costs", None)
         return None if table is None else check_table(table, n_classes)
     if not isinstance(cost, dict):
         return check_table(cost, n_classes)
     if n_classes != 2:
         raise ValueError(
-            f"cost of fn and fp is for two classes, and probs has {n_classes} columns: pass a table of K x K costs"
+            f"cost of fn and fp is for two classes, and probs has {n_classes} columns: pass a "
+            "table of K x K costs"
         )
     return table_of(check_costs(cost), positive)
 
 
 def _checked_metrics(metrics: Iterable[str] | str | None, rows: Unlabelled) -> list[str]:
     if metrics is None:
-        return [*_USUAL, *([] if rows.costs is None else ["cost"])]
+        # With more classes the share of positives is a mean over the classes, 1/K whatever the rows are.
+        left_out = {"rate"} if rows.probs.shape[1] > 2 else set[str]()
+        usual = [name for name in _USUAL if name not in left_out]
+        return [*usual, *([] if rows.costs is None else ["cost"])]
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     unknown = [name for name in names if name not in ASSUMPTIONS]
     if unknown:

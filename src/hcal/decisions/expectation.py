@@ -83,6 +83,8 @@ def expect(metric: str, rows: Unlabelled) -> Expected:
     """
     if metric in _OF_ROWS:
         return _mean_loss(_OF_ROWS[metric](rows), rows)
+    if len(rows.events) == 1:
+        return _of_one_event(metric, _event(rows, rows.events[0]))
     values = []
     gradient = np.zeros_like(rows.probs)
     for event in rows.events:
@@ -93,6 +95,15 @@ def expect(metric: str, rows: Unlabelled) -> Expected:
     if not values:
         return Expected(np.nan, np.nan)
     return Expected(float(np.mean(values)), _deviation(gradient / len(values), rows))
+
+
+def _of_one_event(metric: str, event: _Event) -> Expected:
+    """Return what a metric of one event is expected to be: a label moves it in one column alone."""
+    figure = _OF_EVENTS[metric](event)
+    if np.isnan(figure.value):
+        return Expected(np.nan, np.nan)
+    variance = event.weight @ (event.risk * (1 - event.risk) * figure.gradient**2)
+    return Expected(float(figure.value), float(np.sqrt(variance)))
 
 
 def _deviation(gradient: Float64, rows: Unlabelled) -> float:

@@ -21,8 +21,8 @@ CUTS: Final = 400
 _BLOCK: Final = 4_000_000
 
 
-def coarse_cuts(curve: ThresholdCurve, *wanted: int) -> IntArray:
-    """Return the numbers of some cuts, ascending: even in rows, denser among few decided rows, and the wanted ones.
+def coarse_cuts(curve: ThresholdCurve, *always: int) -> IntArray:
+    """Return the numbers of some cuts, ascending: even in rows, denser among few decided rows, and those named.
 
     >>> curve = ThresholdCurve.of_rows(np.array([0.1, 0.4, 0.8]), np.array([0, 0, 1]))
     >>> coarse_cuts(curve)
@@ -36,7 +36,7 @@ def coarse_cuts(curve: ThresholdCurve, *wanted: int) -> IntArray:
     fewest = min(1.0, n_rows / 2)
     dense = np.geomspace(fewest, n_rows, CUTS // 2)
     cuts = curve.cut_of_rows(np.concatenate([even, dense]))
-    return np.unique(np.concatenate([cuts, [0, last], wanted])).astype(np.int64)
+    return np.unique(np.concatenate([cuts, [0, last], always])).astype(np.int64)
 
 
 def drawn_rows(

@@ -140,7 +140,7 @@ class Criterion(Protocol):
     name: str
 
     @property
-    def wanted(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """The numbers that were asked for."""
 
     def choose(self, counts: Counts) -> IntArray:
@@ -162,7 +162,7 @@ class LeastCost:
     name = "cost"
 
     @property
-    def wanted(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """The two costs."""
         return {"fn": self.fn, "fp": self.fp}
 
@@ -192,7 +192,7 @@ class AtMostShare:
     name = "capacity"
 
     @property
-    def wanted(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """The share."""
         return {"capacity": self.share}
 
@@ -217,7 +217,7 @@ class AtLeastPrecision:
     name = "precision"
 
     @property
-    def wanted(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """The precision."""
         return {"precision": self.precision}
 
@@ -244,7 +244,7 @@ class AtLeastRecall:
     name = "recall"
 
     @property
-    def wanted(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """The recall."""
         return {"recall": self.recall}
 
@@ -271,14 +271,14 @@ def criterion_of(
     >>> criterion_of(cost={"fn": 20, "fp": 1}).words()
     'the least cost (fn 20, fp 1)'
     """
-    given = {"cost": cost, "capacity": capacity, "precision": precision, "recall": recall}
-    named = [name for name, value in given.items() if value is not None]
+    values = {"cost": cost, "capacity": capacity, "precision": precision, "recall": recall}
+    named = [name for name, value in values.items() if value is not None]
     if len(named) != 1:
         listed = " and ".join(named) if named else "none of them"
         raise ValueError(f"give one of cost, capacity, precision and recall; got {listed}")
     if cost is not None:
         return LeastCost(*check_costs(cost))
-    value = _share(given[named[0]], named[0])
+    value = _share(values[named[0]], named[0])
     if capacity is not None:
         return AtMostShare(value)
     return AtLeastPrecision(value) if precision is not None else AtLeastRecall(value)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
-from scipy.special import ndtri
 
-from hcal.decisions.resampled_counts import coarse_cuts, drawn_groups, drawn_rows, group_members
+from hcal.decisions.choosing import Draws, choose, odds_of
 from hcal.decisions.rules import CostRule, ThresholdRule, check_table
 from hcal.decisions.threshold_curve import (
     Counts,
@@ -21,9 +19,8 @@ from hcal.decisions.threshold_curve import (
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
-from hcal.metrics.resampling import percentile
 from hcal.metrics.sample import check_integer
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
 from hcal.results import Result
 from hcal.rows import ClassNames, Rows
 
@@ -147,14 +144,16 @@ class Thresholds(Result):
         sentences = [
             f"Decide {self.title} where P({self.title}) is at least {self.threshold:.3g} "
             f"({between}): {self.words}.",
-            f"These are {_shares(self.share)} of the {self.n:,.0f} rows. Of them {_shares(self.precision)} "
+            f"These are {_shares(self.share)} of the {self.n:,.0f} rows. Of them "
+            f"{_shares(self.precision)} "
             f"are {self.title}, and {_shares(self.recall)} of all {self.events:,.0f} are caught.",
         ]
         if self.cost is not None:
             sentences.append(self._cost_sentence(self.cost))
         else:
             sentences.append(
-                f"On new rows expect a {'recall' if self.criterion == 'capacity' else self.criterion} of "
+                "On new rows expect a "
+                f"{'recall' if self.criterion == 'capacity' else self.criterion} of "
                 f"{_percent(self.on_new_rows)}, because the threshold was chosen on these rows."
             )
         return [*sentences, *self.notes]
@@ -163,8 +162,10 @@ class Thresholds(Result):
         everybody = self.points[0].cost or 0.0
         nobody = self.points[-1].cost or 0.0
         return (
-            f"1,000 rows cost {1000 * cost.value:,.0f} ({1000 * cost.low:,.0f} to {1000 * cost.high:,.0f}); "
-            f"on new rows expect {1000 * self.on_new_rows:,.0f}. Deciding {self.title} for all costs "
+            f"1,000 rows cost {1000 * cost.value:,.0f} ({1000 * cost.low:,.0f} to "
+            f"{1000 * cost.high:,.0f}); "
+            f"on new rows expect {1000 * self.on_new_rows:,.0f}. Deciding {self.title} for all "
+            "costs "
             f"{1000 * everybody:,.0f}, for none {1000 * nobody:,.0f}."
         )
 
@@ -270,7 +271,8 @@ class CostTable(Result):
     def _headline(self) -> list[str]:
         return [
             f"1,000 rows cost {1000 * self.cost.value:,.4g} ({1000 * self.cost.low:,.4g} to "
-            f"{1000 * self.cost.high:,.4g}); the probabilities expected {1000 * self.predicted_cost:,.4g}.",
+            f"{1000 * self.cost.high:,.4g}); the probabilities expected "
+            f"{1000 * self.predicted_cost:,.4g}.",
             f"Always deciding the most probable class costs {1000 * self.most_probable_cost:,.4g}.",
         ]
 
@@ -355,24 +357,11 @@ def thresholds(  # noqa: PLR0913 - a public door
     return _by_threshold(rows, criterion, _checked_positive(positive, rows), draws)
 
 
-@dataclass(frozen=True)
-class Draws:
-    """How intervals are drawn."""
-
-    confidence: float
-    resamples: int
-    random_state: int
-
-    @cached_property
-    def rng(self) -> np.random.Generator:
-        """The generator of the bootstrap."""
-        return np.random.default_rng(self.random_state)
-
-
 def _checked_positive(positive: Any, rows: Rows) -> int:
     if rows.n_classes != 2:
         raise ValueError(
-            f"a threshold divides two classes, and probs has {rows.n_classes} columns: pass a table of "
+            f"a threshold divides two classes, and probs has {rows.n_classes} columns: pass a "
+            "table of "
             "K x K costs, or P(one class) against the rest"
         )
     if type(positive) is bool or positive not in (0, 1):
@@ -382,111 +371,34 @@ def _checked_positive(positive: Any, rows: Rows) -> int:
 
 def _by_threshold(rows: Rows, criterion: Criterion, positive: int, draws: Draws) -> Thresholds:
     """Choose a cut on all rows, and draw intervals by the bootstrap."""
-    risk = rows.probs()[:, positive].astype(np.float64)
-    event = (rows.labels == positive).astype(np.float64)
-    curve = ThresholdCurve.of_rows(risk, event, rows.weight)
+    choice = choose(rows, criterion, positive, draws)
+    curve = choice.curve
     counts = curve.counts
-    if not 0 < counts.caught[0] < counts.decided[0]:
-        raise ValueError("y holds one class alone: a threshold needs rows of both classes")
-    cut = int(criterion.choose(counts))
-    if criterion.name == "precision" and cut == len(curve.value):
-        best = float(np.nanmax(counts.precision))
-        raise ValueError(f"no threshold has that precision: the best one here has {best:.4g}")
-
-    cuts = coarse_cuts(curve, cut)
-    if rows.groups is None:
-        drawn = drawn_rows(curve, cuts, draws.resamples, draws.rng)
-    else:
-        weight = np.ones(len(rows)) if rows.weight is None else rows.weight
-        cell = np.searchsorted(curve.value[cuts[:-1]], risk, side="right") - 1
-        members = group_members(cell, event, weight, rows.groups, len(cuts) - 1)
-        drawn = drawn_groups(members, draws.resamples, draws.rng)
-    place = int(np.searchsorted(cuts, cut))
-    rechosen = criterion.choose(drawn)
-    thresholds_of_cuts = np.array([curve.threshold(int(c)) for c in cuts])
-    low, high = percentile(thresholds_of_cuts[rechosen], draws.confidence)
-
-    threshold = curve.threshold(cut)
-    costs = criterion if isinstance(criterion, LeastCost) else None
-    odds = _odds(threshold, costs)
-    level = draws.confidence
-    cost = None
-    if costs is not None:
-        cost = _estimate(costs.measure(counts)[cut], costs.measure(drawn)[:, place], level)
-    benefits = drawn.net_benefit(odds)[:, place]
-    optimism = _optimism(criterion.measure(counts.at(cuts)), criterion.measure(drawn), rechosen)
+    low, high = choice.range
+    costs = choice.costs
     return Thresholds(
         criterion=criterion.name,
-        wanted=criterion.wanted,
-        threshold=threshold,
-        threshold_low=min(low, threshold),
-        threshold_high=max(high, threshold),
+        wanted=criterion.numbers,
+        threshold=choice.threshold,
+        threshold_low=low,
+        threshold_high=high,
         n=float(counts.decided[0]),
         events=float(counts.caught[0]),
-        share=_frequency(counts.decided[cut], counts.decided[0], drawn.share[:, place], level),
-        precision=_frequency(
-            counts.caught[cut], counts.decided[cut], drawn.precision[:, place], level
-        ),
-        recall=_frequency(counts.caught[cut], counts.caught[0], drawn.recall[:, place], level),
-        net_benefit=_estimate(counts.net_benefit(odds)[cut], benefits, level),
-        cost=cost,
-        on_new_rows=float(criterion.measure(counts)[cut]) - optimism,
+        share=choice.share,
+        precision=choice.precision,
+        recall=choice.recall,
+        net_benefit=choice.net_benefit,
+        cost=choice.cost,
+        on_new_rows=choice.on_new_rows,
         theory=None if costs is None else costs.theory,
-        points=_points(curve, cut, costs),
-        curve=_curve_points(counts.at(cuts), thresholds_of_cuts, costs),
-        confidence=level,
+        points=_points(curve, choice.cut, costs),
+        curve=_curve_points(counts.at(choice.cuts), choice.thresholds, costs),
+        confidence=draws.confidence,
         positive=positive,
         names=rows.names,
         words=criterion.words(),
-        notes=_notes(curve, cut, criterion),
+        notes=_notes(curve, choice.cut, criterion),
     )
-
-
-def _optimism(original: Float64, drawn: Float64, rechosen: IntArray) -> float:
-    """Return by how much a figure looks too good where its threshold was chosen.
-
-    Parameters
-    ----------
-    original : array of shape (C,)
-        The figure of each cut on all rows.
-    drawn : array of shape (B, C)
-        The same on bootstrap samples.
-    rechosen : array of shape (B,)
-        The cut that each sample chooses.
-    """
-    on_its_sample = drawn[np.arange(len(drawn)), rechosen]
-    gaps = on_its_sample - original[rechosen]
-    return float(np.nanmean(gaps)) if not np.isnan(gaps).all() else 0.0
-
-
-def _estimate(value: Any, replicates: Float64, confidence: float) -> Estimate:
-    """Return a value with the percentile interval of its bootstrap values (B,)."""
-    numbers = replicates[~np.isnan(replicates)]
-    if np.isnan(value) or not len(numbers):
-        return Estimate(float(value), np.nan, np.nan)
-    return Estimate(float(value), *percentile(numbers, confidence))
-
-
-def _frequency(count: Any, total: Any, replicates: Float64, confidence: float) -> Estimate:
-    """Return a share of rows; its interval holds that of the bootstrap and Wilson's, which is never empty."""
-    if total <= 0:
-        return Estimate(np.nan, np.nan, np.nan)
-    share = float(count / total)
-    bootstrap = _estimate(share, replicates, confidence)
-    z = float(ndtri((1 + confidence) / 2))
-    weight = z**2 / total
-    centre = (share + weight / 2) / (1 + weight)
-    reach = np.sqrt(weight * share * (1 - share) + weight**2 / 4) / (1 + weight)
-    low = np.fmin(bootstrap.low, centre - reach)
-    high = np.fmax(bootstrap.high, centre + reach)
-    return Estimate(share, max(float(low), 0.0), min(float(high), 1.0))
-
-
-def _odds(threshold: float, costs: LeastCost | None) -> float:
-    """Return how many false alarms weigh as much as one event: from the costs, else from the threshold."""
-    if costs is not None and costs.fn > 0:
-        return costs.fp / costs.fn
-    return threshold / (1 - threshold) if threshold < 1 else np.inf
 
 
 def _points(curve: ThresholdCurve, cut: int, costs: LeastCost | None) -> tuple[DecisionPoint, ...]:
@@ -514,7 +426,7 @@ def _point(curve: ThresholdCurve, cut: int, why: str, costs: LeastCost | None) -
         share=float(counts.share[cut]),
         precision=float(counts.precision[cut]),
         recall=float(counts.recall[cut]),
-        net_benefit=float(counts.net_benefit(_odds(threshold, costs))[cut]),
+        net_benefit=float(counts.net_benefit(odds_of(threshold, costs))[cut]),
         cost=None if costs is None else float(costs.measure(counts)[cut]),
     )
 
@@ -527,11 +439,12 @@ def _curve_points(counts: Counts, at: Float64, costs: LeastCost | None) -> Decis
 def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, ...]:
     last = len(curve.value)
     if criterion.name == "capacity" and 0 < cut < last:
-        more = float(curve.counts.share[cut - 1])
+        lower = float(curve.counts.share[cut - 1])
         share = float(curve.counts.share[cut])
-        if more > 1.1 * share + 0.001:
+        if lower > 1.1 * share + 0.001:
             return (
-                f"Equal probabilities cannot be divided: the next lower threshold decides {_percent(more)} "
+                "Equal probabilities cannot be divided: the next lower threshold decides "
+                f"{_percent(lower)} "
                 "of the rows.",
             )
     if cut == last:
@@ -565,7 +478,8 @@ def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
 
 
 def _line(point: DecisionPoint) -> str:
-    cells = f"{point.threshold:>9.3g}  {point.share:>7.2%}  {_cell(point.precision, 9)}  {_cell(point.recall, 7)}"
+    cells = f"{point.threshold:>9.3g}  {point.share:>7.2%}"
+    cells += f"  {_cell(point.precision, 9)}  {_cell(point.recall, 7)}"
     cells += f"  {point.net_benefit:>11.4f}" if np.isfinite(point.net_benefit) else f"  {'–':>11}"
     cells += "" if point.cost is None else f"  {1000 * point.cost:>13,.0f}"
     return f"{cells}  {point.why}".rstrip()

@@ -52,6 +52,8 @@ _TARGET: Final = {
 #: A model remembers its rows if more than this share of its AUC above 0.5 is gone on rows that it has not seen. Of
 #: 0.5 and 0.4 the second was nearer to the truth in simulations of logistic regressions and forests.
 _REMEMBERED: Final = 0.4
+#: Between which values a figure lies, where it cannot take every value.
+_RANGES: Final = {"brier": (0.0, 2.0), "auc": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Validation(Result):
         """The procedure and its results, in words."""
         expected = self.gate_values()
         return [
-            f"Model and calibrator were fitted on {self.n:,} rows, {self.events:,} of them with the outcome, and again "
+            f"Model and calibrator were fitted on {self.n:,} rows, {self.events:,} of them with "
+            "the outcome, and again "
             f"on {self.resamples:,} bootstrap samples.",
             f"On new rows expect a calibration slope of {expected['slope']:.3f}, an intercept of "
             f"{expected['intercept']:+.3f}, a Brier score of {expected['brier']:.4f} and an AUC of "
@@ -140,12 +143,13 @@ class Validation(Result):
 
     def __str__(self) -> str:
         interval = f"{100 * self.confidence:g} % interval"
-        head = f"{'':<10} {'apparent':>9} {'optimism':>9} {'corrected':>10}  {interval:>18}  {'out of bag':>10}"
-        lines = [head]
+        heads = f"{'':<10} {'apparent':>9} {'optimism':>9} {'corrected':>10}"
+        lines = [f"{heads}  {interval:>18}  {'out of bag':>10}"]
         for figure in self.figures:
             span = f"{figure.low:.4f} to {figure.high:.4f}"
             lines.append(
-                f"{figure.name:<10} {figure.apparent:>9.4f} {figure.optimism:>9.4f} {figure.corrected:>10.4f}  "
+                f"{figure.name:<10} {figure.apparent:>9.4f} {figure.optimism:>9.4f} "
+                f"{figure.corrected:>10.4f}  "
                 f"{span:>18}  {figure.out_of_bag:>10.4f}  {_TARGET[figure.name]}"
             )
         return "\n".join([*self.sentences, "", *lines])
@@ -232,7 +236,8 @@ def validate(  # noqa: PLR0913 - a public door
             advance(1)
     if len(samples) < resamples / 2:
         raise ValueError(
-            f"only {len(samples)} of {resamples} bootstrap samples held rows with and without the outcome: these are "
+            f"only {len(samples)} of {resamples} bootstrap samples held rows with and without "
+            "the outcome: these are "
             "too few rows to validate on"
         )
     return _validation(data, fitted, apparent, samples, confidence, resamples)
@@ -334,13 +339,14 @@ def _validation(
     figures = {}
     for number, name in enumerate(FIGURES):
         corrected = apparent[number] - optimism[number]
+        lowest, highest = _RANGES.get(name, (-np.inf, np.inf))
         figures[name] = ValidatedFigure(
             name=name,
             apparent=float(apparent[number]),
             optimism=float(optimism[number]),
             corrected=float(corrected),
-            low=float(corrected - margins[number]),
-            high=float(corrected + margins[number]),
+            low=float(np.maximum(corrected - margins[number], lowest)),
+            high=float(np.minimum(corrected + margins[number], highest)),
             out_of_bag=float(outside[number]),
         )
     remembers = _remembers(figures)
@@ -384,12 +390,14 @@ def _notes(remembers: bool, one_class: int, no_slope: int) -> tuple[str, ...]:
     notes = []
     if remembers:
         notes.append(
-            "The model fits its own rows far better than others, as forests do. The optimism is then estimated too "
+            "The model fits its own rows far better than others, as forests do. The optimism "
+            "is then estimated too "
             "small: take the out-of-bag figures, which are slightly too bad."
         )
     if one_class:
         notes.append(
-            f"{one_class} bootstrap samples held one class alone, or no row of it, and were left out."
+            f"{one_class} bootstrap samples held one class alone, or no row of it, and were "
+            "left out."
         )
     if no_slope:
         notes.append(
@@ -424,14 +432,17 @@ def _refuse_fitted(model: Any) -> None:
     """Refuse a model whose fit would not learn from the rows again."""
     if not hasattr(model, "predict_proba") or not hasattr(model, "fit"):
         raise ValueError(
-            f"model must have fit and predict_proba, as classifiers of scikit-learn have; got {type(model).__name__}"
+            "model must have fit and predict_proba, as classifiers of scikit-learn have; got "
+            f"{type(model).__name__}"
         )
     parts = [model, *getattr(model, "get_params", dict)().values()]
     frozen = any(type(part).__name__ == "FrozenEstimator" for part in parts)
     if frozen or getattr(model, "cv", None) == "prefit":
         raise ValueError(
-            "the model inside is fitted already, so its optimism cannot be seen: pass one that is fitted again on "
-            "each sample, such as CalibratedClassifier(estimator), or test on other rows with hcal.clinical"
+            "the model inside is fitted already, so its optimism cannot be seen: pass one that "
+            "is fitted again on "
+            "each sample, such as CalibratedClassifier(estimator), or test on other rows with "
+            "hcal.clinical"
         )
 
 
@@ -442,7 +453,8 @@ def _data(model: Any, X: Any, y: Any, groups: Any, positive: Any) -> _Data:
     classes = np.unique(labels)
     if len(classes) != 2:
         raise ValueError(
-            f"validate needs two classes, and y has {len(classes)}: pass y == class for one of several"
+            f"validate needs two classes, and y has {len(classes)}: pass y == class for one of "
+            "several"
         )
     outcome = classes[1] if positive is None else positive
     if outcome not in classes:
@@ -453,7 +465,8 @@ def _data(model: Any, X: Any, y: Any, groups: Any, positive: Any) -> _Data:
         unit = np.unique(group, return_inverse=True)[1]
         if unit.max() + 1 < FEWEST_GROUPS:
             raise ValueError(
-                f"the bootstrap draws whole groups and needs at least {FEWEST_GROUPS}; there are {unit.max() + 1}"
+                f"the bootstrap draws whole groups and needs at least {FEWEST_GROUPS}; there "
+                f"are {unit.max() + 1}"
             )
     event = encode(labels, tuple(classes.tolist())) == list(classes).index(outcome)
     return _Data(model, X, labels, event.astype(np.float64), unit, group is not None, outcome)

@@ -229,7 +229,7 @@ def compare(  # noqa: PLR0913 - a public door
     scheduler : address or dask.distributed.Client, optional
         Run the cells on a Dask cluster instead.
     progress : bool, optional
-        Show a progress bar on standard error; by default only in a terminal, after three seconds.
+        Show a progress bar on standard error; by default only in a terminal, after two seconds.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, if the labels are names.
 
@@ -293,8 +293,8 @@ def _sources(
 ) -> dict[str, TaskSource]:
     """Return the tasks by name; arrays are checked, and files are read where they are needed."""
     sources: dict[str, TaskSource] = {}
-    given = tasks if isinstance(tasks, Mapping) else named_files(tasks)
-    for name, task in given.items():
+    by_name = tasks if isinstance(tasks, Mapping) else named_files(tasks)
+    for name, task in by_name.items():
         if isinstance(task, tuple | list):
             if len(task) != 4:
                 raise ValueError(
@@ -315,9 +315,9 @@ def named_files(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Path]:
     >>> list(named_files(["a/x.npz", "a/y.npz"])), list(named_files(["a/x.npz", "b/x.npz"]))
     (['x', 'y'], ['a/x.npz', 'b/x.npz'])
     """
-    found = [Path(path) for path in paths]
-    different = len({path.stem for path in found}) == len(found)
-    return {path.stem if different else str(path): path for path in found}
+    files = [Path(path) for path in paths]
+    different = len({path.stem for path in files}) == len(files)
+    return {path.stem if different else str(path): path for path in files}
 
 
 def named_methods(
@@ -328,22 +328,25 @@ def named_methods(
     >>> list(named_methods({"hb 30": ("hb", {"bins": 30})}))
     ['uncal', 'hb 30']
     """
-    given: Any = (
-        list_calibrators()
-        if methods is None
-        else [methods]
-        if isinstance(methods, str)
-        else methods
-    )
-    items = given.items() if isinstance(given, Mapping) else ((None, method) for method in given)
-    found: dict[str, Calibrator] = {"uncal": make_calibrator("uncal", input=input)}
-    for label, method in items:
+    calibrators: dict[str, Calibrator] = {"uncal": make_calibrator("uncal", input=input)}
+    for label, method in _labelled(methods):
         cal = _build(method, input)
         key = label or (method if isinstance(method, str) else cal.name)  # "h:class_wise" is a name
-        if key in found and key != "uncal":
+        if key in calibrators and key != "uncal":
             raise ValueError(f"two methods are called {key!r}; pass a mapping of labels to methods")
-        found[key] = cal
-    return found
+        calibrators[key] = cal
+    return calibrators
+
+
+def _labelled(methods: Methods | None) -> list[tuple[str | None, Any]]:
+    """Return pairs of a label, where there is one, and a method."""
+    if isinstance(methods, Mapping):
+        return list(methods.items())
+    if methods is None:
+        methods = list_calibrators()
+    elif isinstance(methods, str):
+        methods = [methods]
+    return [(None, method) for method in methods]
 
 
 def _build(method: Any, input: inputs.InputKind) -> Calibrator:
@@ -378,8 +381,9 @@ class Work:
     def key(self) -> str:
         """The key of the cell in a results file: it depends on version, rows, method, parameters and settings."""
         params = sorted(self.calibrator.get_params(deep=False).items())
-        told = (__version__, self.rows, self.calibrator.name, params, self.metrics, self.resamples)
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
+        name = self.calibrator.name
+        settings = (__version__, self.rows, name, params, self.metrics, self.resamples)
+        return hashlib.sha256(repr(settings).encode()).hexdigest()[:24]
 
     def __getstate__(self) -> dict[str, Any]:
         """Include the user's own metrics, which a worker process does not know."""
@@ -464,18 +468,20 @@ class UncalibratedQuestions:
 def _run(
     work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
 ) -> list[Cell]:
-    known = {} if path is None else read_cells(Path(path))
+    finished = {} if path is None else read_cells(Path(path))
     keys = {(w.name, w.label): w.key for w in work}
-    done = {
-        at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known
-    }
+    done = {}
+    for place, key in keys.items():
+        if key in finished:
+            done[place] = replace(finished[key], task=place[0], label=place[1])
     left = [w for w in work if (w.name, w.label) not in done]
     bar = silent() if progress is False else nullcontext()
     with bar, show_progress("comparing", len(left), verbose=bool(progress)) as advance:
         for cell in _cells(left, n_jobs, scheduler):
-            done[at := (cell.task, cell.label)] = cell
+            place = (cell.task, cell.label)
+            done[place] = cell
             if path is not None and not cell.error:
-                append_cell(Path(path), keys[at], cell)
+                append_cell(Path(path), keys[place], cell)
             advance(1)
     died = "its worker process died, perhaps out of memory; try it alone with n_jobs=1"
     return [

@@ -279,8 +279,9 @@ class Comparison(Result):
         if not self._has(metric):
             return set()
         several = len(self.tasks) > 1
-        found = self.differences("nll" if metric == "phi" and not several else metric)
-        return {label for label, d in found.items() if d.p_value >= LEVEL} | {self.best(metric)}
+        differences = self.differences("nll" if metric == "phi" and not several else metric)
+        tied = {label for label, d in differences.items() if d.p_value >= LEVEL}
+        return tied | {self.best(metric)}
 
     # -- for machines -----------------------------------------------------------------------------
 
@@ -378,10 +379,11 @@ class Comparison(Result):
         if isinstance(columns, str):
             raise ValueError(f"columns is a list of names, got {columns!r}")
         names = self._columns() if columns is None else list(columns)
-        known = {*self._columns(), *(name for row in self.results for name in row.scores)}
-        unknown = [name for name in names if name not in known]
+        columns_of_all = {*self._columns(), *(name for row in self.results for name in row.scores)}
+        unknown = [name for name in names if name not in columns_of_all]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not a column; they are {', '.join(sorted(known))}")
+            listed = ", ".join(sorted(columns_of_all))
+            raise ValueError(f"{unknown[0]!r} is not a column; they are {listed}")
         if digits is not None and (not isinstance(digits, int) or not 0 <= digits <= 15):
             raise ValueError(f"digits must be an integer from 0 to 15, got {digits!r}")
         metrics = [name for name in names if name not in _FACTS and not is_chance(name)]
@@ -398,12 +400,13 @@ class Comparison(Result):
     @property
     def notes(self) -> list[str]:
         """Failures, collapsed methods and warnings, one line each."""
-        found = []
-        for r in self.results:
-            found += [f"{r.label} failed: {r.error}"] if r.error else []
-            found += [f"{r.label}: collapsed: {reason}" for reason in r.collapse]
-            found += [f"{r.label}: {message.removeprefix(f'{r.name}: ')}" for message in r.warnings]
-        return found
+        lines = []
+        for row in self.results:
+            lines += [f"{row.label} failed: {row.error}"] if row.error else []
+            lines += [f"{row.label}: collapsed: {reason}" for reason in row.collapse]
+            messages = [message.removeprefix(f"{row.name}: ") for message in row.warnings]
+            lines += [f"{row.label}: {message}" for message in messages]
+        return lines
 
     def _explanations(self) -> list[str]:
         """Return what the table's numbers and its bold print mean."""
@@ -414,22 +417,26 @@ class Comparison(Result):
             lines.append(f"means over {n_tasks} tasks: {', '.join(self.tasks)}")
         if 1 < n_tasks < fewest_tasks(compared):
             lines.append(
-                f"bold: the best of a column. No test: {n_tasks} tasks cannot tell {compared} methods "
+                f"bold: the best of a column. No test: {n_tasks} tasks cannot tell {compared} "
+                "methods "
                 f"apart; from {fewest_tasks(compared)} tasks on they can"
             )
         elif n_tasks > 1:
             lines.append(
-                "bold: the best of a column, and what a signed-rank test over tasks (Holm, 5 %) cannot "
+                "bold: the best of a column, and what a signed-rank test over tasks (Holm, 5 "
+                "%) cannot "
                 "tell from it"
             )
         elif any(row.drawn for row in self.results):
             lines.append(
-                "bold: the best of a column, and what a paired test on resampled rows (Holm, 5 %) cannot "
+                "bold: the best of a column, and what a paired test on resampled rows (Holm, 5 "
+                "%) cannot "
                 "tell from it"
             )
         if any(is_chance(name) for name in self._columns()):
             lines.append(
-                "by chance: what the error before it would be of a calibrated model of the same sharpness"
+                "by chance: what the error before it would be of a calibrated model of the "
+                "same sharpness"
             )
         if any("phi" in row.scores for row in self.results):
             lines.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")

@@ -89,13 +89,15 @@ class CrossFit(Result):
         """The procedure and its results in words."""
         folds = int(self.fold.max()) + 1
         sentences = [
-            f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} folds).",
+            f"Each of the {len(self.probs):,} rows is predicted by a fit without it ({folds} "
+            "folds).",
             "The scores must come from rows that the model was not trained on.",
         ]
         if self.brier is not None:
             sentences.append(self._correction(self.brier))
             sentences.append(
-                "This is the optimism of the calibrator alone, and not that of the model, which was not "
+                "This is the optimism of the calibrator alone, and not that of the model, "
+                "which was not "
                 "refitted: hcal.validate refits both."
             )
         if self.note:
@@ -108,7 +110,8 @@ class CrossFit(Result):
         if self.slope is not None and not np.isnan(self.slope.corrected):
             slope = f"{self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f})"
             figures = f"calibration slope {slope}, {figures}"
-        return f"Corrected for optimism by {self.resamples} bootstrap fits of the calibrator: {figures}."
+        fits = f"{self.resamples} bootstrap fits of the calibrator"
+        return f"Corrected for optimism by {fits}: {figures}."
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row a corrected figure."""
@@ -200,7 +203,8 @@ def cross_fit(  # noqa: PLR0913 - a public door
         return CrossFit(probs, fold, final, None, None, 0)
     if rows.groups is not None and (n_groups := len(np.unique(rows.groups))) < FEWEST_GROUPS:
         note = (
-            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws whole groups, "
+            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws "
+            "whole groups, "
             f"and needs at least {FEWEST_GROUPS}."
         )
         return CrossFit(probs, fold, final, None, None, 0, note)

@@ -209,7 +209,7 @@ def binned_curve(event: JudgedEvent, options: CurveOptions) -> ReliabilityCurve:
         observed = happened / weight
         size = weight**2 / squares
     if event.groups is not None:
-        size /= _inflation(event, which, observed)
+        size /= _inflation(event, event.groups, which, observed)
     low, high = consistency_band(predicted, size, options.confidence)
     interval_low, interval_high = wilson_interval(observed, size, options.confidence)
     gap = float(np.nansum(np.abs(stated - happened)) / event.weight.sum())
@@ -249,18 +249,18 @@ def _binned_by_chance(event: JudgedEvent, which: IntArray, sums: Noise) -> float
     return float(noise.gaps(copies=copies).error(float(event.weight.sum())))
 
 
-def _inflation(event: JudgedEvent, which: IntArray, observed: Vector) -> Vector:
+def _inflation(event: JudgedEvent, groups: IntArray, which: IntArray, observed: Vector) -> Vector:
     """Return by how much dependence inflates the variance of each bin's frequency; at least 1, (bins,)."""
     bins = len(observed)
     residual = event.weight * (event.happened - np.nan_to_num(observed)[which])
-    group = np.unique(event.groups, return_inverse=True)[1]
+    group = np.unique(groups, return_inverse=True)[1]
     n_groups = int(group.max()) + 1
     cell, place = np.unique(which * n_groups + group, return_inverse=True)
     bin_of_cell = cell // n_groups
-    squares = _sums(bin_of_cell, np.bincount(place, residual) ** 2, bins)
-    groups = np.bincount(bin_of_cell, minlength=bins)
+    squares = _sums(bin_of_cell, _sums(place, residual, len(cell)) ** 2, bins)
     alone = _sums(which, residual**2, bins)
-    few = groups / np.maximum(groups - 1, 1)
+    count = np.bincount(bin_of_cell, minlength=bins)
+    few = count / np.maximum(count - 1, 1)
     ratio = np.divide(few * squares, alone, out=np.ones(bins), where=alone > 0)
     return np.maximum(ratio, 1.0)
 
@@ -277,14 +277,15 @@ def _noise_factor(event: JudgedEvent) -> float:
         "", event.p, event.happened - observed[which], event.weight, event.groups
     )
     together = np.zeros(len(event.p), dtype=np.int64)
-    return float(np.sqrt(_inflation(residual, together, np.zeros(1))[0]))
+    return float(np.sqrt(_inflation(residual, event.groups, together, np.zeros(1))[0]))
 
 
 def wilson_interval(share: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
     """Return Wilson's confidence interval of shares of n rows, (bins,) each; NaN where a share is.
 
-    >>> [round(float(end[0]), 3) for end in wilson_interval(np.array([0.5]), np.array([100.0]), 0.95)]
-    [0.404, 0.596]
+    >>> low, high = wilson_interval(np.array([0.5]), np.array([100.0]), 0.95)
+    >>> low.round(3), high.round(3)
+    (array([0.404]), array([0.596]))
     """
     z = float(ndtri((1 + level) / 2))
     odd = z**2 / n
@@ -332,8 +333,8 @@ def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabili
     used = event.weight > 0
     # Equal probabilities are taken together.
     values, place = np.unique(event.p[used], return_inverse=True)
-    mass = np.bincount(place, event.weight[used])
-    hits = np.bincount(place, (event.weight * event.happened)[used])
+    mass = _sums(place, event.weight[used], len(values))
+    hits = _sums(place, (event.weight * event.happened)[used], len(values))
     fit = isotonic_regression(hits / mass, weights=mass)
     first = np.asarray(fit.blocks[:-1], dtype=np.int64)
     steps = np.add.reduceat(mass, first)
@@ -376,8 +377,12 @@ def _drawn_rates(values: Vector, mass: Vector, count: int, rng: Any) -> Iterator
     """Yield frequencies of events that are drawn with their probabilities, one draw at a time, which saves memory."""
     counts = np.maximum(np.rint(mass), 1).astype(np.int64)
     rates = np.clip(values, 0, 1)
+    several = np.flatnonzero(counts > 1)
     for _ in range(count):
-        yield rng.binomial(counts, rates) / counts
+        # A binomial variable of one event is drawn in an eighth of the time.
+        drawn = (rng.random(len(rates)) < rates).astype(np.float64)
+        drawn[several] = rng.binomial(counts[several], rates[several]) / counts[several]
+        yield drawn
 
 
 def _brier(q: Vector, mass: Vector, hits: Vector) -> float:

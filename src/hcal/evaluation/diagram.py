@@ -91,8 +91,11 @@ class Reliability(Result):
         try:
             return self.curves[i]
         except IndexError:
-            last = f"{len(self) - 1}, of the {self.curves[-1].title}; level='class-wise' has one curve a class"
-            raise IndexError(f"this diagram has no curve {i}: its last curve is {last}") from None
+            last = f"{len(self) - 1}, of the {self.curves[-1].title}"
+            raise IndexError(
+                f"this diagram has no curve {i}: its last curve is {last}; level='class-wise' has "
+                "one curve a class"
+            ) from None
 
     def _labelled(self, label: str) -> ReliabilityCurve:
         by_label = {curve.label: curve for curve in self.curves}
@@ -106,8 +109,9 @@ class Reliability(Result):
         if len(self) > len(parts):
             kind = "classes" if self.level == "class-wise" else "curves"
             parts.append(f"… and {len(self) - len(parts)} {kind} with smaller errors")
-        head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.confidence:.0%} band"
-        return "\n\n".join([head, *parts])
+        head = f"Reliability of {self.n:,} rows ({self.level})"
+        key = f"* outside the {self.confidence:.0%} band"
+        return "\n\n".join([f"{head}; {key}", *parts])
 
     def _headline(self) -> list[str]:
         worst = [self.curves[i] for i in self._worst(_PRINTED)]
@@ -401,7 +405,8 @@ def _shares(event: JudgedEvent, axis: Axis) -> Vector:
     """Return the share of the rows in cells of equal width on an axis; what lies outside is in the end cells."""
     place = np.floor(axis.place(event.p) * HISTOGRAM_CELLS).astype(np.int64)
     place = np.minimum(place, HISTOGRAM_CELLS - 1)
-    return np.bincount(place, event.weight, HISTOGRAM_CELLS) / event.weight.sum()
+    rows = np.bincount(place, event.weight, HISTOGRAM_CELLS)
+    return np.asarray(rows / event.weight.sum())
 
 
 def _text(curve: ReliabilityCurve, digits: int) -> str:

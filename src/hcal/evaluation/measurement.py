@@ -311,13 +311,15 @@ class Measurement:
         by = self.rows.by
         if by is not None and sample.weight is not None:
             raise ValueError(
-                "by= is certified from independent rows, which weighted ones are not: leave the weights out, "
+                "by= is certified from independent rows, which weighted ones are not: leave "
+                "the weights out, "
                 "or evaluate the rows of each segment by themselves"
             )
         groups = self.rows.groups
         if groups is not None and tested:
             notes.append(
-                "no test: it needs independent rows, and groups= says that rows depend on each other"
+                "no test: it needs independent rows, and groups= says that rows depend on each "
+                "other"
             )
         if groups is not None and (tested or by is not None) and not _enough_groups(groups, notes):
             return evaluation
@@ -416,7 +418,8 @@ def _enough_groups(groups: IntArray, notes: list[str]) -> bool:
     if count >= FEWEST_GROUPS:
         return True
     notes.append(
-        f"nothing is proven: a proof needs at least {FEWEST_GROUPS} groups of rows, and groups= has {count}"
+        f"nothing is proven: a proof needs at least {FEWEST_GROUPS} groups of rows, and groups= "
+        f"has {count}"
     )
     return False
 

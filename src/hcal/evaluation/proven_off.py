@@ -149,7 +149,8 @@ class ClassesOff:
     def words(self) -> str:
         """A sentence that names the worst classes."""
         if not self.classes:
-            return f"None of the {self.of_classes:,} classes is proven to be off by more than its tolerance."
+            classes = f"None of the {self.of_classes:,} classes"
+            return f"{classes} is proven to be off by more than its tolerance."
         verb = "is" if len(self.classes) == 1 else "are"
         return (
             f"{self.count}, {verb} proven to be off by more than the class's tolerance: "

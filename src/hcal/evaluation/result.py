@@ -331,7 +331,8 @@ class Evaluation(Result):
         if self.clinical is not None:
             c = self.clinical
             lines.append(
-                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, ICI {c.ici}, "
+                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, "
+                f"ICI {c.ici}, "
                 f"AUC {c.auc}; hcal.clinical has more"
             )
         if self.certificate is not None and self.groups:
@@ -356,8 +357,8 @@ class Evaluation(Result):
             table.add_row(Text(title.split(":")[0], style="italic"))
             for name in names:
                 table.add_row(*(text(name) for text in columns.values()))
-        said = [Text(printable(line)) for line in self._closing()]
-        return Group(Text(printable(self._title()), style="bold"), table, *said)
+        closing = [Text(printable(line)) for line in self._closing()]
+        return Group(Text(printable(self._title()), style="bold"), table, *closing)
 
     def __str__(self) -> str:
         return rich_text(self, self._width())

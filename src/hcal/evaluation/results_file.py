@@ -51,12 +51,12 @@ def append_cell(path: Path, key: str, cell: Cell) -> None:
 def _drop_torn_line(path: Path) -> None:
     """Cut off a last line that a killed process left without its end; refuse a file that has no line of ours."""
     content = _content(path)
-    whole = content.rfind(b"\n") + 1
-    if whole == len(content):
+    end = content.rfind(b"\n") + 1
+    if end == len(content):
         return
     if not _BEGINNING.startswith(content[: len(_BEGINNING)]):
         raise _not_results(path)
-    os.truncate(path, whole)
+    os.truncate(path, end)
 
 
 def _content(path: Path) -> bytes:

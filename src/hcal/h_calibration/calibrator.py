@@ -60,7 +60,7 @@ class HCalibrator(Calibrator):
     random_state : int
         Seed of the random starts and of the order of mini-batches.
     verbose : bool
-        Whether to show a progress bar at once; otherwise it appears after three seconds, on a terminal.
+        Whether to show a progress bar at once; otherwise it appears after two seconds, on a terminal.
 
     Attributes
     ----------

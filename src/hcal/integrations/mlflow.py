@@ -81,16 +81,22 @@ class CalibratorModel:
         -------
         array of shape (N, K)
         """
+        if getattr(model_input, "ndim", 1) == 2 and model_input.shape[1] == 1:
+            model_input = np.asarray(model_input)[:, 0]
         return np.asarray(self.calibrator.predict_proba(model_input))
 
 
-def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:
+def log_model(
+    calibrator: Calibrator, name: str = "hcal-calibrator", *, one_column: bool = False
+) -> Any:
     """Log a fitted calibrator as a pyfunc model of the active run: the file of ``hcal.save``, and its reader.
 
     Parameters
     ----------
     calibrator : Calibrator
     name : str
+    one_column : bool
+        Whether the rows have one score, of the second of two classes, and not one for each class.
 
     Returns
     -------
@@ -107,7 +113,19 @@ def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:
             loader_module=__name__,  # a module and a file: no pickle
             data_path=str(path),
             pip_requirements=[f"hcal=={__version__}"],
+            signature=_signature(calibrator.n_classes_, one_column=one_column),
         )
+
+
+def _signature(n_classes: int, *, one_column: bool) -> Any:
+    """Return what goes in and comes out: columns without names, so that arrays and frames are both taken."""
+    models = load_extra("this integration", "mlflow.models", "mlflow")
+    types = load_extra("this integration", "mlflow.types", "mlflow")
+    if one_column and n_classes != 2:
+        raise ValueError(f"one_column is for two classes; this calibrator has {n_classes}")
+    columns = [types.ColSpec("double")] * (1 if one_column else n_classes)
+    probs = types.TensorSpec(np.dtype(np.float64), (-1, n_classes))
+    return models.ModelSignature(types.Schema(columns), types.Schema([probs]))
 
 
 def _load_pyfunc(path: str) -> CalibratorModel:

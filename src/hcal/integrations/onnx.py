@@ -57,6 +57,7 @@ def export_onnx(
     torch = load_extra("exporting to ONNX", "torch", "torch")
     load_extra("exporting to ONNX", "onnxscript", "onnx")
     onnx = load_extra("exporting to ONNX", "onnx", "onnx")
+    from hcal.integrations.exact_numbers import exported_exactly
     from hcal.integrations.torch import CalibrationHead
 
     if width not in ("float32", "float64"):
@@ -71,7 +72,7 @@ def export_onnx(
     with warnings.catch_warnings():  # the exporter speaks of its own internals
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            CalibrationHead(calibrator).eval(),
+            exported_exactly(CalibrationHead(calibrator).eval(), getattr(torch, width)),
             (torch.zeros(shape, dtype=getattr(torch, width)),),
             dynamo=True,
             verbose=False,

@@ -371,7 +371,8 @@ class _Reader:
             piece = Piece(
                 Path(name), (row, 0), end, row, batch.num_rows, None, self.reading, batch.num_rows
             )
-            data = data_of_block(self.plan, piece, block, row)
+            names = self.reading.request.classes or self.plan.classes
+            data = data_of_block(self.plan, piece, block, row, names=names)
             return data.in_order_of(self.reading.order)
 
     def rows(self, batch: Any, partition: int, row: int) -> Rows | None:
@@ -453,7 +454,8 @@ def _with_name(columns: Iterable[str], name: str, other: str) -> list[str]:
 
 def _with_arrays(frame: Any, columns: Iterable[str]) -> Any:
     """Return a frame in which score columns that are vectors of Spark ML are arrays."""
-    vectors = {field.name for field in frame.schema.fields if field.dataType.typeName() == "vector"}
+    fields = frame.schema.fields
+    vectors = {field.name for field in fields if type(field.dataType).__name__ == "VectorUDT"}
     for name in vectors.intersection(columns):
         from pyspark.ml.functions import vector_to_array
 

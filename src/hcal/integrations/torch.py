@@ -341,7 +341,7 @@ def collect_logits(
 ) -> tuple[Tensor, Tensor]:
     """Run a model over held-out batches and return its scores and the labels, ready for ``fit``.
 
-    A bar shows on a terminal after three seconds.
+    A bar shows on a terminal after two seconds.
 
     Parameters
     ----------

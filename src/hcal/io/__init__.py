@@ -44,6 +44,6 @@ from hcal.io.sources import RowSource
 from hcal.io.writing import can_write, write_blocks
 
 __all__ = [
-    "Batches", "DataFile", "Part", "Piece", "Request", "RowSource", "atomic_path", "batches", "can_write",
-    "checksum", "read", "read_blocks", "read_piece", "write_blocks",
+    "Batches", "DataFile", "Part", "Piece", "Request", "RowSource", "atomic_path", "batches",
+    "can_write", "checksum", "read", "read_blocks", "read_piece", "write_blocks",
 ]  # fmt: skip

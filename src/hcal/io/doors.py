@@ -126,8 +126,8 @@ def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
     """Return files, or blocks of rows, as a source."""
     if not _is_files(data) and not info.empty:
         raise ValueError(
-            "rows that come in blocks bring their weights, groups, segments and names of classes: pass them to "
-            "Rows.of, or to batches as the names of columns"
+            "rows that come in blocks bring their weights, groups, segments and names of "
+            "classes: pass them to Rows.of, or to batches as the names of columns"
         )
     if isinstance(data, RowSource):
         return data

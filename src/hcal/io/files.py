@@ -25,6 +25,11 @@ MOST_GROWTH: Final = 1000
 GROWTH_ALLOWED: Final = 256 * 2**20
 
 
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file without blocking: opening a pipe that nobody writes to would wait for ever."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
 
@@ -33,10 +38,8 @@ def open_regular(path: Path) -> BufferedReader:
     ...
     FileNotFoundError: no such file: none.npz
     """
-    # Without blocking: opening a pipe that nobody writes to would wait for ever.
-    more = getattr(os, "O_NONBLOCK", 0)
     try:
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
+        file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"no such file: {path}") from None
     except IsADirectoryError:
@@ -76,11 +79,10 @@ def check_memory(name: str, needed: float) -> None:
     ...
     ValueError: a.npy needs about 1000000000.0 GB of memory and there are ...
     """
-    there = _available_memory()
-    if needed > there:
-        words = (
-            f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}"
-        )
+    available = _available_memory()
+    if needed > available:
+        sizes = f"{needed / 1e9:.1f} GB of memory and there are {available / 1e9:.1f}"
+        words = f"{name} needs about {sizes}"
         raise ValueError(f"{words}: read it by blocks (--batch-rows 65536)")
 
 
@@ -103,8 +105,8 @@ def check_unpacked(name: str, unpacked: float, packed: int, *, advice: str = BY_
     if unpacked <= MOST_UNPACKED and not is_bomb:
         return
     raise ValueError(
-        f"{name} has {packed / 1e6:,.1f} MB, and would be unpacked to {unpacked / 1e6:,.0f} MB in memory: "
-        f"{advice}"
+        f"{name} has {packed / 1e6:,.1f} MB, and would be unpacked to {unpacked / 1e6:,.0f} MB in "
+        f"memory: {advice}"
     )
 
 
@@ -134,10 +136,10 @@ def parse_json(text: bytes | str, where: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("an object names a key twice")
-    return found
+    return entries
 
 
 @contextmanager
@@ -212,16 +214,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
+def _mode(target: Path, path: str | os.PathLike[str]) -> int | None:
     """Return the permissions of the regular file at ``target``, None for a new name; refuse anything else."""
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {Path(asked).parent}")
+        raise FileNotFoundError(f"no such directory: {Path(path).parent}")
     if target.is_dir():
-        raise ValueError(f"{asked} is a directory: name a file to write to")
+        raise ValueError(f"{path} is a directory: name a file to write to")
     if not target.exists():
         return None
     if not target.is_file():
-        raise ValueError(f"{asked} is not a regular file: nothing was written")
+        raise ValueError(f"{path} is not a regular file: nothing was written")
     return target.stat().st_mode & 0o777
 
 

@@ -124,14 +124,14 @@ def _below(folder: Path) -> list[Path]:
             continue
         entered.add(identity)
         folders[:] = [name for name in folders if name[0] not in "._"]
-        shown = [name for name in names if name[0] not in "._"]
-        files += [Path(place, name) for name in shown if Path(name).suffix.lower() in TYPES]
-        unreadable += [name for name in shown if name.lower().endswith(_UNREADABLE)]
+        visible = [name for name in names if name[0] not in "._"]
+        files += [Path(place, name) for name in visible if Path(name).suffix.lower() in TYPES]
+        unreadable += [name for name in visible if name.lower().endswith(_UNREADABLE)]
     if files and unreadable:
         example = one_line(min(unreadable), 80)
         warnings.warn(
-            f"{len(unreadable)} files below {one_line(folder, 80)} are of types that hcal does not read, such as "
-            f"{example}: their rows are left out",
+            f"{len(unreadable)} files below {one_line(folder, 80)} are of types that hcal does "
+            f"not read, such as {example}: their rows are left out",
             stacklevel=2,
         )
     return files
@@ -188,15 +188,15 @@ def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> No
         return
     if not output.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {output.parent}")
-    for given in inputs:
-        if given is None:
+    for entry in inputs:
+        if entry is None:
             continue
-        path = Path(given)
+        path = Path(entry)
         if path.is_dir() and (not output.suffix or output.suffix.lower() in TYPES):
             if output.resolve().is_relative_to(path.resolve()):
                 raise ValueError(
-                    f"the output {output} is inside the input {path}, and the next run would read it: choose "
-                    "another folder"
+                    f"the output {output} is inside the input {path}, and the next run would read "
+                    "it: choose another folder"
                 )
             continue
         files = [path] if path.exists() else _matching(path)

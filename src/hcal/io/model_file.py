@@ -52,7 +52,7 @@ def write_model(
     """
     from safetensors.numpy import save as to_bytes
 
-    held = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    in_order = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps({"schema": SCHEMA, "hcal": __version__, **header}, default=_plain)
     if len(text) > MOST_HEADER // 2:
         raise ValueError(
@@ -61,7 +61,7 @@ def write_model(
     with atomic_path(path) as temporary:
         # save_file would write a temporary file of its own, which a killed process would leave behind.
         temporary.write_bytes(
-            to_bytes(held | {CHECKSUM: digest(text, held)}, metadata={_HEADER: text})
+            to_bytes(in_order | {CHECKSUM: digest(text, in_order)}, metadata={_HEADER: text})
         )
 
 
@@ -73,12 +73,12 @@ def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
     >>> bool((digest("{}", {"a": np.zeros(2)}) == digest("{}", {"a": np.zeros((2, 1))})).all())
     False
     """
-    found = hashlib.sha256(text.encode())
+    sha256 = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        found.update(f"\0{name}\0{array.dtype.str}\0{arrays[name].shape}\0".encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return np.frombuffer(found.digest(), dtype=np.uint8)
+        sha256.update(f"\0{name}\0{array.dtype.str}\0{arrays[name].shape}\0".encode())
+        sha256.update(array.reshape(-1).view(np.uint8).data)
+    return np.frombuffer(sha256.digest(), dtype=np.uint8)
 
 
 def _plain(value: Any) -> Any:
@@ -123,7 +123,8 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
         raise ValueError(
-            f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
+            f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please "
+            "upgrade"
         )
     if schema < 4:
         raise ValueError(f"{path} was written by hcal 0.3 or before: fit again")

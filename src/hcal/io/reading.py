@@ -105,15 +105,16 @@ class DataFile:
 
     def checksum(self) -> str:
         """Return the SHA-256 of the file, or of the checksums of several files."""
-        each = "".join(checksum(path) for path in (self.path, *self.more))
-        return hashlib.sha256(each.encode()).hexdigest() if self.more else each
+        digests = "".join(checksum(path) for path in (self.path, *self.more))
+        return hashlib.sha256(digests.encode()).hexdigest() if self.more else digests
 
     def labels(self) -> NDArray[Any]:
         """Return the labels, with names turned into the numbers of their classes; refuse a file without labels."""
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
             raise ValueError(
-                f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or {advice}"
+                f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or "
+                f"{advice}"
             )
         return np.asarray(class_names.encode(self.y, self.classes))
 
@@ -142,13 +143,14 @@ class DataFile:
 
     def rows(self, kept: NDArray[Any]) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
-        some: dict[str, Any] = {
-            n: None if (a := getattr(self, n)) is None else a[kept] for n in _BY_ROW
-        }
+        columns: dict[str, Any] = {}
+        for name in _BY_ROW:
+            column = getattr(self, name)
+            columns[name] = None if column is None else column[kept]
         beside = {name: column[kept] for name, column in self.beside.items()}
         by = {name: column[kept] for name, column in self.by.items()}
         segments = {name: column[kept] for name, column in self.segments.items()}
-        return replace(self, **some, beside=beside, by=by, segments=segments)
+        return replace(self, **columns, beside=beside, by=by, segments=segments)
 
 
 @dataclass(frozen=True)
@@ -272,9 +274,11 @@ def pieces_of(
                 labels = labels.reshape(-1)
             cuts = rows.cuts(plan.columns, most * max(1, -(-n_rows // (most * _MOST_PIECES))))
             for cut, (stop, _) in pairwise([*cuts, (n_rows, 0)]):
-                own = None if labels is None else labels[origin + cut[0] : origin + stop]
-                count = stop - cut[0] - _count_left_out(rows, plan, cut, stop, own, reading)
-                pieces.append(Piece(path, cut, stop, start, count, own, reading, most))
+                piece_labels = None if labels is None else labels[origin + cut[0] : origin + stop]
+                count = (
+                    stop - cut[0] - _count_left_out(rows, plan, cut, stop, piece_labels, reading)
+                )
+                pieces.append(Piece(path, cut, stop, start, count, piece_labels, reading, most))
                 start += count
         origin += n_rows
         if labels is not None and (
@@ -361,8 +365,8 @@ def _count_left_out(
     blocks = (
         [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
     )
-    found = (label_cells(block[name], reading.order) for block in blocks)
-    return sum(int(_left_out(y, reading, plan, cut[0], reading.order).sum()) for y in found)
+    label_blocks = (label_cells(block[name], reading.order) for block in blocks)
+    return sum(int(_left_out(y, reading, plan, cut[0], reading.order).sum()) for y in label_blocks)
 
 
 def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
@@ -441,7 +445,7 @@ def _data(
         kept = [role for role in ("groups", "weight", "time") if role in parts]
         beside |= {plan.roles[role]: parts[role] for role in kept}
         beside |= by | segments
-    found = DataFile(
+    data = DataFile(
         piece.path,
         plan.kind,
         values,
@@ -456,10 +460,9 @@ def _data(
         beside=beside,
     )
     if names is None:
-        return found
-    return replace(
-        found, classes=tuple(map(str, class_names.check_classes(names, found.n_classes)))
-    )
+        return data
+    checked = class_names.check_classes(names, data.n_classes)
+    return replace(data, classes=tuple(map(str, checked)))
 
 
 def _segment_cells(cells: Any) -> NDArray[Any]:
@@ -482,7 +485,8 @@ def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArra
         and values.min() >= 0
     ):
         raise ValueError(
-            f"its probs go up to {top:.4g}: if they are per cent, say unit='percent' (--unit percent)"
+            f"its probs go up to {top:.4g}: if they are per cent, say unit='percent' (--unit "
+            "percent)"
         )
     return values
 

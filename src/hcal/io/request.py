@@ -126,9 +126,9 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a model file stores of this request, as plain values."""
-        found = {name: getattr(self, name) for name in _REMEMBERED}
+        fields = {name: getattr(self, name) for name in _REMEMBERED}
         return {
-            n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None
+            n: list(v) if isinstance(v, tuple) else v for n, v in fields.items() if v is not None
         }
 
     def for_refit(self, kind: InputKind, *, segmented: bool) -> dict[str, Any]:
@@ -145,16 +145,16 @@ class Request:
         return columns
 
     @classmethod
-    def from_json(cls, told: Any) -> Request:
+    def from_json(cls, stored: Any) -> Request:
         """Return the request that a model file stores; raise ValueError if it is not a valid one."""
-        if not isinstance(told, Mapping) or not set(told) <= set(_REMEMBERED):
+        if not isinstance(stored, Mapping) or not set(stored) <= set(_REMEMBERED):
             raise ValueError(f"'request' must be an object with some of {', '.join(_REMEMBERED)}")
-        names = told.get("classes")
+        names = stored.get("classes")
         if not isinstance(names, list | None) or not all(
             isinstance(name, str) for name in names or ()
         ):
             raise ValueError("'request.classes' must be a list of names")
-        return cls(**{**told, "classes": None if names is None else tuple(names)})
+        return cls(**{**stored, "classes": None if names is None else tuple(names)})
 
     def for_model(self, remembered: Any) -> Request:
         """Return this request, with whatever it leaves open filled in from the request of a model's fit.
@@ -307,18 +307,18 @@ def _find_scores(
         suffix = next((s for s in suffixes if request.scores + s in names), "")
         columns = match_scores(names, request.scores + suffix)
         return columns, _kind(request, columns[0], request.scores), suffix
-    wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
+    kinds_to_try: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in suffixes:
-        found = [
+        matches = [
             (columns, kind, suffix)
-            for kind in wanted
+            for kind in kinds_to_try
             if (columns := _columns_of(kind + suffix, names))
         ]
-        if len(found) > 1:
-            kinds = " and ".join(kind + suffix for _, kind, _ in found)
+        if len(matches) > 1:
+            kinds = " and ".join(kind + suffix for _, kind, _ in matches)
             raise ValueError(f"it holds {kinds}: choose one with input= (--input)")
-        if found:
-            return found[0]
+        if matches:
+            return matches[0]
     if BARE in names:
         return [BARE], _kind(request), ""
     what = request.input or "logits, probs or log_probs"
@@ -341,18 +341,20 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
     """Return the array or column of lists that is named by a kind, or the columns whose names begin with it."""
     if kind in names:
         return [kind]
-    found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
-    if len(found) < 2:
+    columns = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
+    if len(columns) < 2:
         return []
-    parts = [n[len(kind) :].strip("_ .[]") for n in found]
-    numbered = _by_number(found, parts)
+    parts = [n[len(kind) :].strip("_ .[]") for n in columns]
+    numbered = _by_number(columns, parts)
     if all(map(str.isdecimal, parts)) and not numbered:
-        held = one_line(", ".join(found), 80)
-        raise ValueError(f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {held}")
-    return numbered or found
+        listing = one_line(", ".join(columns), 80)
+        raise ValueError(
+            f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {listing}"
+        )
+    return numbered or columns
 
 
-def match_scores(names: Sequence[str], wanted: str) -> list[str]:
+def match_scores(names: Sequence[str], pattern: str) -> list[str]:
     """Return the columns that the caller calls scores: a pattern, or names separated by commas.
 
     Numbered columns are put into the order of their numbers. Others keep the order of the file, or of the caller.
@@ -360,24 +362,24 @@ def match_scores(names: Sequence[str], wanted: str) -> list[str]:
     >>> match_scores(["id", "logit_1", "logit_0"], "logit_*"), match_scores(["dog", "cat", "id"], "cat,dog")
     (['logit_0', 'logit_1'], ['cat', 'dog'])
     """
-    if any(c in wanted for c in "*?["):
-        found = [n for n in names if fnmatchcase(n, wanted)]
-        if not found:
-            raise ValueError(f"no column matches {quoted(wanted)}; it holds: {listed(names)}")
-        return _by_number(found, _class_parts(found, wanted)) or found
-    found = [name.strip() for name in wanted.split(",")]
-    for name in found:
+    if any(c in pattern for c in "*?["):
+        columns = [n for n in names if fnmatchcase(n, pattern)]
+        if not columns:
+            raise ValueError(f"no column matches {quoted(pattern)}; it holds: {listed(names)}")
+        return _by_number(columns, _class_parts(columns, pattern)) or columns
+    columns = [name.strip() for name in pattern.split(",")]
+    for name in columns:
         if name not in names:
             raise _lacks(name, names)
-    if len(set(found)) < len(found):
-        raise ValueError(f"{quoted(wanted)} names a column twice")
-    return found
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"{quoted(pattern)} names a column twice")
+    return columns
 
 
-def _class_parts(columns: Sequence[str], wanted: str | None) -> list[str]:
+def _class_parts(columns: Sequence[str], pattern: str | None) -> list[str]:
     """Return the part of each column's name that names its class: what the star matches, or all but the prefix."""
-    if wanted is not None and wanted.count("*") == 1 and not any(c in wanted for c in "?["):
-        start, _, end = wanted.partition("*")
+    if pattern is not None and pattern.count("*") == 1 and not any(c in pattern for c in "?["):
+        start, _, end = pattern.partition("*")
         return [c.removeprefix(start).removesuffix(end).strip("[] ") for c in columns]
     return [class_part(c) for c in columns]
 
@@ -386,9 +388,9 @@ def _by_number(columns: list[str], parts: Sequence[str]) -> list[str]:
     """Return columns in the order of their numbers 0..K−1 or 1..K; an empty list if they are not numbered so."""
     if not all(part.isdecimal() and len(part) < 8 for part in parts):
         return []
-    found = dict(sorted(zip(map(int, parts), columns, strict=True)))
-    complete = any(list(found) == list(range(first, first + len(columns))) for first in (0, 1))
-    return list(found.values()) if complete else []
+    by_number = dict(sorted(zip(map(int, parts), columns, strict=True)))
+    complete = any(list(by_number) == list(range(first, first + len(columns))) for first in (0, 1))
+    return list(by_number.values()) if complete else []
 
 
 def kind_by_name(column: str) -> InputKind | None:

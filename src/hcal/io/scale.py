@@ -34,7 +34,8 @@ class Scale:
         match = _ENDS.fullmatch(unit)
         if match is None or not float(match[1]) < float(match[2]):
             raise ValueError(
-                f"unit must be 'fraction', 'percent', or the ends of a scale such as '0-10', got {quoted(unit)}"
+                "unit must be 'fraction', 'percent', or the ends of a scale such as '0-10', got "
+                f"{quoted(unit)}"
             )
         return cls(float(match[1]), float(match[2]))
 

@@ -111,7 +111,8 @@ def blocks_of(piece: RowPiece) -> Iterator[Rows]:
     for block in [blocks] if isinstance(blocks, Rows) else blocks:
         if not isinstance(block, Rows):
             raise TypeError(
-                f"a source must yield hcal.rows.Rows (Rows.of(scores, y, input=…)), got {type(block).__name__}"
+                "a source must yield hcal.rows.Rows (Rows.of(scores, y, input=…)), got "
+                f"{type(block).__name__}"
             )
         if len(block):
             yield block

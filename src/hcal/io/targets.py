@@ -61,8 +61,8 @@ def prepare_folder(folder: Path, pairs: Sequence[Pair], *, replace: bool) -> Non
         raise FileNotFoundError(f"no such directory: {folder.parent}")
     if not replace and not is_empty(folder):
         raise ValueError(
-            f"{folder} is not empty: resume=True (--resume) goes on with an interrupted run, overwrite=True "
-            "(--overwrite) replaces its files, or name a new folder"
+            f"{folder} is not empty: resume=True (--resume) goes on with an interrupted run, "
+            "overwrite=True (--overwrite) replaces its files, or name a new folder"
         )
     for pair in pairs:
         pair.target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,8 @@ def _refuse_names_that_differ_in_case(folder: Path, pairs: Iterable[Pair]) -> No
         first = first_of.setdefault(key, pair.target)
         if first is not pair.target and _ignores_case(folder):
             raise ValueError(
-                f"{first} and {pair.target} are one file in {folder}, where names do not distinguish case"
+                f"{first} and {pair.target} are one file in {folder}, where names do not "
+                "distinguish case"
             )
 
 

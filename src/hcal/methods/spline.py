@@ -117,7 +117,7 @@ class CumulativeSpline(NamedTuple):
         cardinal = CubicSpline(knots, np.eye(n_knots), bc_type=ends)
         values = np.asarray(cardinal(points), dtype=np.float64)
         slopes = np.asarray(cardinal(points, 1), dtype=np.float64)
-        return cls(np.linalg.pinv(values), slopes)
+        return cls(np.asarray(np.linalg.pinv(values), dtype=np.float64), slopes)
 
     def recalibrated(self, score: Float64, hit: Float64) -> Points:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""

@@ -39,12 +39,11 @@ from hcal.metrics.testing import CalibrationTest, calibration_test
 
 __all__ = [
     "LEVELS", "METRICS", "CalibrationTest", "Decomposition", "HError", "Metric", "Sample",
-    "StreamingMetrics", "accuracy", "ace", "auc", "brier", "calibration_test", "cwece_a", "cwece_r2",
-    "cwece_s", "d2_brier", "d2_nll", "dece", "decompose", "dkde_ce", "ece_em", "ece_ew", "ece_r2", "ece_s1", "ece_s2",
-    "get_metric",
-    "h_error", "hce", "hce_pooled", "kde_ece", "ks", "kuiper", "list_metrics", "mce", "mean_confidence",
-    "mmce", "nll", "register_metric", "sharpness", "skce", "smece", "spiegelhalter",
-    "tcwece", "tcwece_k",
+    "StreamingMetrics", "accuracy", "ace", "auc", "brier", "calibration_test", "cwece_a",
+    "cwece_r2", "cwece_s", "d2_brier", "d2_nll", "dece", "decompose", "dkde_ce", "ece_em",
+    "ece_ew", "ece_r2", "ece_s1", "ece_s2", "get_metric", "h_error", "hce", "hce_pooled",
+    "kde_ece", "ks", "kuiper", "list_metrics", "mce", "mean_confidence", "mmce", "nll",
+    "register_metric", "sharpness", "skce", "smece", "spiegelhalter", "tcwece", "tcwece_k",
 ]  # fmt: skip
 
 

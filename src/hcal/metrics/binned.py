@@ -42,7 +42,8 @@ class Bins(NamedTuple):
     @property
     def gap(self) -> Float64:
         """|mean probability − frequency| of each bin; 0 for an empty bin."""
-        return np.abs(self.conf - self.hit) / np.where(self.full, self.weight, 1.0)
+        weight = np.where(self.full, self.weight, 1.0)
+        return np.abs(self.conf - self.hit) / weight
 
     @property
     def mean_gap(self) -> float:
@@ -275,8 +276,15 @@ def ece_r2(
     return equal_width(s, bins).error(s.total, order=2)
 
 
-@metric("top-label", "debiased ECE", "equal-mass ECE less what chance alone adds; may be negative",
-        label="dECE", kind="debiased", weights="counts", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "debiased ECE",
+    "equal-mass ECE less what chance alone adds; may be negative",
+    label="dECE",
+    kind="debiased",
+    weights="counts",
+    of_hits=True,
+)
 def dece(
     probs: Any,
     y: Any = None,
@@ -348,8 +356,14 @@ def ace(
     return clipped_equal_width(s, bins).mean_gap
 
 
-@metric("top-label", "sweep ECE, r = 1", "ECE with as many equal-mass bins as keep accuracy monotone",
-        label="ECE^s (r=1)", weights="copies", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "sweep ECE, r = 1",
+    "ECE with as many equal-mass bins as keep accuracy monotone",
+    label="ECE^s (r=1)",
+    weights="copies",
+    of_hits=True,
+)
 def ece_s1(
     probs: Any,
     y: Any = None,
@@ -373,8 +387,14 @@ def ece_s1(
     return _sweep(s.ranked).error(s.total, order=1)
 
 
-@metric("top-label", "sweep ECE, r = 2", "the same, root-mean-square",
-        label="ECE^s (r=2)", weights="copies", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "sweep ECE, r = 2",
+    "the same, root-mean-square",
+    label="ECE^s (r=2)",
+    weights="copies",
+    of_hits=True,
+)
 def ece_s2(
     probs: Any,
     y: Any = None,
@@ -419,11 +439,11 @@ def _last_monotone(ranked: Ranked, n: int, first: int) -> int:
     step = max(1, _SWEEP_BLOCK // len(copies))
     for start in range(first, n, step):
         numbers = np.arange(start, min(start + step, n))
-        closes = (
-            np.diff(copies * numbers[:, None] // n, axis=1) > 0
-        )  # the run is the last of its bin
+        bin_of_run = copies * numbers[:, None] // n
+        closes = np.diff(bin_of_run, axis=1) > 0  # the run is the last of its bin
         closed = np.maximum.accumulate(np.where(closes, runs, 0), axis=1)
-        begin = np.concatenate([np.zeros_like(closed[:, :1]), closed[:, :-1]], axis=1)
+        begin = np.zeros_like(closed)
+        begin[:, 1:] = closed[:, :-1]
         size = np.maximum(copies[runs] - copies[begin], 1)
         rate = (hits[runs] - hits[begin]) / size
         before = np.take_along_axis(rate, np.maximum(begin - 1, 0), axis=1)

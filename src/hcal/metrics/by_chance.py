@@ -1,8 +1,8 @@
 """What a plug-in error shows by chance: its mean if every label is drawn from its stated probability.
 
-A perfectly calibrated model of the same sharpness shows as much on as many rows, because noise alone makes every
-absolute gap positive. Errors of bins have it in closed form (``Metric.by_chance``, :mod:`hcal.metrics.noise`). Other
-errors of one event are computed on 20 draws of the events, on at most 10,000 probabilities that stand for all rows.
+A perfectly calibrated model of the same sharpness shows as much on as many rows, because noise alone makes absolute
+gaps positive. Errors of bins have it in closed form (``Metric.by_chance``, :mod:`hcal.metrics.noise`). Other errors of
+one event are computed on 20 draws of the events, on at most 10,000 probabilities that stand for all rows.
 """
 
 from __future__ import annotations
@@ -34,20 +34,17 @@ def levels_by_chance(s: Sample, values: Mapping[str, float]) -> dict[str, float]
     """
     defined = [METRICS[name] for name, value in values.items() if not np.isnan(value)]
     plugin = [metric for metric in defined if metric.kind == "plug-in"]
-    levels = {
-        metric.name: metric.by_chance(s.subset if metric.large else s, values[metric.name])
-        for metric in plugin
-        if metric.by_chance is not None
-    }
-    rest = [metric for metric in plugin if _is_drawn(metric)]
-    if rest:
-        levels |= drawn_levels(Crowd.of(s), rest)
+    levels = {}
+    drawn = []
+    for metric in plugin:
+        if metric.by_chance is not None:
+            rows = s.subset if metric.large else s
+            levels[metric.name] = metric.by_chance(rows, values[metric.name])
+        elif metric.of_hits:
+            drawn.append(metric)
+    if drawn:
+        levels |= drawn_levels(Crowd.of(s), drawn)
     return {name: levels[name] for name in values if name in levels}
-
-
-def _is_drawn(metric: Metric) -> bool:
-    """Say whether draws of the judged events tell what a metric shows by chance."""
-    return metric.by_chance is None and metric.of_hits
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,8 @@ class Crowd:
         ranked = s.ranked
         ends = ranked.cuts
         if len(ends) > MOST_PROBABILITIES + 1:
-            ends = ends[np.linspace(0, len(ends) - 1, MOST_PROBABILITIES + 1).astype(np.int64)]
+            places = np.linspace(0, len(ends) - 1, MOST_PROBABILITIES + 1)
+            ends = ends[places.astype(np.int64)]
         weight, stated, _ = np.diff(ranked.prefix[:, ends])
         events = weight
         if not s.is_whole:
@@ -88,8 +86,8 @@ class Crowd:
     @classmethod
     def of_sums(cls, weight: Vector, stated: Vector, events: Vector) -> Self:
         """Return probabilities from Σ w and Σ w·p over rows with nearly the same one."""
-        whole = np.maximum(np.rint(events), 1).astype(np.int64)
-        return cls(np.clip(stated / weight, 0.0, 1.0), weight, whole)
+        counts = np.maximum(np.rint(events), 1).astype(np.int64)
+        return cls(np.clip(stated / weight, 0.0, 1.0), weight, counts)
 
     def draws(self, count: int) -> Iterator[Sample]:
         """Yield samples in which every event is drawn; a hit is then the share of its rows."""

@@ -49,9 +49,17 @@ def _skce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
     return value - z * se, value + z * se
 
 
-@metric("canonical", "SKCE", "squared kernel error of the whole vector; unbiased, can be negative",
-        kind="debiased", weights="counts", large=True, shares=skce_shares, ends=_skce_ends,
-        undefined=needs_pair)  # fmt: skip
+@metric(
+    "canonical",
+    "SKCE",
+    "squared kernel error of the whole vector; unbiased, can be negative",
+    kind="debiased",
+    weights="counts",
+    large=True,
+    shares=skce_shares,
+    ends=_skce_ends,
+    undefined=needs_pair,
+)
 def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0) -> float:
     """Return the squared kernel calibration error with kernel exp(−‖p − p'‖₂/bandwidth).
 
@@ -76,37 +84,41 @@ def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     check_bandwidth(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("skce")
+    if s.total < 2:
+        return float("nan")
     pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
-    pairs += float(
-        np.dot(s.w * (s.w - 1), brier_rows(s))
-    )  # h_ii of copies of a row is its squared residual
-    return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
+    # h_ii of copies of a row is its squared residual.
+    copies = float(np.dot(s.w * (s.w - 1), brier_rows(s)))
+    return (pairs + copies) / (s.total * (s.total - 1))
 
 
 def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     """Return Σ_{j ≠ i} w_j·h_ij of every row, shape (N,), and Σ_{i ≠ j} h_ij²; cached for samples without weights."""
     if s.weight is None and bandwidth in s.data.pair_sums:
         return s.data.pair_sums[bandwidth]
-    out, squares = np.zeros(s.n), 0.0
+    sums = np.zeros(s.n)
+    squares = 0.0
     for i, j, h in skce_blocks(s, bandwidth):
-        out[i] += h @ s.w[j]
+        sums[i] += h @ s.w[j]
         if i != j:
-            out[j] += s.w[i] @ h
+            sums[j] += s.w[i] @ h
         squares += (1 if i == j else 2) * float(np.vdot(h, h))
     if s.weight is None:
-        s.data.pair_sums[bandwidth] = out, squares
-    return out, squares
+        s.data.pair_sums[bandwidth] = sums, squares
+    return sums, squares
 
 
 def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Float64]]:
     """Yield (rows, columns, h) for the blocks of the upper triangle, with 0 on the diagonal."""
-    p, squares = s.data.probs.astype(np.float64, copy=False), s.data.squares
+    p = s.data.probs.astype(np.float64, copy=False)
+    squares = s.data.squares
     residual = -p
     residual[np.arange(s.n), s.y] += 1
-    spans = [slice(i, min(i + _SPAN, s.n)) for i in range(0, s.n, _SPAN)]
+    spans = row_blocks((s.n, 1), _SPAN)
     for first, i in enumerate(spans):
         for j in spans[first:]:
-            h = (squares[i, None] - _ROUNDING) + squares[None, j] - 2 * (p[i] @ p[j].T)
+            h = (squares[i, None] - _ROUNDING) + squares[None, j]
+            h -= 2 * (p[i] @ p[j].T)
             np.sqrt(np.maximum(h, 0, out=h), out=h)
             h *= -1 / bandwidth
             np.exp(h, out=h)
@@ -135,10 +147,12 @@ def _dkde(
     with np.errstate(divide="ignore"):
         offset = np.log(s.w[by_class]) - _log_gammas(shape)
         # A row is left out of its own π: its weight is lowered by one copy (log 0 = −inf if none is left).
-        fewer = np.log(np.maximum(s.w - 1, 0)) - np.log(np.maximum(s.w, 1))
+        left = np.maximum(s.w - 1, 0)
+        fewer = np.log(left) - np.log(np.maximum(s.w, 1))
     place = np.argsort(by_class, kind="stable")
     # Blocks of few rows fit the cache, but each block reads all of P, so they must not be too small either.
-    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
+    fewest = max(BLOCK // (16 * s.n), 4 * s.k)
+    step = max(1, min(BLOCK // s.n, fewest))
     for start in range(0, len(chosen), step):
         rows = chosen[start : start + step]
         kernel = np.log(p[rows]) @ shape.T
@@ -158,20 +172,23 @@ def _dkde_shares(s: Sample) -> tuple[Vector, float]:
     The value of a row is its own distance plus its influence on π of the other rows; the sample has no weights. The
     noise of the labels in π adds mean_i Σ_j κ_ij²·(1 − ‖p_j‖²) to dkde_ce if predictions are calibrated.
     """
-    own, added, noise = np.empty(s.n), np.zeros(s.n), 0.0
+    distance = np.empty(s.n)
+    influence = np.zeros(s.n)
+    noise = 0.0
     for rows, gap, mass, kernel, columns in _dkde(s, 1.0):
-        own[rows] = np.einsum("nk,nk->n", gap, gap)
-        moved = gap[:, s.y[columns]] - np.einsum("nk,nk->n", gap, mass)[:, None]
-        added[columns] += 2 * np.einsum("nm,nm->m", kernel, moved)
+        distance[rows] = np.einsum("nk,nk->n", gap, gap)
+        projection = np.einsum("nk,nk->n", gap, mass)
+        moved = gap[:, s.y[columns]] - projection[:, None]
+        influence[columns] += 2 * np.einsum("nm,nm->m", kernel, moved)
         noise += float((kernel**2 @ (1 - s.data.squares[columns])).sum())
-    return own + added, noise / s.n
+    return distance + influence, noise / s.n
 
 
 def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
     """Return the interval of dkde_ce; its lower end allows for the bias of label noise."""
     shares, noise = _dkde_shares(s)
-    reach = z * float(shares.std(ddof=1) / np.sqrt(s.n))
-    return max(value - noise - reach, 0.0), value + reach
+    margin = z * float(shares.std(ddof=1) / np.sqrt(s.n))
+    return max(value - noise - margin, 0.0), value + margin
 
 
 def _dkde_by_chance(s: Sample, value: float) -> float:
@@ -186,12 +203,13 @@ def _dkde_by_chance(s: Sample, value: float) -> float:
     expected = 0.0
     for rows, gap, _, kernel, columns in _dkde(s, 1.0, chosen):
         # κ_ij counts the w_j copies of row j together, and each of them has a label of its own.
-        per_copy = (1 - s.data.squares[columns]) / np.maximum(s.w[columns], 1)
+        copies = np.maximum(s.w[columns], 1)
+        per_copy = (1 - s.data.squares[columns]) / copies
         noise = kernel**2 @ per_copy
         if s.weight is not None:  # of row i itself, one copy is left out
-            own = kernel[np.arange(len(rows)), np.argsort(columns)[rows]] ** 2
+            of_itself = kernel[np.arange(len(rows)), np.argsort(columns)[rows]] ** 2
             pairs = np.maximum(s.w[rows] * (s.w[rows] - 1), 1)
-            noise += own * (1 - s.data.squares[rows]) / pairs
+            noise += of_itself * (1 - s.data.squares[rows]) / pairs
         smoothed = kernel @ p[columns] - p[rows]
         bias = np.einsum("nk,nk->n", smoothed, smoothed)
         expected += float(s.w[rows] @ (bias + noise))
@@ -201,13 +219,23 @@ def _dkde_by_chance(s: Sample, value: float) -> float:
 
 def _log_gammas(shape: Float64) -> Vector:
     """Return Σ_k lnΓ(a_k + 1) of every row, (N,); lnΓ(Σ_k (a_k + 1)) is the same for all rows and cancels."""
-    parts = [gammaln(shape[rows] + 1).sum(axis=1) for rows in row_blocks(shape.shape, BLOCK)]
-    return np.asarray(np.concatenate(parts))
+    sums = np.empty(len(shape))
+    for rows in row_blocks(shape.shape, BLOCK):
+        sums[rows] = gammaln(shape[rows] + 1).sum(axis=1)
+    return sums
 
 
-@metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
-        weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends,
-        by_chance=_dkde_by_chance, undefined=needs_pair)  # fmt: skip
+@metric(
+    "canonical",
+    "DKDE-CE",
+    "squared distance to the label frequencies among similar predictions",
+    weights="counts",
+    large=True,
+    shares=lambda s: _dkde_shares(s)[0],
+    ends=_dkde_ends,
+    by_chance=_dkde_by_chance,
+    undefined=needs_pair,
+)
 def dkde_ce(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0
 ) -> float:
@@ -236,6 +264,7 @@ def dkde_ce(
     s.need_repetitions("dkde_ce")
     if s.total < 2:
         return float("nan")
-    return s.mean(
-        np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in _dkde(s, bandwidth)])
-    )
+    distance = np.empty(s.n)
+    for rows, gap, *_ in _dkde(s, bandwidth):
+        distance[rows] = np.einsum("nk,nk->n", gap, gap)
+    return s.mean(distance)

@@ -32,15 +32,18 @@ class Cells(NamedTuple):
 
     def errors(self, total: float, order: float = 1) -> Vector:
         """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (K,)."""
+        gap = np.abs(self.gap)
         if order == 1:
-            return np.asarray(np.abs(self.gap).sum(axis=1) / total)
-        mean = np.abs(self.gap) / np.where(self.weight == 0, 1.0, self.weight)
-        return np.asarray(((self.weight * mean**order).sum(axis=1) / total) ** (1 / order))
+            return np.asarray(gap.sum(axis=1) / total)
+        mean = gap / np.where(self.weight == 0, 1.0, self.weight)
+        power = (self.weight * mean**order).sum(axis=1) / total
+        return np.asarray(power ** (1 / order))
 
     def kept_errors(self) -> Vector:
         """Return the error of every class over its listed entries only; 0 for a class without any."""
         kept = self.weight.sum(axis=1)
-        return np.asarray(np.abs(self.gap).sum(axis=1) / np.where(kept == 0, 1.0, kept))
+        size = np.abs(self.gap).sum(axis=1)
+        return np.asarray(size / np.where(kept == 0, 1.0, kept))
 
 
 class Listed(NamedTuple):
@@ -54,7 +57,8 @@ class Listed(NamedTuple):
         """Return the sum of one value an entry over every class and bin, shape (K, bins)."""
         size = self.shape[0] * self.shape[1]
         # Without any entry, bincount returns integers.
-        return np.bincount(self.place, values, size).astype(np.float64).reshape(self.shape)
+        sums = np.bincount(self.place, values, size)
+        return sums.astype(np.float64).reshape(self.shape)
 
 
 def _listed(s: Sample, threshold: float, edges: Float64, *, closed: bool = False) -> Listed:
@@ -85,15 +89,17 @@ def _cells(s: Sample, listed: Listed) -> Cells:
     """Return the cells of listed entries."""
     entries = listed.entries
     weight = s.w[entries.row]
-    return Cells(listed.sums(weight), listed.sums(weight * (entries.value - entries.mark)))
+    gap = entries.value - entries.mark
+    return Cells(listed.sums(weight), listed.sums(weight * gap))
 
 
 def _noise(s: Sample, listed: Listed) -> Noise:
     """Return what chance adds to the cells of listed entries."""
     p = listed.entries.value
     weight = s.w[listed.entries.row]
-    variance = listed.sums(weight * p * (1 - p))
-    weighted = variance if s.weight is None else listed.sums(weight**2 * p * (1 - p))
+    of_entries = weight * p * (1 - p)
+    variance = listed.sums(of_entries)
+    weighted = variance if s.weight is None else listed.sums(weight * of_entries)
     return Noise(listed.sums(weight), listed.sums(weight * p), variance, weighted)
 
 
@@ -114,7 +120,8 @@ def equal_width_cells(s: Sample, bins: int) -> Cells:
     cells = _cells(s, _of_equal_width(s, bins))
     rest = _rest(s, cells.weight)
     happened = np.bincount(s.y, weights=s.w, minlength=s.k)
-    cells.gap[:, 0] += (s.column_sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
+    gap_of_rest = s.column_sums - happened - cells.gap.sum(axis=1)
+    cells.gap[:, 0] += gap_of_rest * (rest > 0)
     cells.weight[:, 0] += rest
     return cells
 
@@ -123,20 +130,20 @@ def equal_width_noise(s: Sample, bins: int) -> Noise:
     """Return what chance adds to the equal-width cells."""
     noise = _noise(s, _of_equal_width(s, bins))
     rest = _rest(s, noise.weight)
-    totals = (s.column_sums, s.column_variances, s.weighted_column_variances)
-    stated, variance, weighted = (
-        _with_first_bin(sums, total, rest > 0)
-        for sums, total in zip(noise[1:], totals, strict=True)
-    )
+    full = rest > 0
     weight = noise.weight.copy()
     weight[:, 0] += rest
+    stated = _with_first_bin(noise.stated, s.column_sums, full)
+    variance = _with_first_bin(noise.variance, s.column_variances, full)
+    weighted = _with_first_bin(noise.weighted_variance, s.weighted_column_variances, full)
     return Noise(weight, stated, variance, weighted)
 
 
 def _with_first_bin(sums: Float64, total: Vector, full: NDArray[np.bool_]) -> Float64:
     """Return sums of listed entries, (K, bins), with what is left of the classes' totals in the first bin."""
     sums = sums.copy()
-    sums[:, 0] += np.maximum(total - sums.sum(axis=1), 0.0) * full
+    rest = np.maximum(total - sums.sum(axis=1), 0.0)
+    sums[:, 0] += rest * full
     return sums
 
 
@@ -309,7 +316,8 @@ def _cluster_edges(s: Sample, clusters: int, random_state: int) -> Float64:
     for k, column in enumerate(s.data.columns()):
         rng = np.random.default_rng([random_state, k])
         size = min(clusters, total)
-        starts = np.stack([rng.choice(total, size=size, replace=False) for _ in range(_RESTARTS)])
+        draws = [rng.choice(total, size=size, replace=False) for _ in range(_RESTARTS)]
+        starts = np.stack(draws)
         centres = _kmeans(column, weight, starts, clusters)
         edges[k] = (centres[1:] + centres[:-1]) / 2
     s.clusters.edges[key] = edges
@@ -324,34 +332,45 @@ def _kmeans(x: FloatArray, weight: Vector | None, starts: IntArray, clusters: in
     the rows (copies) with the ranks ``starts`` (restarts, size).
     """
     if weight is None:
-        values, counts = np.sort(x).astype(np.float64), np.arange(len(x) + 1, dtype=np.float64)
+        values = np.sort(x).astype(np.float64)
+        counts = np.arange(len(x) + 1, dtype=np.float64)
     else:
         order = np.argsort(x, kind="stable")
-        values, counts = x[order].astype(np.float64), prefix_sums(weight[order])
+        values = x[order].astype(np.float64)
+        counts = prefix_sums(weight[order])
     sums = prefix_sums(np.diff(counts) * values)
+
     centres = np.full((len(starts), clusters), np.inf)
-    centres[:, : starts.shape[1]] = np.sort(
-        values[np.searchsorted(counts[1:], starts, side="right")], axis=1
-    )
-    distance, running = np.full(len(starts), np.inf), np.ones(len(starts), dtype=bool)
-    while running.any():
-        moved, found = _lloyd(values, counts, sums, centres[running])
-        done = np.abs(distance[running] - found) <= _STOP
-        centres[running], distance[running] = np.sort(moved, axis=1), found
-        running[np.flatnonzero(running)[done]] = False
+    first = np.searchsorted(counts[1:], starts, side="right")
+    centres[:, : starts.shape[1]] = np.sort(values[first], axis=1)
+    distance = np.full(len(starts), np.inf)
+    running = np.arange(len(starts))
+    while len(running):
+        moved, mean_distance = _lloyd(values, counts, sums, centres[running])
+        changes = np.abs(distance[running] - mean_distance) > _STOP
+        centres[running] = np.sort(moved, axis=1)
+        distance[running] = mean_distance
+        running = running[changes]
     return np.asarray(centres[np.argmin(distance)])
 
 
 def _lloyd(x: Vector, counts: Vector, sums: Vector, centres: Float64) -> tuple[Float64, Vector]:
     """Return the means of the clusters (R, C), inf if empty, and the mean distance (R,) to the old centres."""
-    cut = np.searchsorted(x, (centres[:, 1:] + centres[:, :-1]) / 2, side="right")
-    low = np.concatenate([np.zeros_like(cut[:, :1]), cut], axis=1)
-    high = np.concatenate([cut, np.full_like(cut[:, :1], len(x))], axis=1)
+    between = (centres[:, 1:] + centres[:, :-1]) / 2
+    cut = np.searchsorted(x, between, side="right")
+    low = np.zeros(centres.shape, dtype=np.int64)
+    low[:, 1:] = cut
+    high = np.full(centres.shape, len(x))
+    high[:, :-1] = cut
     safe = np.where(np.isfinite(centres), centres, 0.0)
     middle = np.clip(np.searchsorted(x, safe, side="right"), low, high)
-    below, above = counts[middle] - counts[low], counts[high] - counts[middle]
-    sum_below, sum_above = sums[middle] - sums[low], sums[high] - sums[middle]
-    distance = (safe * (below - above) + sum_above - sum_below).sum(axis=1) / counts[-1]
+
+    below = counts[middle] - counts[low]
+    above = counts[high] - counts[middle]
+    sum_below = sums[middle] - sums[low]
+    sum_above = sums[high] - sums[middle]
+    distances = safe * (below - above) + sum_above - sum_below
+    distance = distances.sum(axis=1) / counts[-1]
     size = below + above
     means = (sum_below + sum_above) / np.maximum(size, 1.0)
     return np.where(size > 0, means, np.inf), distance

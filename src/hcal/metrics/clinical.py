@@ -54,7 +54,8 @@ _POINTS: Final = 1000
 _PRINTED: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
-    "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, finds "
+    "Do not rely on this test: it depends on the grouping, misses miscalibration in small "
+    "samples, finds "
     "harmless miscalibration in large ones, and does not say how large it is."
 )
 
@@ -145,31 +146,20 @@ class Clinical(Result):
 
     def table(self) -> list[tuple[str, str, str]]:
         """Return (name, value with interval, meaning) of every number, formatted for reading."""
-        hosmer_lemeshow = f"{_p_value(self.hosmer_lemeshow_p)} (*)"
-        return [
-            ("calibration-in-the-large", str(self.in_the_large), "ideal 0"),
-            ("calibration slope", str(self.slope), "ideal 1; below: too extreme"),
-            ("calibration intercept", str(self.intercept), "ideal 0"),
-            ("observed : expected", str(self.observed_expected), "ideal 1"),
-            ("ICI", str(self.ici), "mean distance of observed from predicted risk"),
-            ("E50", str(self.e50), "its median"),
-            ("E90", str(self.e90), "its 90th percentile"),
-            ("E_max", str(self.e_max), "its maximum"),
-            ("Brier score", str(self.brier), "0 is perfect"),
-            ("scaled Brier score", str(self.scaled_brier), "1 is perfect, 0 is no use"),
-            ("AUC", str(self.auc), "0.5 is no use"),
-            ("Spiegelhalter's z", f"{self.spiegelhalter_z:.3f}", _p_value(self.spiegelhalter_p)),
-            ("Hosmer-Lemeshow", f"{self.hosmer_lemeshow:.3f}", hosmer_lemeshow),
-        ]
+        lines = [(name, str(getattr(self, field)), words) for field, name, words in _TABLE]
+        z = f"{self.spiegelhalter_z:.3f}"
+        lines.append(("Spiegelhalter's z", z, _p_value(self.spiegelhalter_p)))
+        statistic = f"{self.hosmer_lemeshow:.3f}"
+        lines.append(("Hosmer-Lemeshow", statistic, f"{_p_value(self.hosmer_lemeshow_p)} (*)"))
+        return lines
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row for each estimate, of all rows and then of every segment."""
         records = []
         for segment, panel in [("", self), *self.subgroups.items()]:
-            for name in _ESTIMATES:
-                estimate = getattr(panel, name)
-                ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-                records.append({"segment": segment, "rows": panel.n, "estimate": name, **ends})
+            for name, _, _ in _TABLE:
+                record = {"segment": segment, "rows": panel.n, "estimate": name}
+                records.append(record | vars(getattr(panel, name)))
         return records
 
     def _headline(self) -> list[str]:
@@ -218,10 +208,12 @@ class Clinical(Result):
         """
         if ax is None:
             ax = pyplot().subplots(layout="constrained")[1]
-        highest = max(float(self.curve.predicted.max()), float(self.curve.high.max()))
-        ax.plot([0, highest], [0, highest], color="black", linewidth=0.8, linestyle=":")
-        ax.fill_between(self.curve.predicted, self.curve.low, self.curve.high, alpha=0.25)
-        ax.plot(self.curve.predicted, self.curve.observed)
+        curve = self.curve
+        highest = max(float(curve.predicted.max()), float(curve.high.max()))
+        ends = [0, highest]
+        ax.plot(ends, ends, color="black", linewidth=0.8, linestyle=":")
+        ax.fill_between(curve.predicted, curve.low, curve.high, alpha=0.25)
+        ax.plot(curve.predicted, curve.observed)
         ax.set(xlabel="predicted risk", ylabel="observed risk")
         return ax
 
@@ -230,19 +222,19 @@ class Clinical(Result):
         return True
 
 
-#: The estimates of a panel, in the order of its table.
-_ESTIMATES: Final = (
-    "in_the_large",
-    "slope",
-    "intercept",
-    "observed_expected",
-    "ici",
-    "e50",
-    "e90",
-    "e_max",
-    "brier",
-    "scaled_brier",
-    "auc",
+#: The estimates of a panel in the order of its table: field, name and meaning.
+_TABLE: Final = (
+    ("in_the_large", "calibration-in-the-large", "ideal 0"),
+    ("slope", "calibration slope", "ideal 1; below: too extreme"),
+    ("intercept", "calibration intercept", "ideal 0"),
+    ("observed_expected", "observed : expected", "ideal 1"),
+    ("ici", "ICI", "mean distance of observed from predicted risk"),
+    ("e50", "E50", "its median"),
+    ("e90", "E90", "its 90th percentile"),
+    ("e_max", "E_max", "its maximum"),
+    ("brier", "Brier score", "0 is perfect"),
+    ("scaled_brier", "scaled Brier score", "1 is perfect, 0 is no use"),
+    ("auc", "AUC", "0.5 is no use"),
 )
 
 
@@ -305,7 +297,8 @@ def clinical(  # noqa: PLR0913 - a public door
             "the clinical panel treats rows as independent observations: it takes no sample_weight"
         )
     event = (s.y == positive).astype(np.float64)
-    rows = Outcome(s.data.column(int(positive)), event, confidence, check_groups(groups, s.n))
+    risk = s.data.column(int(positive))
+    rows = Outcome(risk, event, confidence, check_groups(groups, s.n))
     levels = _checked_thresholds(thresholds)
     events = int(event.sum())
     if not 0 < events < s.n:
@@ -370,7 +363,7 @@ def _panel(
         hosmer_lemeshow=hosmer_lemeshow.value,
         hosmer_lemeshow_p=hosmer_lemeshow.p_value,
         curve=curve,
-        net_benefit=_net_benefit(rows, thresholds),
+        net_benefit=decision_curve(rows.risk, rows.event, thresholds),
         notes=(*_reasons(rows, no_slope), *notes),
         subgroups=subgroups or {},
     )
@@ -409,10 +402,12 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     terms = [np.ones_like(x), x]
     if len(knots) == 2:
         return np.stack(terms, axis=1)
-    cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
+    width = knots[-1] - knots[0]
+    cubes = np.maximum(x[:, None] - knots, 0) ** 3 / width**2
     for j, knot in enumerate(knots[:-2]):
         share = (knots[-1] - knot) / (knots[-1] - knots[-2])
-        terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
+        straight = cubes[:, -2] * share - cubes[:, -1] * (share - 1)
+        terms.append(cubes[:, j] - straight)
     return np.stack(terms, axis=1)
 
 
@@ -428,18 +423,15 @@ def _calibration_curve(rows: Outcome) -> tuple[CalibrationCurve, list[Estimate]]
     observed = expit(basis @ fitted.coefficients)
     values = _distances(np.abs(observed - rows.risk)[:, None])[:, 0]
 
-    step = np.linspace(0, rows.n - 1, min(_POINTS, rows.n)).astype(np.int64)
-    points = np.argsort(rows.risk, kind="stable")[step]
+    steps = np.linspace(0, rows.n - 1, min(_POINTS, rows.n))
+    points = np.argsort(rows.risk, kind="stable")[steps.astype(np.int64)]
     basis = basis[points]
     risk = rows.risk[points]
     curve_log_odds = basis @ fitted.coefficients
     error = np.sqrt(np.einsum("nc,cd,nd->n", basis, covariance, basis))
-    curve = CalibrationCurve(
-        risk,
-        expit(curve_log_odds),
-        expit(curve_log_odds - rows.z * error),
-        expit(curve_log_odds + rows.z * error),
-    )
+    low = expit(curve_log_odds - rows.z * error)
+    high = expit(curve_log_odds + rows.z * error)
+    curve = CalibrationCurve(risk, expit(curve_log_odds), low, high)
     if rows.no_interval():
         return _without_band(curve), [Estimate.alone(value) for value in values]
 
@@ -447,9 +439,13 @@ def _calibration_curve(rows: Outcome) -> tuple[CalibrationCurve, list[Estimate]]
     # calibration, with the same noise in the coefficients, show its value by chance.
     normals = np.random.default_rng(0).standard_normal((_DRAWS, len(covariance)))
     moves = basis @ (normals @ _root(covariance).T).T
-    drawn = _distances(np.abs(expit(curve_log_odds[:, None] + moves) - risk[:, None]))
-    null = _distances(np.abs(expit(log_odds[points, None] + moves) - risk[:, None]))
-    margin = rows.z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
+    curves = expit(curve_log_odds[:, None] + moves)
+    calibrated = expit(log_odds[points, None] + moves)
+    drawn = _distances(np.abs(curves - risk[:, None]))
+    null = _distances(np.abs(calibrated - risk[:, None]))
+    spread = drawn.std(axis=1, ddof=1)
+    spread_by_chance = null.std(axis=1, ddof=1)
+    margin = rows.z * np.maximum(spread, spread_by_chance)
     low = np.maximum(values - null.mean(axis=1) - margin, 0)
     high = np.minimum(values + margin, 1)
     ends = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
@@ -469,7 +465,8 @@ def _root(covariance: Float64) -> Float64:
 
 def _distances(gap: Float64) -> Float64:
     """Return mean, median, 90th percentile and maximum of gaps (N, D): (4, D)."""
-    return np.stack([gap.mean(axis=0), *np.quantile(gap, [0.5, 0.9, 1.0], axis=0)])
+    quantiles = np.quantile(gap, [0.5, 0.9, 1.0], axis=0)
+    return np.concatenate([[gap.mean(axis=0)], quantiles])
 
 
 # -- net benefit --------------------------------------------------------------------------------------
@@ -480,20 +477,25 @@ def _checked_thresholds(thresholds: Iterable[float] | None) -> Vector:
     if thresholds is None:
         return np.arange(1, 100) / 100
     levels = np.asarray(list(thresholds), dtype=np.float64)
-    if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
+    inside = (levels > 0) & (levels < 1)
+    if levels.ndim != 1 or not len(levels) or not inside.all():
         raise ValueError("thresholds must be risks between 0 and 1, such as [0.05, 0.1, 0.2]")
     return levels
 
 
-def _net_benefit(rows: Outcome, thresholds: Vector) -> DecisionCurve:
-    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody."""
-    order = np.argsort(rows.risk, kind="stable")
+def decision_curve(risk: Vector, event: Vector, thresholds: Vector) -> DecisionCurve:
+    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody.
+
+    >>> decision_curve(np.array([0.1, 0.9]), np.array([0.0, 1.0]), np.array([0.5])).model
+    array([0.5])
+    """
+    order = np.argsort(risk, kind="stable")
     # Rows from this rank on are treated.
-    first = np.searchsorted(rows.risk[order], thresholds, side="left")
-    events_from_rank = np.concatenate([np.cumsum(rows.event[order][::-1])[::-1], [0.0]])
-    hits = events_from_rank[first]
-    false_alarms = rows.n - first - hits
+    first = np.searchsorted(risk[order], thresholds, side="left")
+    events_below = np.concatenate([[0.0], np.cumsum(event[order])])
+    hits = events_below[-1] - events_below[first]
+    false_alarms = len(risk) - first - hits
     odds = thresholds / (1 - thresholds)
-    rate = rows.event.mean()
-    model = (hits - false_alarms * odds) / rows.n
+    rate = event.mean()
+    model = (hits - false_alarms * odds) / len(risk)
     return DecisionCurve(thresholds, model, rate - (1 - rate) * odds)

@@ -114,8 +114,10 @@ class Outcome:
         """Return why there are no intervals; empty if there are."""
         if self.n_units < FEWEST_GROUPS and self.groups is not None:
             return f"{self.n_units} groups of dependent rows, and intervals need {FEWEST_GROUPS}"
-        observed = float(min(self.event.sum(), self.n - self.event.sum()))
-        expected = float(min(self.risk.sum(), self.n - self.risk.sum()))
+        events = float(self.event.sum())
+        risks = float(self.risk.sum())
+        observed = min(events, self.n - events)
+        expected = min(risks, self.n - risks)
         if observed < fewest:
             return f"{observed:.0f} rows with the rarer outcome, and intervals need {fewest}"
         if expected < fewest and observed < _MANY_OUTCOMES:
@@ -151,7 +153,8 @@ def weighted_mean(
     else:
         sums = np.bincount(np.unique(groups, return_inverse=True)[1], weight * residual)
         squares = float(sums @ sums)
-    return normal_interval(mean, squares / weight.sum() ** 2, float(ndtri((1 + confidence) / 2)))
+    variance = squares / weight.sum() ** 2
+    return normal_interval(mean, variance, float(ndtri((1 + confidence) / 2)))
 
 
 def skewed_interval(rows: Outcome, value: float, influence: Vector) -> Estimate:
@@ -169,7 +172,8 @@ def skewed_interval(rows: Outcome, value: float, influence: Vector) -> Estimate:
     spread = float(sums.std())
     if not spread > 0:
         return Estimate(float(value), float(value), float(value))
-    skew = float(((sums - sums.mean()) ** 3).mean()) / spread**3 / np.sqrt(count)
+    third_moment = float(((sums - sums.mean()) ** 3).mean())
+    skew = third_moment / spread**3 / np.sqrt(count)
     low = value - error * _without_skew(rows.z, skew)
     high = value - error * _without_skew(-rows.z, skew)
     return Estimate(float(value), float(low), float(high))
@@ -179,7 +183,8 @@ def _without_skew(quantile: float, skew: float) -> float:
     """Return Hall's inverse transformation of a normal quantile."""
     if abs(skew) < 1e-9:
         return quantile
-    return float((np.cbrt(1 + skew * (quantile - skew / 6)) - 1) * 3 / skew)
+    cubed = 1 + skew * (quantile - skew / 6)
+    return float((np.cbrt(cubed) - 1) * 3 / skew)
 
 
 # -- regressions on the log-odds ----------------------------------------------------------------------
@@ -271,11 +276,9 @@ def slope_and_intercept(rows: Outcome) -> tuple[Estimate, Estimate, str]:
     if rows.no_interval():
         return Estimate.alone(slope), Estimate.alone(intercept), ""
     variance = np.maximum(np.diag(fitted.by_model), np.diag(fitted.by_residuals))
-    return (
-        normal_interval(slope, variance[1], rows.z),
-        normal_interval(intercept, variance[0], rows.z),
-        "",
-    )
+    slope_interval = normal_interval(slope, variance[1], rows.z)
+    intercept_interval = normal_interval(intercept, variance[0], rows.z)
+    return slope_interval, intercept_interval, ""
 
 
 # -- means and ratios ---------------------------------------------------------------------------------
@@ -357,9 +360,11 @@ def area_influence(risk: Vector, happened: NDArray[np.bool_]) -> Vector:
 def _shares_below(risk: Vector, happened: NDArray[np.bool_]) -> tuple[Vector, Vector]:
     """Return for each row with the outcome the share of rows without it that lie below; and the reverse."""
     ranks = midranks(risk)
-    above = (ranks[happened] - midranks(risk[happened])) / float((~happened).sum())
-    below = 1 - (ranks[~happened] - midranks(risk[~happened])) / float(happened.sum())
-    return above, below
+    above = ranks[happened] - midranks(risk[happened])
+    below = ranks[~happened] - midranks(risk[~happened])
+    n_yes = float(len(above))
+    n_no = float(len(below))
+    return above / n_no, 1 - below / n_yes
 
 
 def concordance(risk: Vector, event: Any) -> float:
@@ -390,8 +395,9 @@ def midranks(x: Vector) -> Vector:
 def _area_variance(value: float, n_yes: int, n_no: int) -> float:
     """Return the variance of an area by Hanley and McNeil, with Newcombe's mean number of pairs."""
     pairs = (n_yes + n_no) / 2 - 1
-    more = 1 + pairs * (1 - value) / (2 - value) + pairs * value / (1 + value)
-    return value * (1 - value) * more / (n_yes * n_no)
+    of_events = pairs * (1 - value) / (2 - value)
+    of_others = pairs * value / (1 + value)
+    return value * (1 - value) * (1 + of_events + of_others) / (n_yes * n_no)
 
 
 def _area_end(value: float, limit: float, z: float, ratio: float, sizes: tuple[int, int]) -> float:

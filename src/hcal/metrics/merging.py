@@ -36,7 +36,8 @@ def merged_samples(samples: Sequence[Sample]) -> list[Sample] | None:
     (True, 50000.0, True)
     """
     first = samples[0]
-    if first.n <= MOST_ROWS or first.k != 2 or any(s.weight is not None for s in samples):
+    weighted = any(s.weight is not None for s in samples)
+    if first.n <= MOST_ROWS or first.k != 2 or weighted:
         return None
     cell = _cells(first)
     for sample in samples[1:]:
@@ -45,8 +46,8 @@ def merged_samples(samples: Sequence[Sample]) -> list[Sample] | None:
     n_cells = int(cell.max()) + 1
     if 2 * n_cells > _LEFT * first.n:
         return None
-    copies = np.bincount(2 * cell + first.y, minlength=2 * n_cells).astype(np.float64)
-    return [_merged(sample, cell, copies) for sample in samples]
+    copies = np.bincount(2 * cell + first.y, minlength=2 * n_cells)
+    return [_merged(sample, cell, copies.astype(np.float64)) for sample in samples]
 
 
 def _cells(sample: Sample) -> IntArray:
@@ -55,12 +56,16 @@ def _cells(sample: Sample) -> IntArray:
     order = np.argsort(positive, kind="stable")
     ascending = positive[order]
     # Equal probabilities are never separated.
-    run_starts = np.flatnonzero(np.diff(ascending, prepend=-1.0) > 0)
-    run = np.cumsum(np.diff(ascending, prepend=-1.0) > 0) - 1
-    rank = np.floor(run_starts[run] / (_SHARE * sample.n))
+    begins = np.diff(ascending, prepend=-1.0) > 0
+    run = np.cumsum(begins) - 1
+    first_of_run = np.flatnonzero(begins)[run]
+    rank = np.floor(first_of_run / (_SHARE * sample.n))
     with np.errstate(divide="ignore"):
-        step = np.floor(np.clip(logit(ascending), -1e3, 1e3) / _STEP)
-    new_cell = (np.diff(rank, prepend=rank[0]) > 0) | (np.diff(step, prepend=step[0]) > 0)
+        log_odds = np.clip(logit(ascending), -1e3, 1e3)
+    step = np.floor(log_odds / _STEP)
+    new_rank = np.diff(rank, prepend=rank[0]) > 0
+    new_step = np.diff(step, prepend=step[0]) > 0
+    new_cell = new_rank | new_step
     cells = np.empty(sample.n, dtype=np.int64)
     cells[order] = np.cumsum(new_cell)
     return cells
@@ -69,7 +74,8 @@ def _cells(sample: Sample) -> IntArray:
 def _merged(sample: Sample, cell: IntArray, copies: Float64) -> Sample:
     size = copies.reshape(-1, 2).sum(axis=1)
     positive = np.bincount(cell, sample.data.column(1)) / size
-    probs = np.repeat(np.stack([1 - positive, positive], axis=1), 2, axis=0)
+    of_cells = np.stack([1 - positive, positive], axis=1)
+    probs = np.repeat(of_cells, 2, axis=0)
     labels = np.tile([0, 1], len(size))
     data = sample.data
     return Sample(probs, labels, copies, event=data.event, positive=data.positive)
@@ -87,5 +93,5 @@ def with_drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> Iter
     positive = np.clip(s.data.column(1)[::2], 0.0, 1.0)
     for _ in range(n_draws):
         happened = rng.binomial(size, positive)
-        copies: Vector = np.stack([size - happened, happened], axis=1).ravel().astype(np.float64)
-        yield s.replicate(copies)
+        copies: Vector = np.stack([size - happened, happened], axis=1).astype(np.float64)
+        yield s.replicate(copies.ravel())

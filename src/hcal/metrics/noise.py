@@ -24,7 +24,7 @@ _NORMAL: Final = 1000.0
 #: Binomial variables with a smaller rate are Poisson variables to rounding.
 _POISSON: Final = 1e-6
 #: Draws behind the largest gap of all bins, and their seed.
-_LARGEST_DRAWS: Final = 200
+_LARGEST_DRAWS: Final = 100
 _SEED: Final = 0
 
 
@@ -89,18 +89,24 @@ class DrawnGaps:
         square = self.unit**2 * self.variance
         part = square / np.where(self.weight > 0, self.weight, 1.0) / total
         mean = part.sum(axis=-1)
-        spread = np.divide(square, self.size**2, out=np.ones_like(square), where=self.size > 0) - 1
-        relative = (part**2 * spread).sum(axis=-1) / np.where(mean > 0, mean, 1.0) ** 2
+        size = self.size
+        spread = np.ones_like(square)
+        np.divide(square, size**2, out=spread, where=size > 0)
+        of_parts = (part**2 * (spread - 1)).sum(axis=-1)
+        relative = of_parts / np.where(mean > 0, mean, 1.0) ** 2
         return np.asarray(np.sqrt(mean / (1 + relative)))
 
     def largest(self) -> float:
-        """Return the mean over draws of the largest |gap/weight| of all bins, from 200 draws of each bin's count."""
+        """Return the mean over draws of the largest |gap/weight| of all bins, from 100 draws of each bin's count."""
         rng = np.random.default_rng(_SEED)
         full = self.weight > 0
         mean = self.mean[full]
-        trials = np.maximum(np.rint(self.weight[full] / self.unit[full]), 1).astype(np.int64)
-        counts = rng.binomial(trials, np.clip(mean / trials, 0, 1), (_LARGEST_DRAWS, len(mean)))
-        gaps = np.abs(counts - mean) * self.unit[full] / self.weight[full]
+        unit = self.unit[full]
+        weight = self.weight[full]
+        trials = np.maximum(np.rint(weight / unit), 1).astype(np.int64)
+        rate = np.clip(mean / trials, 0, 1)
+        counts = rng.binomial(trials, rate, (_LARGEST_DRAWS, len(mean)))
+        gaps = np.abs(counts - mean) * unit / weight
         return float(gaps.max(axis=1).mean())
 
 
@@ -114,18 +120,19 @@ def mean_deviation(mean: Float64, variance: Float64) -> Float64:
     rare = rate < _POISSON
     rate = np.where(rare, 0.5, rate)
     trials = mean / rate
-    whole = np.floor(mean)
+    below = np.floor(mean)
     log_mean = np.log(np.maximum(mean, 1e-300))
 
-    binomial = gammaln(trials + 1) - gammaln(np.maximum(trials - whole, 1e-300))
-    binomial += (whole + 1) * np.log(rate) + (trials - whole) * np.log1p(-rate)
-    poisson = (whole + 1) * log_mean - mean
-    exact = 2 * np.exp(np.where(rare, poisson, binomial) - gammaln(whole + 1))
+    binomial = gammaln(trials + 1) - gammaln(np.maximum(trials - below, 1e-300))
+    binomial += (below + 1) * np.log(rate) + (trials - below) * np.log1p(-rate)
+    poisson = (below + 1) * log_mean - mean
+    exact = 2 * np.exp(np.where(rare, poisson, binomial) - gammaln(below + 1))
     normal = np.sqrt(2 / np.pi * variance)
-    return np.asarray(np.where(variance > _NORMAL, normal, np.where(mean > 0, exact, 0.0)))
+    exact = np.where(mean > 0, exact, 0.0)
+    return np.asarray(np.where(variance > _NORMAL, normal, exact))
 
 
 def _rate(mean: Float64, variance: Float64) -> Float64:
     """Return the rate of the binomial variable with this mean and variance; 0 for a Poisson variable."""
     ratio = np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
-    return np.clip(1 - ratio, 0.0, 1 - 1e-12)
+    return np.asarray(np.clip(1 - ratio, 0.0, 1 - 1e-12))

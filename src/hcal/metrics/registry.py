@@ -135,8 +135,9 @@ y : array-like of shape (N,)
 sample_weight : array-like of shape (N,), optional
 """
 _EVENT = """event : {"auto", "top-label"}
-    Which probability is compared with what happened. "auto": that of the class ``positive`` if there are two
-    classes, else that of the predicted class. "top-label": that of the predicted class in any case.
+    Which probability is compared with what happened. "auto": that of the class ``positive`` if
+    there are two classes, else that of the predicted class. "top-label": that of the predicted
+    class in any case.
 positive : {0, 1}
     The positive one of two classes.
 """
@@ -235,7 +236,8 @@ def register_metric(  # noqa: PLR0913 - a public door
     _check_level(level)
     if name in LEVELS or (name in METRICS and METRICS[name].is_ours):
         raise ValueError(f"{name!r} is a name of hcal: give your metric another")
-    first_line = (inspect.getdoc(function) or name).partition("\n")[0].strip().rstrip(".")
+    documentation = inspect.getdoc(function) or name
+    first_line = documentation.partition("\n")[0].strip().rstrip(".")
     weighs = "sample_weight" in inspect.signature(function).parameters
     METRICS[name] = Metric(
         name=name,

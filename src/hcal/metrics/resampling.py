@@ -47,21 +47,22 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     >>> measure(Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2), ["accuracy", "skce"])[1]
     []
     """
-    values, told = {}, []
+    values = {}
+    sampled = []
     for metric in map(get_metric, names):
-        of = s.subset if metric.large else s
-        if of is s or of.weight is not None or metric.shares is None:
-            values[metric.name] = metric.function(of)
-            told += [metric.name] if of is not s else []
+        rows = s.subset if metric.large else s
+        if rows is s or rows.weight is not None or metric.shares is None:
+            values[metric.name] = metric.function(rows)
+            sampled += [metric.name] if rows is not s else []
         else:
-            shares = metric.shares(of)
+            shares = metric.shares(rows)
             values[metric.name] = float(shares.mean())
-            told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
-    if not told:
+            error = float(shares.std(ddof=1) / np.sqrt(rows.n))
+            sampled.append(f"{metric.name} (standard error {error:.2g})")
+    if not sampled:
         return values, []
-    return values, [
-        f"computed on a systematic sample of {s.subset.n:,} of {s.n:,} rows: {', '.join(told)}"
-    ]
+    size = f"{s.subset.n:,} of {s.n:,} rows"
+    return values, [f"computed on a systematic sample of {size}: {', '.join(sampled)}"]
 
 
 def bootstrap_weights(
@@ -100,14 +101,19 @@ def replicates(
         rows = metric.rows or (metric.shares if first_order else None)
         if rows is not None:
             w = weights[:, s.subset_rows] if metric.large else weights
-            out[metric.name] = w @ rows(s.subset if metric.large else s) / w.sum(axis=1)
+            values = rows(s.subset if metric.large else s)
+            out[metric.name] = w @ values / w.sum(axis=1)
     rest = [n for n in names if n not in out]
     if rest:
-        table = np.array(
-            [[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)]
-        )
+        table = _table(rest, _reweighted(s, rest, weights))
         out.update(zip(rest, table.T, strict=True))
     return {name: out[name] for name in names}
+
+
+def _table(names: Sequence[str], samples: Iterable[Sample]) -> Float64:
+    """Return every metric of every sample, shape (samples, metrics)."""
+    functions = [METRICS[name].function for name in names]
+    return np.array([[function(s) for function in functions] for s in samples])
 
 
 def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sample]:
@@ -162,7 +168,12 @@ def bootstrap(
             for part, s in zip(parts, samples, strict=True):
                 part.append(replicates(s, names, weights, first_order=first_order))
             advance(size)
-    return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
+    return [_joined(names, part) for part in parts]
+
+
+def _joined(names: Iterable[str], parts: Sequence[Mapping[str, Vector]]) -> dict[str, Vector]:
+    """Return the replicates of every metric from those of several blocks."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def chance(
@@ -170,9 +181,7 @@ def chance(
 ) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
     names = list(names)
-    table = np.array(
-        [[METRICS[n].function(r) for n in names] for r in _drawn(s, names, n_draws, rng)]
-    )
+    table = _table(names, _drawn(s, names, n_draws, rng))
     return dict(zip(names, table.T, strict=True))
 
 
@@ -195,7 +204,8 @@ def percentile(values: Vector, confidence: float) -> tuple[float, float]:
     >>> percentile(np.arange(101.0), 0.5)
     (25.0, 75.0)
     """
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = np.quantile(values, ends)
     return float(low), float(high)
 
 
@@ -211,8 +221,8 @@ def intervals(  # noqa: PLR0913
 ) -> dict[str, Interval]:
     """Return the interval of every metric that has one; the top of this module explains the kinds.
 
-    ``values`` are metric names with their estimates, and ``by_chance`` what plug-in errors show by chance; where that
-    is not given, drawn labels tell it.
+    ``values`` are metric names with their estimates, and ``by_chance`` what plug-in errors show by chance; without it,
+    drawn labels tell it.
 
     >>> s = Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2)
     >>> interval = intervals(s, {"accuracy": 0.8}, 0.9, resamples=100)["accuracy"]

@@ -169,10 +169,10 @@ class Data:
             other.__dict__.pop(name, None)
         other.y = y
         other.pair_sums, other.h_errors = {}, {}
-        other._entries = {
-            threshold: entries._replace(mark=y[entries.row] == entries.column)
-            for threshold, entries in self._entries.items()
-        }
+        other._entries = {}
+        for threshold, entries in self._entries.items():
+            mark = y[entries.row] == entries.column
+            other._entries[threshold] = entries._replace(mark=mark)
         return other
 
     def judging(self, event: Event, positive: int) -> Data:
@@ -215,10 +215,10 @@ def check_event(event: Any, positive: Any, n_classes: int) -> tuple[Event, int]:
     """
     if event not in get_args(Event):
         raise ValueError(f"event must be 'auto' or 'top-label', got {event!r}")
-    whole = isinstance(positive, int | np.integer) and not isinstance(positive, bool)
-    if n_classes == 2 and (not whole or positive not in (0, 1)):
+    integer = isinstance(positive, int | np.integer) and not isinstance(positive, bool)
+    if n_classes == 2 and (not integer or positive not in (0, 1)):
         raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    if n_classes != 2 and not (whole and positive == 1):
+    if n_classes != 2 and not (integer and positive == 1):
         raise ValueError(
             f"positive chooses one of two classes, and probs has {n_classes}: leave it out, "
             "or pass two columns"
@@ -232,7 +232,8 @@ class Ranked:
     ``conf`` are the ascending probabilities, ``hit`` is 1.0 if the event happened, else 0.0; all arrays are (N,).
     ``run_ends`` (runs,) are the positions after the last row of each run of equal probabilities.
 
-    >>> float(Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2), np.array([1, 2])).total)
+    >>> conf, hit = np.array([0.5, 0.75]), np.array([0.0, 1.0])
+    >>> float(Ranked(conf, hit, np.ones(2), run_ends=np.array([1, 2])).total)
     2.0
     """
 
@@ -435,7 +436,8 @@ class Sample:
         """
         size = min(self.n, most)
         order = np.lexsort((self.y, self.data.pred, self.data.conf))
-        return np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
+        steps = (np.arange(size) + 0.5) * (self.n / size)
+        return np.sort(order[steps.astype(np.int64)])
 
     @cached_property
     def subset(self) -> Sample:
@@ -448,9 +450,9 @@ class Sample:
     def at(self, rows: IntArray, weight: Vector | None) -> Sample:
         """Return the given rows, which may repeat, with other (checked) weights."""
         data = self.data
-        return Sample(
-            data.probs[rows], data.y[rows], weight, event=data.event, positive=data.positive
-        )
+        probs = data.probs[rows]
+        labels = data.y[rows]
+        return Sample(probs, labels, weight, event=data.event, positive=data.positive)
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""
@@ -480,7 +482,8 @@ class Sample:
             )
         if copied and self.total > MOST_COPIES:
             raise ValueError(
-                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}; the limit is "
+                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}; "
+                "the limit is "
                 f"{MOST_COPIES:.0e}"
             )
 

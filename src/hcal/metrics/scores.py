@@ -35,8 +35,13 @@ def brier_rows(s: Sample) -> Vector:
     return s.data.squares - 2 * s.data.chosen + 1
 
 
-@metric("score", "NLL", "mean −log of the label's probability: rewards calibration and sharpness together",
-        kind="score", rows=nll_rows)  # fmt: skip
+@metric(
+    "score",
+    "NLL",
+    "mean −log of the label's probability: rewards calibration and sharpness together",
+    kind="score",
+    rows=nll_rows,
+)
 def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the mean negative log-likelihood; a label with probability 0 counts 708.4 instead of infinity.
 
@@ -49,8 +54,13 @@ def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(nll_rows(s))
 
 
-@metric("score", "Brier", "mean squared error of the whole vector: a bounded proper score",
-        kind="score", rows=brier_rows)  # fmt: skip
+@metric(
+    "score",
+    "Brier",
+    "mean squared error of the whole vector: a bounded proper score",
+    kind="score",
+    rows=brier_rows,
+)
 def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
 
@@ -63,8 +73,14 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(brier_rows(s))
 
 
-@metric("score", "accuracy", "share of rows whose most probable class is the label",
-        kind="score", lower_is_better=False, rows=lambda s: s.data.top_hit)  # fmt: skip
+@metric(
+    "score",
+    "accuracy",
+    "share of rows whose most probable class is the label",
+    kind="score",
+    lower_is_better=False,
+    rows=lambda s: s.data.top_hit,
+)
 def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
 
@@ -101,7 +117,8 @@ def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.5
     """
     s = as_sample(probs, y, sample_weight)
-    return float((s.mean(s.data.squares) - 1 / s.k) / (1 - 1 / s.k))
+    uniform = 1 / s.k
+    return float((s.mean(s.data.squares) - uniform) / (1 - uniform))
 
 
 for _function in (mean_confidence, sharpness):
@@ -142,16 +159,20 @@ def swapped(probs: Any, y: Any, name: str = "class 1") -> list[str]:
     ([], 'the probability of class 1 is l')
     """
     s = as_sample(probs, y, None)
-    p, event = s.data.column(1).astype(np.float64), s.y == 1
+    p = s.data.column(1)
+    event = s.y == 1
     if s.k != 2 or not 1 < event.sum() < s.n - 1:
         return []
-    gap = float(p[event].mean() - p[~event].mean())
-    spread = float(np.sqrt(p[event].var() / event.sum() + p[~event].var() / (~event).sum()))
+    yes = p[event]
+    no = p[~event]
+    gap = float(yes.mean() - no.mean())
+    variance = yes.var() / len(yes) + no.var() / len(no)
+    spread = float(np.sqrt(variance))
     if gap > -5 * spread or gap == 0:
         return []
     return [
-        f"the probability of {name} is lower on its own rows, by {-gap:.2f} on average: are the class names, the "
-        "columns or the labels swapped?"
+        f"the probability of {name} is lower on its own rows, by {-gap:.2f} on average: "
+        "are the class names, the columns or the labels swapped?"
     ]
 
 
@@ -205,12 +226,14 @@ def _recalibrated_rows(s: Sample, rows: Any, folds: int, random_state: int) -> V
 
     logits = np.log(np.maximum(s.data.probs.astype(np.float64), SMALLEST))
     fold = np.random.default_rng(random_state).permutation(s.n) % folds
-    out = np.empty(s.n)
+    losses = np.empty(s.n)
     for f in range(folds):
-        inside, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
-        weight = None if s.weight is None else s.weight[inside]
+        fitted = np.flatnonzero(fold != f)
+        tested = np.flatnonzero(fold == f)
+        weight = None if s.weight is None else s.weight[fitted]
         if weight is not None and weight.sum() == 0:
             weight = None  # all weights are 0: fit with equal weights
-        beta = solve_temperature(logits[inside], s.y[inside], weight).beta
-        out[held] = rows(Sample(softmax(beta * logits[held]), s.y[held]))
-    return out
+        beta = solve_temperature(logits[fitted], s.y[fitted], weight).beta
+        recalibrated = softmax(beta * logits[tested])
+        losses[tested] = rows(Sample(recalibrated, s.y[tested]))
+    return losses

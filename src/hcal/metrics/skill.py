@@ -57,7 +57,8 @@ def _base_nll(s: Sample) -> _Base:
     frequencies = _frequencies(s)
     seen = frequencies[frequencies > 0]
     entropy = float(-(seen * np.log(seen)).sum())
-    return _Base(entropy, -np.log(np.maximum(frequencies[s.y], np.finfo(np.float64).tiny)))
+    of_rows = np.maximum(frequencies[s.y], np.finfo(np.float64).tiny)
+    return _Base(entropy, -np.log(of_rows))
 
 
 def _base_brier(s: Sample) -> _Base:
@@ -77,7 +78,8 @@ def _skill_ends(s: Sample, losses: Vector, base: _Base, z: float) -> tuple[float
         return None
     score = float(losses.mean())
     # To first order D² moves by what a row adds to the score and to that of the base rates.
-    influence = (score * (base.rows - base.score) / base.score - (losses - score)) / base.score
+    from_base = score * (base.rows - base.score) / base.score
+    influence = (from_base - (losses - score)) / base.score
     value = 1 - score / base.score
     estimate = skewed_interval(Outcome.at(z, s.n), value, influence / s.n)
     return estimate.low, estimate.high
@@ -91,8 +93,16 @@ def _ends_brier(s: Sample, value: float, z: float) -> tuple[float, float] | None
     return _skill_ends(s, brier_rows(s), _base_brier(s), z)
 
 
-@metric("score", "D² of NLL", "share of the base rates' NLL that the predictor removes; 1 is perfect, 0 no use",
-        label="D² NLL", kind="score", lower_is_better=False, ends=_ends_nll, undefined=one_class)  # fmt: skip
+@metric(
+    "score",
+    "D² of NLL",
+    "share of the base rates' NLL that the predictor removes; 1 is perfect, 0 no use",
+    label="D² NLL",
+    kind="score",
+    lower_is_better=False,
+    ends=_ends_nll,
+    undefined=one_class,
+)
 def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return 1 − NLL / NLL of the class frequencies of these rows; NaN where all rows have one class.
 
@@ -105,8 +115,16 @@ def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return _skill(s, nll_rows(s), _base_nll(s))
 
 
-@metric("score", "D² of Brier", "share of the base rates' Brier score that the predictor removes; 1 is perfect",
-        label="D² Brier", kind="score", lower_is_better=False, ends=_ends_brier, undefined=one_class)  # fmt: skip
+@metric(
+    "score",
+    "D² of Brier",
+    "share of the base rates' Brier score that the predictor removes; 1 is perfect",
+    label="D² Brier",
+    kind="score",
+    lower_is_better=False,
+    ends=_ends_brier,
+    undefined=one_class,
+)
 def d2_brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return 1 − Brier score / Brier score of the class frequencies of these rows; NaN where all have one class.
 
@@ -147,8 +165,15 @@ def _mean_area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | 
     return float(expit(log_odds - margin)), float(expit(log_odds + margin))
 
 
-@metric("score", "AUC", "area under the ROC curve, one class against the rest: how well the predictor ranks",
-        kind="score", lower_is_better=False, ends=_area_ends, undefined=one_class)  # fmt: skip
+@metric(
+    "score",
+    "AUC",
+    "area under the ROC curve, one class against the rest: how well the predictor ranks",
+    kind="score",
+    lower_is_better=False,
+    ends=_area_ends,
+    undefined=one_class,
+)
 def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the area under the ROC curve of P(class 1); of K classes the mean of each against the rest.
 
@@ -163,8 +188,11 @@ def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     s = as_sample(probs, y, sample_weight)
     if one_class(s):
         return float("nan")
-    classes = [1] if s.k == 2 else np.flatnonzero(_frequencies(s) > 0).tolist()
-    areas = [_weighted_area(s.data.column(k), s.y == k, s.weight) for k in classes]
+    areas = []
+    for k in np.flatnonzero(_frequencies(s) > 0).tolist():
+        if s.k == 2 and k == 0:  # the area of one class is that of the other
+            continue
+        areas.append(_weighted_area(s.data.column(k), s.y == k, s.weight))
     return float(np.mean(areas))
 
 

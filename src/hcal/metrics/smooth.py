@@ -29,8 +29,13 @@ CELLS: Final = 4096
 _EPSILON: Final = float(np.finfo(np.float32).eps)
 
 
-@metric("top-label", "KDE-ECE", "ECE with smooth densities in place of bins",
-        weights="counts", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "KDE-ECE",
+    "ECE with smooth densities in place of bins",
+    weights="counts",
+    of_hits=True,
+)
 def kde_ece(
     probs: Any,
     y: Any = None,
@@ -194,8 +199,13 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
     return total
 
 
-@metric("top-label", "KS error", "largest cumulated gap between confidence and accuracy, no bins",
-        label="KS", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "KS error",
+    "largest cumulated gap between confidence and accuracy, no bins",
+    label="KS",
+    of_hits=True,
+)
 def ks(
     probs: Any,
     y: Any = None,
@@ -217,9 +227,13 @@ def ks(
     return float(np.abs(s.ranked.gap).max() / s.total)
 
 
-@metric("top-label", "smooth ECE",
-        "ECE with a smooth kernel in place of bins, of a width that it finds itself",
-        label="smECE", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "smooth ECE",
+    "ECE with a smooth kernel in place of bins, of a width that it finds itself",
+    label="smECE",
+    of_hits=True,
+)
 def smece(
     probs: Any,
     y: Any = None,
@@ -274,7 +288,8 @@ def _crossing(excess: Callable[[float], float]) -> float:
     before = 1.0
     while abs(sigma - before) > 1e-13:
         before = sigma
-        sigma = (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
+        weighted = ends[0] * values[1] - ends[1] * values[0]
+        sigma = weighted / (values[1] - values[0])
         value = excess(sigma)
         moved = int(value <= 0)
         if (
@@ -309,12 +324,18 @@ def smoothed(waves: Vector, sigma: float) -> Vector:
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
     """
-    decay = np.exp(-0.5 * (sigma * np.pi * np.arange(len(waves))) ** 2)
+    frequency = np.pi * np.arange(len(waves))
+    decay = np.exp(-0.5 * (sigma * frequency) ** 2)
     return np.asarray(irfft(waves * decay)[:CELLS])
 
 
-@metric("top-label", "Kuiper error", "largest cumulated gap of any interval of confidences, no bins",
-        label="Kuiper", of_hits=True)  # fmt: skip
+@metric(
+    "top-label",
+    "Kuiper error",
+    "largest cumulated gap of any interval of confidences, no bins",
+    label="Kuiper",
+    of_hits=True,
+)
 def kuiper(
     probs: Any,
     y: Any = None,

@@ -58,9 +58,10 @@ _EDGES: Final = _fine_edges()
 
 def _score_sums(s: Sample) -> Float64:
     """Return the sums of weight, nll, brier, hit and confidence of the predicted class, and the fractional weights."""
-    rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.top_hit, s.data.top_conf]
-    fractional = 0.0 if s.is_whole else float((s.w != np.rint(s.w)).sum())
-    return np.append(np.stack(rows) @ s.w, fractional)
+    scores = [nll_rows(s), brier_rows(s), s.data.top_hit, s.data.top_conf]
+    sums = np.stack([np.ones(s.n), *scores]) @ s.w
+    fractional = np.count_nonzero(s.w != np.rint(s.w))
+    return np.append(sums, fractional)
 
 
 def _fine_sums(s: Sample) -> Float64:
@@ -102,15 +103,14 @@ def _kept_sums(s: Sample) -> Float64:
     return _cell_sums(thresholded_cells(s, BINS), thresholded_noise(s, BINS))
 
 
-_SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
-    "scores": _score_sums,
-    "width": _width_sums,
-    "clipped": _clipped_sums,
-    "fine": _fine_sums,
-    "cells": _class_sums,
-    "cells_s": _class_sums_of_14,
-    "kept": _kept_sums,
-}
+_SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {}
+_SUMS["scores"] = _score_sums
+_SUMS["width"] = _width_sums
+_SUMS["clipped"] = _clipped_sums
+_SUMS["fine"] = _fine_sums
+_SUMS["cells"] = _class_sums
+_SUMS["cells_s"] = _class_sums_of_14
+_SUMS["kept"] = _kept_sums
 
 # -- what follows from the sums of all blocks -----------------------------------------------------------
 
@@ -217,6 +217,70 @@ def _moves(fine: Float64) -> tuple[Vector, Vector]:
     return np.maximum(conf - both, 0), np.maximum(hit - both, 0)
 
 
+def _ece_ew(totals: Totals) -> float:
+    return totals.bins("width").error(totals.weight)
+
+
+def _ece_ew_by_chance(totals: Totals) -> float:
+    return float(totals.bin_gaps("width").error(totals.weight))
+
+
+def _ece_r2(totals: Totals) -> float:
+    return totals.bins("width").error(totals.weight, order=2)
+
+
+def _ece_r2_by_chance(totals: Totals) -> float:
+    return float(totals.bin_gaps("width").error(totals.weight, order=2))
+
+
+def _ace(totals: Totals) -> float:
+    return totals.bins("clipped").mean_gap
+
+
+def _ace_by_chance(totals: Totals) -> float:
+    return mean_share(totals.bin_gaps("clipped"))
+
+
+def _mce(totals: Totals) -> float:
+    return float(totals.bins("width").gap.max())
+
+
+def _mce_by_chance(totals: Totals) -> float:
+    return totals.bin_gaps("width").largest()
+
+
+def _cwece_a(totals: Totals) -> float:
+    return float(totals.cells("cells").errors(totals.weight).mean())
+
+
+def _cwece_a_by_chance(totals: Totals) -> float:
+    return float(totals.cell_errors("cells").mean())
+
+
+def _cwece_s(totals: Totals) -> float:
+    return float(totals.cells("cells_s").errors(totals.weight).sum())
+
+
+def _cwece_s_by_chance(totals: Totals) -> float:
+    return float(totals.cell_errors("cells_s").sum())
+
+
+def _cwece_r2(totals: Totals) -> float:
+    return float(totals.cells("cells").errors(totals.weight, order=2).mean())
+
+
+def _cwece_r2_by_chance(totals: Totals) -> float:
+    return float(totals.cell_errors("cells", order=2).mean())
+
+
+def _tcwece(totals: Totals) -> float:
+    return float(totals.cells("kept").kept_errors().mean())
+
+
+def _tcwece_by_chance(totals: Totals) -> float:
+    return kept_by_chance(totals.cell_noise("kept"), copies=totals.copies)
+
+
 @dataclass(frozen=True)
 class Streamed:
     """How a metric, and of a plug-in error what it shows by chance, follow from the totals of some sums."""
@@ -227,48 +291,16 @@ class Streamed:
 
 
 STREAMED: Final[dict[str, Streamed]] = {}
-STREAMED["ece_ew"] = Streamed(
-    "width",
-    lambda totals: totals.bins("width").error(totals.weight),
-    lambda totals: float(totals.bin_gaps("width").error(totals.weight)),
-)
+STREAMED["ece_ew"] = Streamed("width", _ece_ew, _ece_ew_by_chance)
 STREAMED["ece_em"] = Streamed("fine", _ece_em, _ece_em_by_chance)
-STREAMED["ece_r2"] = Streamed(
-    "width",
-    lambda totals: totals.bins("width").error(totals.weight, order=2),
-    lambda totals: float(totals.bin_gaps("width").error(totals.weight, order=2)),
-)
-STREAMED["ace"] = Streamed(
-    "clipped",
-    lambda totals: totals.bins("clipped").mean_gap,
-    lambda totals: mean_share(totals.bin_gaps("clipped")),
-)
+STREAMED["ece_r2"] = Streamed("width", _ece_r2, _ece_r2_by_chance)
+STREAMED["ace"] = Streamed("clipped", _ace, _ace_by_chance)
 STREAMED["ks"] = Streamed("fine", _ks, _ks_by_chance)
-STREAMED["mce"] = Streamed(
-    "width",
-    lambda totals: float(totals.bins("width").gap.max()),
-    lambda totals: totals.bin_gaps("width").largest(),
-)
-STREAMED["cwece_a"] = Streamed(
-    "cells",
-    lambda totals: float(totals.cells("cells").errors(totals.weight).mean()),
-    lambda totals: float(totals.cell_errors("cells").mean()),
-)
-STREAMED["cwece_s"] = Streamed(
-    "cells_s",
-    lambda totals: float(totals.cells("cells_s").errors(totals.weight).sum()),
-    lambda totals: float(totals.cell_errors("cells_s").sum()),
-)
-STREAMED["cwece_r2"] = Streamed(
-    "cells",
-    lambda totals: float(totals.cells("cells").errors(totals.weight, order=2).mean()),
-    lambda totals: float(totals.cell_errors("cells", order=2).mean()),
-)
-STREAMED["tcwece"] = Streamed(
-    "kept",
-    lambda totals: float(totals.cells("kept").kept_errors().mean()),
-    lambda totals: kept_by_chance(totals.cell_noise("kept"), copies=totals.copies),
-)
+STREAMED["mce"] = Streamed("width", _mce, _mce_by_chance)
+STREAMED["cwece_a"] = Streamed("cells", _cwece_a, _cwece_a_by_chance)
+STREAMED["cwece_s"] = Streamed("cells_s", _cwece_s, _cwece_s_by_chance)
+STREAMED["cwece_r2"] = Streamed("cells", _cwece_r2, _cwece_r2_by_chance)
+STREAMED["tcwece"] = Streamed("kept", _tcwece, _tcwece_by_chance)
 STREAMED["nll"] = Streamed("scores", lambda totals: totals.score(1))
 STREAMED["brier"] = Streamed("scores", lambda totals: totals.score(2))
 STREAMED["accuracy"] = Streamed("scores", lambda totals: totals.score(3))
@@ -316,11 +348,8 @@ class StreamingMetrics:
             )
         one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
         needed = {"scores", *(STREAMED[name].sums for name in self.metrics)}
-        self._sums = {
-            name: np.zeros_like(sums_of(one_row))
-            for name, sums_of in _SUMS.items()
-            if name in needed
-        }
+        chosen = [name for name in _SUMS if name in needed]
+        self._sums = {name: np.zeros_like(_SUMS[name](one_row)) for name in chosen}
 
     def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add a block of the data.
@@ -362,13 +391,11 @@ class StreamingMetrics:
         dict
             For :meth:`from_state`.
         """
-        return {
-            "n_classes": self.n_classes,
-            "metrics": list(self.metrics),
-            "event": self.event,
-            "positive": self.positive,
-            "sums": {"n": np.array(float(self.n)), **self._sums},
-        }
+        state: dict[str, Any] = {"n_classes": self.n_classes, "metrics": list(self.metrics)}
+        state["event"] = self.event
+        state["positive"] = self.positive
+        state["sums"] = {"n": np.array(float(self.n)), **self._sums}
+        return state
 
     def empty(self) -> Self:
         """Return an accumulator of the same kind that has seen no rows."""
@@ -394,7 +421,8 @@ class StreamingMetrics:
         )
         sums = state["sums"]
         new.n = round(float(sums["n"]))
-        new._sums = {name: np.array(sums[name], dtype=np.float64) for name in new._sums}
+        for name in new._sums:
+            new._sums[name] = np.array(sums[name], dtype=np.float64)
         return new
 
     def result(self) -> dict[str, float]:
@@ -439,7 +467,9 @@ class StreamingMetrics:
         _, conf, hit = totals.bins("fine")
         up, down = _moves(totals["fine"])
         start = prefix_sums(conf - hit)[:-1]
-        furthest = np.maximum(np.abs(start + up), np.abs(start - down)).max()
+        highest = np.abs(start + up)
+        lowest = np.abs(start - down)
+        furthest = np.maximum(highest, lowest).max()
         return max(float(furthest / totals.weight) - _ks(totals), 0.0)
 
     def _ece_em_bound(self, totals: Totals) -> float:

@@ -193,7 +193,8 @@ def quarter_median_distance(s: Sample) -> float:
     >>> round(quarter_median_distance(Sample([[0.0, 1.0], [1.0, 0.0]], [1, 0])), 4)
     0.3536
     """
-    rows = np.linspace(0, s.n - 1, min(500, s.n)).astype(np.int64)
+    steps = np.linspace(0, s.n - 1, min(500, s.n))
+    rows = steps.astype(np.int64)
     p = s.data.probs[rows].astype(np.float64)
     squares = np.einsum("nk,nk->n", p, p)
     distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * p @ p.T, 0))
@@ -291,7 +292,8 @@ def spiegelhalter_test(
         )
         return CalibrationTest(float("nan"), "spiegelhalter", z, "resampling", 0, reason)
 
-    third_moment = float((np.abs(slope) ** 3 * p * (1 - p) * (p**2 + (1 - p) ** 2)).sum())
+    of_rows = p * (1 - p) * (p**2 + (1 - p) ** 2)
+    third_moment = float(np.abs(slope) ** 3 @ of_rows)
     if third_moment <= _NORMAL_ENOUGH * variance**1.5:
         return CalibrationTest(float(2 * ndtr(-z)), "spiegelhalter", z, "normal", 0)
     null = _on_drawn_events(
@@ -315,7 +317,8 @@ def hosmer_lemeshow_test(
     >>> hosmer_lemeshow_test(p, np.arange(200) % 2).p_value < 0.01
     True
     """
-    tenth = np.searchsorted(np.quantile(p, np.arange(1, 10) / 10), p, side="left")
+    deciles = np.quantile(p, np.arange(1, 10) / 10)
+    tenth = np.searchsorted(deciles, p, side="left")
     group = np.unique(tenth, return_inverse=True)[1]
     size = np.bincount(group)
     expected = np.bincount(group, p)

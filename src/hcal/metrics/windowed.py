@@ -80,49 +80,60 @@ def h_error(
     >>> rng = np.random.default_rng(0)
     >>> p = rng.dirichlet([1, 1, 1], size=1000)
     >>> y = (p.cumsum(1) > rng.random((1000, 1))).argmax(1)
-    >>> found = h_error(p, y)
-    >>> found.value < found.noise
+    >>> error = h_error(p, y)
+    >>> error.value < error.noise
     True
     """
     if events not in get_args(EventFamily):
         raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
     check_integer("window", window, 2)
     s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
-    found: HError | None = s.data.h_errors.get((events, window))
-    if found is None:
-        found = s.data.h_errors[events, window] = _combine(_members(s, events, window), s.n)
-    return found
+    key = (events, window)
+    if key not in s.data.h_errors:
+        s.data.h_errors[key] = _combine(_members(s, events, window), s.n)
+    error: HError = s.data.h_errors[key]
+    return error
 
 
 def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums]:
     """Yield the sums of every sorted list of events of a family."""
     if events == "top-label":
         order = np.argsort(s.data.top_conf, kind="stable").astype(np.int64)
-        d = s.data.top_conf[order] - s.data.top_hit[order]
-        yield sum_windows(d, order, s.n, window)
+        gap = s.data.top_conf - s.data.top_hit
+        yield sum_windows(gap[order], order, s.n, window)
     elif events == "pooled":
         yield _pooled_windows(s, window)
     else:
         # With two classes, class 0 is the mirror image of class 1 and adds nothing.
-        columns = [(1, s.data.column(1))] if s.k == 2 else enumerate(s.data.columns())
         shared = _shared_squares(s.n, min(window, s.n))
-        for k, column in columns:
+        for k, column in enumerate(s.data.columns()):
+            if s.k == 2 and k == 0:
+                continue
             order = stable_order(column)
-            d = column[order].astype(np.float64) - (s.y[order] == k)
-            yield sum_windows(d, order, s.n, window, shared)
+            happened = s.y[order] == k
+            gap = column[order].astype(np.float64) - happened
+            yield sum_windows(gap, order, s.n, window, shared)
 
 
 def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
     """Return the interval of hce: its square plus and minus z standard errors, after a signed root."""
-    found = h_error(s, events=events)
-    return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
+    error = h_error(s, events=events)
+    margin = z * error.se
+    return signed_root(error.squared - margin), signed_root(error.squared + margin)
 
 
-@metric("class-wise", "h-calibration error, class-wise",
-        "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over classes, "
-        "chance removed; can be negative",
-        label="HCE", kind="debiased", weights="copies",
-        ends=lambda s, _, z: _ends(s, z, "class-wise"), undefined=needs_pair)  # fmt: skip
+@metric(
+    "class-wise",
+    "h-calibration error, class-wise",
+    "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over "
+    "classes, "
+    "chance removed; can be negative",
+    label="HCE",
+    kind="debiased",
+    weights="copies",
+    ends=lambda s, _, z: _ends(s, z, "class-wise"),
+    undefined=needs_pair,
+)
 def hce(
     probs: Any,
     y: Any = None,
@@ -154,10 +165,16 @@ def hce(
     return h_error(probs, y, sample_weight=sample_weight, events=events, window=window).value
 
 
-@metric("class-wise", "h-calibration error, pooled",
-        "the same with all classes sorted together, as in the paper: it sees the average class only",
-        label="HCE pooled", kind="debiased", weights="copies",
-        ends=lambda s, _, z: _ends(s, z, "pooled"), undefined=needs_pair)  # fmt: skip
+@metric(
+    "class-wise",
+    "h-calibration error, pooled",
+    "the same with all classes sorted together, as in the paper: it sees the average class only",
+    label="HCE pooled",
+    kind="debiased",
+    weights="copies",
+    ends=lambda s, _, z: _ends(s, z, "pooled"),
+    undefined=needs_pair,
+)
 def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 
@@ -165,7 +182,7 @@ def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: 
 
     Examples
     --------
-    >>> hce_pooled([[0.25, 0.75]] * 4, [1, 1, 1, 1])  # 0.25 too high for one class, too low for the other
+    >>> hce_pooled([[0.25, 0.75]] * 4, [1, 1, 1, 1])  # too high for one class, too low for the other
     0.0
     """
     return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window)
@@ -196,15 +213,20 @@ class WindowSums:
 
 def _combine(sums: Iterator[WindowSums], n_rows: int) -> HError:
     """Average the lists of events of a family (one for each class, or a single one)."""
-    values, nulls, influence = [], [], np.zeros(n_rows)
-    for x in sums:
-        if x.pairs > 0:
-            values.append(x.products / x.pairs)
-            nulls.append(x.null_variance / x.pairs**2)
-            influence += 2 * (x.row_products - values[-1] * x.row_pairs) / x.pairs
+    values = []
+    nulls = []
+    influence = np.zeros(n_rows)
+    for part in sums:
+        if part.pairs > 0:
+            value = part.products / part.pairs
+            values.append(value)
+            nulls.append(part.null_variance / part.pairs**2)
+            influence += 2 * (part.row_products - value * part.row_pairs) / part.pairs
     if not values:  # a single row has no pair, so there is no unbiased estimate
         return HError(*[float("nan")] * 4)
-    squared, null = float(np.mean(values)), float(np.sqrt(sum(nulls))) / len(values)
+
+    squared = float(np.mean(values))
+    null = float(np.sqrt(sum(nulls))) / len(values)
     variance = float(influence @ influence) / len(values) ** 2
     # The jackknife variance contains the noise of single pairs twice; subtract it once, but keep at least that noise.
     se = float(np.sqrt(max(variance - null**2, null**2)))
@@ -212,42 +234,56 @@ def _combine(sums: Iterator[WindowSums], n_rows: int) -> HError:
 
 
 def sum_windows(
-    d: Vector, row: IntArray, n_rows: int, window: int, shared: Vector | None = None
+    gap: Vector, row: IntArray, n_rows: int, window: int, shared: Vector | None = None
 ) -> WindowSums:
-    """Return the sums over all windows of sorted events; d and the row of each event are (n,).
+    """Return the sums over all windows of sorted events; the gap and the row of each event are (n,).
 
     Events are processed in blocks. ``shared`` is the result of ``_shared_squares``, which depends only on n and m.
     """
-    n, m = len(d), min(window, len(d))
+    n = len(gap)
+    m = min(window, n)
     count = n - m + 1
     by_place = _shared_squares(n, m) if shared is None else shared
-    found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, np.zeros(n_rows), np.zeros(n_rows))
+    pairs = float(count) * m * (m - 1)
+    total = WindowSums(pairs, 0.0, 0.0, np.zeros(n_rows), np.zeros(n_rows))
     for first in range(0, n, BLOCK // 4):
-        last = min(first + BLOCK // 4, n)
-        # The range of windows that contain one of these events.
-        start, stop = max(first - m + 1, 0), min(last, count)
-        prefix = prefix_sums(d[start : stop + m - 1])
-        sums = prefix[m:] - prefix[:-m]
-        own, place = d[first:last], np.arange(first, last)
-        edge = np.minimum(place, n - 1 - place)  # events to the nearer end
-        cover = np.minimum(edge + 1.0, min(m, count))  # windows that contain the event
-        begun = sums[
-            first - start :
-        ]  # windows that begin in this block, so that each is counted once
-        found.products += float(np.dot(begun, begun) - np.dot(cover, own**2))
-        # p(1 − p) equals |d|(1 − |d|) for either mark. It hardly changes within a window, so v_a·v_b ≈ v_a².
-        variance = np.abs(own) * (1 - np.abs(own))
-        found.null_variance += 2 * float(
-            np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)])
-        )
-        total = prefix_sums(sums)
-        around = (
-            total[np.minimum(place, n - m) + 1 - start]
-            - total[np.maximum(place - m + 1, 0) - start]
-        )
-        found.row_products += np.bincount(row[first:last], own * (around - cover * own), n_rows)
-        found.row_pairs += np.bincount(row[first:last], cover * (m - 1), n_rows)
-    return found
+        events = np.arange(first, min(first + BLOCK // 4, n))
+        _add_block(total, gap, row, m, events, by_place)
+    return total
+
+
+def _add_block(
+    total: WindowSums, gap: Vector, row: IntArray, m: int, events: IntArray, by_place: Vector
+) -> None:
+    """Add the terms of consecutive events; ``m`` is the number of events in a window."""
+    n = len(gap)
+    count = n - m + 1
+    first = int(events[0])
+    n_rows = len(total.row_products)
+    # The range of windows that contain one of these events.
+    start = max(first - m + 1, 0)
+    stop = min(int(events[-1]) + 1, count)
+    prefix = prefix_sums(gap[start : stop + m - 1])
+    sums = prefix[m:] - prefix[:-m]
+
+    block = gap[events]
+    to_end = np.minimum(events, n - 1 - events)  # events to the nearer end
+    cover = np.minimum(to_end + 1.0, min(m, count))  # windows that contain the event
+    begun = sums[first - start :]  # windows that begin in this block: each is counted once
+    total.products += float(np.dot(begun, begun) - np.dot(cover, block**2))
+
+    # p(1 − p) equals |d|(1 − |d|) for either mark. It hardly changes within a window, so v_a·v_b ≈ v_a².
+    variance = np.abs(block) * (1 - np.abs(block))
+    pairs_at = by_place[np.minimum(to_end, len(by_place) - 1)]
+    total.null_variance += 2 * float(np.dot(variance**2, pairs_at))
+
+    cumulated = prefix_sums(sums)
+    last_window = np.minimum(events, n - m) + 1 - start
+    first_window = np.maximum(events - m + 1, 0) - start
+    around = cumulated[last_window] - cumulated[first_window]
+    rows = row[events]
+    total.row_products += np.bincount(rows, block * (around - cover * block), n_rows)
+    total.row_pairs += np.bincount(rows, cover * (m - 1), n_rows)
 
 
 def _shared_squares(n: int, m: int) -> Vector:
@@ -256,11 +292,13 @@ def _shared_squares(n: int, m: int) -> Vector:
     The last entry is valid for all larger distances too.
     """
     n = min(n, 2 * m + 1)  # the sum is the same for all events further from the ends
-    a, b = np.arange((n + 1) // 2)[:, None], np.arange(n)[None, :]
-    shared = np.minimum(np.minimum(a, b), n - m) - np.maximum(np.maximum(a, b) - m + 1, 0) + 1
-    return np.asarray(
-        (np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2).sum(axis=1)
-    )
+    a = np.arange((n + 1) // 2)[:, None]
+    b = np.arange(n)[None, :]
+    last = np.minimum(np.minimum(a, b), n - m)
+    first = np.maximum(np.maximum(a, b) - m + 1, 0)
+    shared = np.maximum(last - first + 1, 0).astype(np.float64)
+    shared[a == b] = 0.0
+    return np.asarray((shared**2).sum(axis=1))
 
 
 def stable_order(x: FloatArray) -> IntArray:
@@ -289,36 +327,48 @@ def _pooled_windows(s: Sample, window: int) -> WindowSums:
     """Sum over the windows of all classes sorted together."""
     flat = np.ascontiguousarray(s.data.probs).ravel()
     place = stable_order(flat)
-    d = flat.astype(np.float64)
-    d[np.arange(s.n) * s.k + s.y] -= 1
-    d = d[place]
-    found = sum_windows(d, place // s.k, s.n, window)
-    remove_same_rows(found, d, place, s.k, min(window, len(d)))
-    return found
+    gap = flat.astype(np.float64)
+    gap[np.arange(s.n) * s.k + s.y] -= 1
+    gap = gap[place]
+    total = sum_windows(gap, place // s.k, s.n, window)
+    remove_same_rows(total, gap, place, s.k, min(window, len(gap)))
+    return total
 
 
-def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: int) -> None:
+def remove_same_rows(total: WindowSums, gap: Vector, place: IntArray, k: int, m: int) -> None:
     """Subtract the pairs of events of the same row, which are less than a window apart, from the sums.
 
-    ``place`` (N·K,) are the row-major positions of the sorted events ``d``.
+    ``place`` (N·K,) are the row-major positions of the sorted events, whose gaps are given.
     """
-    n = len(d)
+    n = len(gap)
     position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     position[place] = np.arange(n, dtype=position.dtype)
     table = position.reshape(n // k, k)
     table.sort(axis=1)
     step = max(1, BLOCK // k)
     for first in range(0, len(table), step):
-        block = table[first : first + step]
-        lag, (row, column) = 1, np.nonzero(np.diff(block, axis=1) < m)
-        while row.size:
-            a, b = (block[row, c].astype(np.int64) for c in (column, column + lag))
-            shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0  # windows that hold both
-            product = shared * d[a] * d[b]
-            found.products -= 2 * float(product.sum())
-            found.pairs -= 2 * float(shared.sum())
-            found.row_products -= 2 * np.bincount(first + row, product, len(table))
-            found.row_pairs -= 2 * np.bincount(first + row, shared, len(table))
-            lag += 1  # an event without a partner at this lag has none at a larger one
-            near = (column + lag < k) & (block[row, np.minimum(column + lag, k - 1)] - a < m)
-            row, column = row[near], column[near]
+        _remove_block(total, gap, table[first : first + step], first, m)
+
+
+def _remove_block(total: WindowSums, gap: Vector, block: NDArray[Any], first: int, m: int) -> None:
+    """Subtract the pairs of some rows; ``block`` holds the ascending positions of the events of each row."""
+    n = len(gap)
+    k = block.shape[1]
+    n_rows = len(total.row_products)
+    lag = 1
+    row, column = np.nonzero(np.diff(block, axis=1) < m)
+    while row.size:
+        a = block[row, column].astype(np.int64)
+        b = block[row, column + lag].astype(np.int64)
+        shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0  # windows that hold both
+        product = shared * gap[a] * gap[b]
+        total.products -= 2 * float(product.sum())
+        total.pairs -= 2 * float(shared.sum())
+        total.row_products -= 2 * np.bincount(first + row, product, n_rows)
+        total.row_pairs -= 2 * np.bincount(first + row, shared, n_rows)
+
+        lag += 1  # an event without a partner at this lag has none at a larger one
+        partner = block[row, np.minimum(column + lag, k - 1)]
+        near = (column + lag < k) & (partner - a < m)
+        row = row[near]
+        column = column[near]

@@ -68,12 +68,13 @@ class Applied(Result):
     model: str
 
     def _headline(self) -> list[str]:
-        many = f" in {self.files:,} files" if self.files != 1 else ""
+        in_files = f" in {self.files:,} files" if self.files != 1 else ""
         confidence = f", mean confidence {self.mean_confidence:.4f}" if self.rows else ""
-        lines = [f"wrote {self.output}: {self.rows:,} rows{many}{confidence}"]
+        lines = [f"wrote {self.output}: {self.rows:,} rows{in_files}{confidence}"]
         if self.unknown:
             lines.append(
-                f"{self.unknown:,} rows have a segment that the fit did not see: they got the common calibrator"
+                f"{self.unknown:,} rows have a segment that the fit did not see: they got the "
+                "common calibrator"
             )
         if self.finished:
             lines.append(f"{_files(self.finished)} complete already")
@@ -150,7 +151,8 @@ def apply(  # noqa: PLR0913 - a public door
     """
     if resume and overwrite:
         raise ValueError(
-            "resume=True (--resume) keeps complete files and overwrite=True (--overwrite) replaces them: give one"
+            "resume=True (--resume) keeps complete files and overwrite=True (--overwrite) "
+            "replaces them: give one"
         )
     target = Path(output)
     names = source if isinstance(source, list | tuple) else [source]

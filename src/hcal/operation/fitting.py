@@ -63,7 +63,8 @@ def _segmented(
         raise ValueError("--by fits segments of one label a row: leave out --multilabel, or --by")
     if data.questions:
         raise ValueError(
-            f"{data.path.name} holds questions with options: --by fits segments of rows with classes"
+            f"{data.path.name} holds questions with options: --by fits segments of rows with "
+            "classes"
         )
     common = make_calibrator(method or "pool", **params)
     return SegmentedCalibrator(common if params else common.name, input=data.kind)
@@ -109,15 +110,15 @@ def cautions(data: DataFile) -> list[str]:
             return warnings
     if n_rows < FEW_ROWS:
         return [
-            f"{n_rows} rows are very few to learn from: what they show is mostly chance. "
-            "Some hundreds, and others to test on, are a start"
+            f"{n_rows} rows are very few to learn from: what they show is mostly chance. Some "
+            "hundreds, and others to test on, are a start"
         ]
     classes, counts = np.unique(labels, return_counts=True)
     if two and len(classes) == 2 and counts.min() < FEW_OF_A_CLASS:
         rare = names[int(classes[counts.argmin()])]
         return [
-            f"only {counts.min()} of {n_rows:,} rows are of class {rare}: "
-            "what is learned of it is mostly chance"
+            f"only {counts.min()} of {n_rows:,} rows are of class {rare}: what is learned of it "
+            "is mostly chance"
         ]
     return []
 

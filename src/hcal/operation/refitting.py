@@ -67,9 +67,9 @@ class OldAndNew:
     def sentence(self) -> str:
         """The finding in words."""
         return (
-            f"On {self.which} ({self.rows:,}) {self._verdict}. The NLL is {self.old['nll']:.4f} with the old one and "
-            f"{self.new['nll']:.4f} with the new one; the gain is {self.gain:+.4f} ({self.low:+.4f} to "
-            f"{self.high:+.4f}).{self._caution}"
+            f"On {self.which} ({self.rows:,}) {self._verdict}. The NLL is {self.old['nll']:.4f} "
+            f"with the old one and {self.new['nll']:.4f} with the new one; the gain is "
+            f"{self.gain:+.4f} ({self.low:+.4f} to {self.high:+.4f}).{self._caution}"
         )
 
     @property
@@ -92,8 +92,8 @@ class OldAndNew:
         if not self.seen:
             return ""
         return (
-            f" The old one was fitted on about {_percent(self.seen)} of these rows, so it looks better here than on "
-            "rows that it has not seen."
+            f" The old one was fitted on about {_percent(self.seen)} of these rows, so it looks "
+            "better here than on rows that it has not seen."
         )
 
 
@@ -173,12 +173,13 @@ def _refuse_others(calibrator: Any) -> None:
     """Refuse what is no fitted calibrator of one label a row, and one for other class frequencies."""
     if not isinstance(calibrator, Calibrator):
         raise ValueError(
-            f"refit takes a fitted calibrator of one label a row, got {type(calibrator).__name__}: fit that again"
+            "refit takes a fitted calibrator of one label a row, got "
+            f"{type(calibrator).__name__}: fit that again"
         )
     if calibrator.fit_.prior is not None:
         raise ValueError(
-            "the calibrator was changed for other class frequencies (with_prior), and new rows have their own: refit "
-            "the one that fit returned, and call with_prior again"
+            "the calibrator was changed for other class frequencies (with_prior), and new rows "
+            "have their own: refit the one that fit returned, and call with_prior again"
         )
 
 
@@ -208,8 +209,8 @@ def _refuse_missing(record: FitRecord, rows: Rows) -> None:
         column = record.request.get(role)
         if column is not None and getattr(rows, role) is None:
             raise ValueError(
-                f"the last fit used the column {column!r} as {role}, and the new rows have none: pass {words}, or fit "
-                "a new calibrator without it"
+                f"the last fit used the column {column!r} as {role}, and the new rows have none: "
+                f"pass {words}, or fit a new calibrator without it"
             )
 
 
@@ -284,14 +285,15 @@ def _overlap(old: FitRecord, new: FitRecord, seen: float) -> list[str]:
     """Return how many of the new rows are old ones, and from when both are where the fits know it."""
     common = "none" if not seen else f"about {_percent(seen)}"
     sentences = [
-        f"The last fit had {old.rows:,} rows and this one {new.rows:,}; {common} of these were in the last fit."
+        f"The last fit had {old.rows:,} rows and this one {new.rows:,}; {common} of these were in "
+        "the last fit."
     ]
     before = old.details.get("age")
     now = new.details.get("age")
     if before is not None and now is not None:
         sentences.append(
-            f"The rows of the last fit are from {before['oldest']} to {before['newest']}, and those of this one from "
-            f"{now['oldest']} to {now['newest']}."
+            f"The rows of the last fit are from {before['oldest']} to {before['newest']}, and "
+            f"those of this one from {now['oldest']} to {now['newest']}."
         )
     return sentences
 

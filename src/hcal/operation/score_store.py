@@ -88,7 +88,8 @@ class Joined(Result):
             f"{self.unknown:,} for unknown ids, {self.twice:,} for ids that had a label already"
         )
         return [
-            f"{len(self.ids):,} rows have scores and labels now, {self.waiting:,} still wait; labels left out: {counts}"
+            f"{len(self.ids):,} rows have scores and labels now, {self.waiting:,} still wait; "
+            f"labels left out: {counts}"
         ]
 
 
@@ -169,7 +170,8 @@ class ScoreStore:
             for number, name in enumerate(names):
                 if name in stored and stored[name][0] != checked[number].tobytes():
                     raise ValueError(
-                        f"the id {one_line(name, 60)} is stored with other probabilities: an id names one prediction"
+                        f"the id {one_line(name, 60)} is stored with other probabilities: an id "
+                        "names one prediction"
                     )
             self._delete_old(connection, today)
             total = _count(connection) + len(new)
@@ -396,7 +398,8 @@ def _count(connection: sqlite3.Connection, condition: str = "", *values: str) ->
 def _count_up(connection: sqlite3.Connection, **counts: int) -> None:
     """Add to what the store counts over all time."""
     connection.executemany(
-        "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
+        "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET count = count + "
+        "excluded.count",
         counts.items(),
     )
 

@@ -223,7 +223,8 @@ def _state(evaluation: Evaluation, subject: str) -> str:
     if abs(gap) <= by_chance:
         direction = "neither over- nor under-confident on average"
     return (
-        f"{subject} is {direction}: it states {number(evaluation.mean_confidence, True)} on average "
+        f"{subject} is {direction}: it states {number(evaluation.mean_confidence, True)} on "
+        "average "
         f"and is right {number(accuracy, True)} of the time."
     )
 
@@ -254,7 +255,8 @@ def _by_chance(content: Content) -> list[str]:
     if level is None:
         return []
     return [
-        f"The calibration error (ECE) is {number(evaluation['ece_ew'], True)}; {number(level, True)} would be "
+        f"The calibration error (ECE) is {number(evaluation['ece_ew'], True)}; "
+        f"{number(level, True)} would be "
         "expected by chance, of a calibrated model of the same sharpness on as many rows."
     ]
 

@@ -20,7 +20,7 @@ from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_cost
 from hcal.evaluation.axes import probability_axis, round_up
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.result import Evaluation
-from hcal.metrics.clinical import clinical
+from hcal.metrics.clinical import decision_curve
 from hcal.numerics import Float64
 from hcal.reporting import charts
 from hcal.reporting.charts import Chart
@@ -209,7 +209,7 @@ def net_benefit(content: Content) -> Chart | None:
     risk = content.final.probs[:, positive].astype(np.float64)
     highest = round_up(float(np.quantile(risk, 0.995)))
     levels = np.linspace(0, min(max(highest, 1e-3), 0.99), 100)[1:]
-    benefit = clinical(risk, content.y == positive, thresholds=levels).net_benefit
+    benefit = decision_curve(risk, (content.y == positive).astype(np.float64), levels)
     lines = {
         "all": benefit.treat_all,
         "none": np.zeros_like(levels),

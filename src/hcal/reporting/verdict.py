@@ -32,6 +32,8 @@ class ReportVerdict(Result):
         How many rows were measured.
     values : dict of float
         Every metric of the page by its name: of the probabilities after calibration, if there is a calibrator.
+    by_chance : dict of float
+        What a calibrated model of the same sharpness would show on as many rows, of each plug-in error.
     changes : dict of float
         By how much calibration changed each headline metric; empty without a calibrator.
     segments : SegmentsOff or None
@@ -57,6 +59,7 @@ class ReportVerdict(Result):
     classes: ClassesOff | None = None
     worse: tuple[str, ...] = ()
     rule: str = RULE
+    by_chance: dict[str, float] = field(default_factory=dict)
 
     @property
     def segments_off(self) -> int:
@@ -77,7 +80,10 @@ class ReportVerdict(Result):
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row a metric."""
-        return [{"metric": name, "value": value} for name, value in self.values.items()]
+        return [
+            {"metric": name, "value": value, "chance": self.by_chance.get(name)}
+            for name, value in self.values.items()
+        ]
 
     def _content(self) -> dict[str, Any]:
         content = super()._content()
@@ -121,6 +127,7 @@ def verdict_of(content: Content) -> ReportVerdict:
         segments=None if assessment is None else assessment.segments,
         classes=None if assessment is None else assessment.classes,
         worse=tuple(worse_metrics(content)),
+        by_chance=evaluation.by_chance,
     )
 
 

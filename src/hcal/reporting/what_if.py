@@ -62,15 +62,12 @@ class WhatIf:
     @property
     def data(self) -> str:
         """The numbers as JSON, for an attribute of the page."""
-        numbers: dict[str, Any] = {
-            "t": [float(f"{value:.7g}") for value in self.threshold],
-            "p": [float(f"{value:.7g}") for value in self.lowest],
-            "d": _rounded(self.decided),
-            "c": _rounded(self.caught),
-            "v": [[float(f"{value:.5g}") for value in row] for row in self.covariance],
-            "e": float(f"{self.event_variance:.5g}"),
-            "z": self.z,
-        }
+        numbers: dict[str, Any] = {"d": _rounded(self.decided), "c": _rounded(self.caught)}
+        numbers["t"] = _with_digits(self.threshold, 7)
+        numbers["p"] = _with_digits(self.lowest, 7)
+        numbers["v"] = [_with_digits(row, 5) for row in self.covariance]
+        numbers["e"] = float(f"{self.event_variance:.5g}")
+        numbers["z"] = self.z
         return json.dumps(numbers, separators=(",", ":"))
 
 
@@ -89,11 +86,14 @@ def what_if(content: Content) -> WhatIf | None:
     curve = ThresholdCurve.of_rows(risk, event)
     costs = LeastCost(*check_costs(content.options.cost or {"fn": 1, "fp": 1}))
     best = int(costs.choose(curve.counts))
-    asked = [curve.cut_of(threshold) for threshold in content.options.threshold]
-    start = asked[0] if asked else best
-    cuts = coarse_cuts(curve, best, *asked)
+    chosen = [curve.cut_of(threshold) for threshold in content.options.threshold]
+    start = chosen[0] if chosen else best
+    cuts = coarse_cuts(curve, best, *chosen)
     counts = curve.counts.at(cuts)
     covariance, event_variance = _covariance(curve, cuts, risk, event, content.rows.groups)
+    sampled = ""
+    if content.sampled:
+        sampled = f"a sample of {len(content.rows):,} of {content.n:,} rows"
     return WhatIf(
         event=content.names[positive] if content.binary else "right",
         unit=content.event if content.binary else "confidence",
@@ -107,9 +107,7 @@ def what_if(content: Content) -> WhatIf | None:
         cost={"fn": costs.fn, "fp": costs.fp},
         z=float(ndtri((1 + content.options.confidence) / 2)),
         confidence=content.options.confidence,
-        sampled=f"a sample of {len(content.rows):,} of {content.n:,} rows"
-        if content.sampled
-        else "",
+        sampled=sampled,
     )
 
 
@@ -160,6 +158,11 @@ def _covariance_of_groups(
     rows.append([0.0] * 5)
     inflation = count / max(count - 1, 1)
     return inflation * np.array(rows), float(inflation * (events @ events))
+
+
+def _with_digits(values: Float64, digits: int) -> list[float]:
+    """Return numbers with so many significant digits."""
+    return [float(f"{value:.{digits}g}") for value in values]
 
 
 def _rounded(values: Float64) -> list[float | int]:

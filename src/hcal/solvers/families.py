@@ -98,6 +98,30 @@ def _pull_class_linear(parts: list[Float64], d_scores: Float64) -> Float64:
 
 
 @dataclass(frozen=True)
+class ClassOffsets:
+    """softmax(x + b); θ = b.
+
+    >>> ClassOffsets(2).start
+    array([0., 0.])
+    """
+
+    n_classes: int
+
+    @property
+    def start(self) -> Float64:
+        """The identity."""
+        return np.zeros(self.n_classes)
+
+    def vjp(self, theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
+        """Return scores (N, K) and the pullback."""
+        return x + theta, lambda d: d.sum(axis=0)
+
+    def curvature(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
+        """Return the second derivative: a diagonal minus one matrix product."""
+        return np.asarray(np.diag(weight @ probs) - _gram(probs, weight))
+
+
+@dataclass(frozen=True)
 class MatrixLinear:
     """softmax(W x + b); θ = (W row by row, b).
 
