@@ -78,9 +78,7 @@ class HeldOut:
     groups: IntArray | None
 
 
-class CalibratedClassifier(  # type: ignore[misc]
-    ClassifierMixin, MetaEstimatorMixin, BaseEstimator
-):
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore
     """Wrap a classifier so that its ``predict_proba`` can be trusted.
 
     Parameters

@@ -287,8 +287,9 @@ class _Adding:
         counted = self.counts.get(partition, 0)
         if seen != counted:
             raise ValueError(
-                f"partition {partition} of the frame has {seen:,} rows, and had {counted:,} when they were counted: "
-                "the frame gives other rows each time, so cache it, or write it to files first"
+                f"partition {partition} of the frame has {seen:,} rows, and had {counted:,} when "
+                "they were counted: the frame gives other rows each time, so cache it, or write "
+                "it to files first"
             )
 
 

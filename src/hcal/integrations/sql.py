@@ -548,8 +548,8 @@ class _Query:
             ]
             selects.append("SELECT " + ", ".join(cells))
         lines = [
-            f"To test this query, put the rows below in place of {quoted_name(self.table)}, and compare "
-            "the last columns.",
+            f"To test this query, put the rows below in place of {quoted_name(self.table)}, and "
+            "compare the last columns.",
             "(",
             *selects[:1],
             *(f"UNION ALL {select}" for select in selects[1:]),

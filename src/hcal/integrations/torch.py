@@ -206,9 +206,9 @@ class CalibrationHead(nn.Module):
             return False
         if scores.ndim != 2 or scores.shape[1] != self.n_classes or self.output != "probs":
             return False
-        if torch.compiler.is_compiling():  # type: ignore[attr-defined]
+        if torch.compiler.is_compiling():
             return False
-        if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return False
         return not (scores.requires_grad and torch.is_grad_enabled())
 

@@ -21,7 +21,7 @@ from jinja2 import Environment
 from hcal._version import __version__
 from hcal.extras import load_extra
 from hcal.methods import list_calibrators
-from hcal.view.work import CALIBRATED, MODEL, REPORT, Choice, Sheet
+from hcal.view.work import CALIBRATED, MODEL, REPORT, ColumnChoice, Sheet
 
 load_extra("hcal view", "python_multipart", "view")
 load_extra("hcal view", "uvicorn", "view")
@@ -143,7 +143,7 @@ class Desk:
         """Begin the work on a file in a thread of its own."""
         sheet = self._sheet(request)
         async with request.form(max_files=0, max_fields=20_000) as form:
-            choice = Choice(
+            choice = ColumnChoice(
                 scores=tuple(map(str, form.getlist("scores"))),
                 label=str(form.get("label", "")),
                 input=str(form.get("input", "probs")),
