@@ -27,7 +27,7 @@ import numpy as np
 import hcal
 from hcal.inputs import InputKind
 from hcal.integrations.sql import DialectName, as_sql
-from hcal.integrations.sql_text import quoted
+from hcal.integrations.sql_text import quoted_name
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, IntArray, log_softmax, softmax
 from studies import postgres
@@ -224,7 +224,7 @@ def run_duckdb(query: str, names: list[str], table: Float64) -> Float64:
 def run_sqlite(query: str, names: list[str], table: Float64) -> Float64:
     """Return the probabilities of a query in SQLite, in the order of the rows; NULL becomes NaN."""
     columns = ["row", *names]
-    listed = ", ".join(f"{quoted(name)} REAL" for name in columns)
+    listed = ", ".join(f"{quoted_name(name)} REAL" for name in columns)
     marks = ", ".join("?" * len(columns))
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute(f'CREATE TABLE "the scores" ({listed})')

@@ -26,7 +26,7 @@ _patience: ContextVar[float] = ContextVar("patience", default=PATIENCE)
 #: The bars of the computation that runs around this one.
 _bars: ContextVar[Bars | None] = ContextVar("bars", default=None)
 
-Advance = Callable[[int], None]
+AdvanceBy = Callable[[int], None]
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def progress(title: str, total: int | None = None, *, verbose: bool = False) -> Iterator[Advance]:
+def progress(title: str, total: int | None = None, *, verbose: bool = False) -> Iterator[AdvanceBy]:
     """Yield a function that advances a bar on standard error by a number of steps.
 
     Parameters

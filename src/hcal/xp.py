@@ -20,7 +20,7 @@ import numpy as np
 
 #: A numpy array or a torch tensor. Neither library knows the other's type, so the checker cannot either.
 Array: TypeAlias = Any
-Side = Literal["left", "right"]
+SearchSide = Literal["left", "right"]
 #: For arrays up to this size, the number of calls decides how long a formula takes, and not what they compute.
 _SMALL = 2_000
 
@@ -114,9 +114,8 @@ def softmax(x: Array) -> Array:
 def log_sum_exp(x: Array) -> Array:
     """Return ln Σ e^x of each row, (N, 1)."""
     xp = namespace(x)
-    top = xp.row_max(
-        x
-    )  # not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top
+    # Not torch.logsumexp: in onnxruntime it gives NaN where all other scores are far below the top.
+    top = xp.row_max(x)
     return top + xp.log(xp.row_sum(xp.exp(x - top)))
 
 
@@ -190,7 +189,7 @@ def sort_rows(x: Array) -> tuple[Array, Array]:
     return np.take_along_axis(x, order, axis=-1), order
 
 
-def segment_search(knots: Array, offsets: Array, x: Array, side: Side = "left") -> Array:
+def segment_search(knots: Array, offsets: Array, x: Array, side: SearchSide = "left") -> Array:
     """Return for each x (N, E) how many knots of its column are smaller; with ``side="right"``, smaller or equal.
 
     The knots of column e are ``knots[offsets[e] : offsets[e + 1]]``, ascending.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hcal.xp import Side, bent, interp, log_sum_exp, rounded  # noqa: F401 - formulas that serve both libraries
+from hcal.xp import SearchSide, bent, interp, log_sum_exp, rounded
 
 exp, log, log1p, sqrt, abs = torch.exp, torch.log, torch.log1p, torch.sqrt, torch.abs
 expm1, zeros_like = torch.expm1, torch.zeros_like
@@ -100,19 +100,19 @@ def sort_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sort(x, dim=-1, descending=True, stable=True)
 
 
-def searchsorted(edges: Tensor, x: Tensor, side: Side = "left") -> Tensor:
+def searchsorted(edges: Tensor, x: Tensor, side: SearchSide = "left") -> Tensor:
     """Return how many of the ascending edges (G,) are smaller than each x; with ``side="right"``, smaller or equal."""
     if not torch.compiler.is_exporting():
         return torch.searchsorted(edges, x.contiguous(), right=side == "right")
     return _halving(edges, 0, edges.shape[0], x, side)
 
 
-def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, side: Side = "left") -> Tensor:
+def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, side: SearchSide = "left") -> Tensor:
     """Return for each x (N, E) how many knots of its column are smaller; with ``side="right"``, smaller or equal."""
     return _halving(knots, offsets[:-1], offsets[1:] - offsets[:-1], x, side)
 
 
-def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, side: Side) -> Tensor:
+def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, side: SearchSide) -> Tensor:
     """Search segments of the knots for each x by bisection, since ONNX has no search."""
     at = torch.zeros_like(x, dtype=torch.int64)
     count = knots.shape[0]

@@ -41,7 +41,7 @@ def test_intervals_are_those_of_all_rows(middle: float, monkeypatch: pytest.Monk
 
 def test_the_values_of_merged_rows_are_those_of_all_rows() -> None:
     sample = draw(60_000, 1)
-    small = merging.merged([sample])[0]
+    small = merging.merged_samples([sample])[0]
     exact, _ = resampling.measure(sample, RESAMPLED)
     for name, interval in resampling.intervals(sample, exact, 0.9, resamples=50).items():
         value = METRICS[name].function(small)
@@ -50,7 +50,7 @@ def test_the_values_of_merged_rows_are_those_of_all_rows() -> None:
 
 def test_impossible_and_certain_rows_are_not_merged_with_others() -> None:
     positive = np.concatenate([np.zeros(5), np.full(5, 1e-12), np.linspace(0.1, 0.9, 29_990)])
-    small = merging.merged([Sample(positive, np.arange(30_000) % 2)])[0]
+    small = merging.merged_samples([Sample(positive, np.arange(30_000) % 2)])[0]
     assert small.data.column(1)[:4].tolist() == [0.0, 0.0, 1e-12, 1e-12]
     assert small.w[:4].tolist() == [3.0, 2.0, 2.0, 3.0]
 
@@ -58,14 +58,14 @@ def test_impossible_and_certain_rows_are_not_merged_with_others() -> None:
 def test_two_predictors_are_merged_together() -> None:
     before = draw(30_000, 2)
     after = Sample(before.data.column(1) ** 2, before.y)
-    small = merging.merged([before, after])
+    small = merging.merged_samples([before, after])
     assert small is not None
     assert small[0].weight.tolist() == small[1].weight.tolist()
     for exact, merged in zip((before, after), small, strict=True):
         assert merged.mean(merged.data.conf) == pytest.approx(exact.mean(exact.data.conf))
     # Rows that are near each other in one of two unrelated predictors are far apart in the other.
     unrelated = Sample(np.random.default_rng(0).random(30_000), before.y)
-    assert merging.merged([before, unrelated]) is None
+    assert merging.merged_samples([before, unrelated]) is None
 
 
 @pytest.mark.parametrize("weight", [None, np.full(30_000, 2.0)])
@@ -73,9 +73,9 @@ def test_what_is_merged(weight: Float64 | None) -> None:
     rng = np.random.default_rng(3)
     many: IntArray = rng.integers(0, 2, 30_000)
     sample = Sample(rng.random(30_000), many, weight)
-    assert (merging.merged([sample]) is None) == (weight is not None)
-    assert merging.merged([Sample(rng.dirichlet([1, 1, 1], 30_000), many)]) is None
-    assert merging.merged([Sample(rng.random(20_000), many[:20_000])]) is None
+    assert (merging.merged_samples([sample]) is None) == (weight is not None)
+    assert merging.merged_samples([Sample(rng.dirichlet([1, 1, 1], 30_000), many)]) is None
+    assert merging.merged_samples([Sample(rng.random(20_000), many[:20_000])]) is None
 
 
 def test_calibrated_predictions_are_rejected_as_often_as_the_level_says() -> None:

@@ -84,10 +84,10 @@ def test_left_out_choices_are_as_in_refits() -> None:
 def test_members_leave_rows_out_as_refits_do(kind: str) -> None:
     z, y = draw(120, 3)
     rows = Rows(z / 2.5, "logits", y=y)
-    margins = members.Temperature().fit(rows).margins
+    margins = members.TemperatureMember().fit(rows).margins
     shrinkage = members.shrinkage_of(rows, margins)
     makers: dict[str, Any] = {
-        "temperature": members.Temperature,
+        "temperature": members.TemperatureMember,
         "top-versus-rest": lambda: members.TopVersusRest(margins, shrinkage),
         "matrix": lambda: members.Matrix(margins),
     }
@@ -106,7 +106,7 @@ def test_matrix_scaling_is_stationary() -> None:
     z, y = draw(200, 4)
     rng = np.random.default_rng(1)
     rows = Rows(z / 2.5, "logits", y=y, weight=rng.uniform(0.5, 2, 200))
-    margins = members.Temperature().fit(rows).margins
+    margins = members.TemperatureMember().fit(rows).margins
     learned = members.Matrix(margins).fit(rows).matrix
     least = matrix_loss(learned, rows, margins)
     for _ in range(5):

@@ -23,7 +23,7 @@ from hcal.reporting.charts import Axis, probability_axis
 from hcal.reporting.content import HEADLINE, RESAMPLES, Content
 from hcal.reporting.page import render
 from hcal.reporting.sentences import number
-from hcal.reporting.tables import thresholds
+from hcal.reporting.tables import decision_thresholds
 from hcal.reporting.verdict import verdict_of
 from helpers import measured_report as measured
 from helpers import synthetic
@@ -203,7 +203,7 @@ def test_thresholds_are_where_decisions_are() -> None:
     content = binary()
     p, y = content.final.probs[:, 1], content.y == 1
     table = content.final.evaluation.certificate.headline.table
-    found = thresholds(content, table)
+    found = decision_thresholds(content, table)
     assert found[0.3] == "yours"
     assert found[1 / 11] == "fp / (fp + fn)"
     [cheapest] = [at for at, why in found.items() if why == "least cost (fn 10, fp 1)"]

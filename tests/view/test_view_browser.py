@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.view.work import Choice
+from hcal.view.work import ColumnChoice
 
 pytest.importorskip("uvicorn")
 pd = pytest.importorskip("pandas")
@@ -287,6 +287,6 @@ def test_200_megabytes_are_refused_by_the_page_and_by_the_server(
 
 def test_a_choice_without_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="choose the columns of the scores"):
-        Choice((), "y", "probs", "pool").request()
+        ColumnChoice((), "y", "probs", "pool").request()
     with pytest.raises(ValueError, match="has a comma"):
-        Choice(("a,b",), "y", "probs", "pool").request()
+        ColumnChoice(("a,b",), "y", "probs", "pool").request()

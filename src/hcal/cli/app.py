@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hcal.cli import compare, decide, demo, estimate, measure, models, refit, view, watch  # noqa: F401
+from hcal.cli import compare, decide, demo, estimate, measure, models, refit, view, watch
 from hcal.cli.options import app
 
 __all__ = ["app"]

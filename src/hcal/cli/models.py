@@ -64,7 +64,7 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
     def run(self) -> None:
         """Fit the calibrator, write it, and print the scores before and after."""
         from hcal.methods.files import save
-        from hcal.operation.fitting import cautions, describe, remember_file
+        from hcal.operation.fitting import cautions, model_facts, remember_file
 
         if self.half_life is not None and self.multilabel:
             raise ValueError("--half-life fits one label a row: leave out --multilabel")
@@ -88,7 +88,7 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
             "what": what,
             "warnings": warnings,
         }
-        self.show(describe(calibrator).to_dict() | facts, lambda: self._show(calibrator, what))
+        self.show(model_facts(calibrator).to_dict() | facts, lambda: self._show(calibrator, what))
 
     def _new_calibrator(self, data: Any) -> Any:
         """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
@@ -255,7 +255,7 @@ class Info(ModelFirst):
         from hcal._version import __version__
         from hcal.io import checksum
         from hcal.leakage import model_fingerprint
-        from hcal.operation.fitting import describe
+        from hcal.operation.fitting import model_facts
 
         calibrator = load_model(self.model, multilabel=True)
         facts: dict[str, Any] = {
@@ -267,7 +267,7 @@ class Info(ModelFirst):
             facts["fingerprint"] = model_fingerprint(calibrator)
             arrays = calibrator.map_.arrays()
             facts["arrays"] = {name: list(array.shape) for name, array in arrays.items()}
-        content = describe(calibrator).to_dict() | facts
+        content = model_facts(calibrator).to_dict() | facts
         self.show(content, lambda: _show_info(content))
 
 

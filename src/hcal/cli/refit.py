@@ -49,7 +49,7 @@ class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
     def run(self) -> None:
         """Fit the model, write it, and print old beside new."""
         import hcal
-        from hcal.operation.fitting import describe, remember_file
+        from hcal.operation.fitting import model_facts, remember_file
 
         check_output(self.output, self.model, *self.file, self.labels)
         old = load_model(self.model)
@@ -59,7 +59,7 @@ class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
         remember_file(new, self.request(old), data)
         hcal.save(new, self.output)
         facts = {"model": console.title_of(self.output), "old": console.title_of(self.model)}
-        self.show(describe(new).to_dict() | facts, lambda: self._show(new, data.name))
+        self.show(model_facts(new).to_dict() | facts, lambda: self._show(new, data.name))
 
     def _labelled(self, old: Any) -> tuple[Rows, DataFile]:
         """Return the rows to learn from, or a random sample, and the file as it was read."""

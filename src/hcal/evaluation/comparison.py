@@ -158,7 +158,7 @@ def _questions(data: DataFile) -> Rows:
 
 #: Folds of a file without a test part.
 FOLDS = 5
-Source = Task | str | os.PathLike[str]
+TaskSource = Task | str | os.PathLike[str]
 
 
 @renamed(
@@ -267,7 +267,7 @@ def compare(  # noqa: PLR0913 - a public door
             cal_rows=cal_rows,
             test_rows=test_rows,
         )
-        sources: dict[str, Source] = {"task": task}
+        sources: dict[str, TaskSource] = {"task": task}
     else:
         others = (scores, y, folds, sample_weight, groups, by, test_weight, test_groups, test_by)
         if any(value is not None for value in others):
@@ -290,9 +290,9 @@ def _sources(
     tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]],
     input: inputs.InputKind,
     names: RowInfo,
-) -> dict[str, Source]:
+) -> dict[str, TaskSource]:
     """Return the tasks by name; arrays are checked, and files are read where they are needed."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, TaskSource] = {}
     by_name = tasks if isinstance(tasks, Mapping) else named_files(tasks)
     for name, task in by_name.items():
         if isinstance(task, tuple | list):
@@ -370,7 +370,7 @@ class Work:
     """The input of one cell: a task (or its file), a method with its label, and the metrics."""
 
     name: str
-    task: Source
+    task: TaskSource
     label: str
     calibrator: Calibrator
     metrics: tuple[str, ...]
@@ -490,7 +490,7 @@ def _run(
     ]
 
 
-def _fingerprint(task: Source) -> str:
+def _fingerprint(task: TaskSource) -> str:
     """Return a digest of a task's rows, or of its file."""
     if not isinstance(task, Task):
         return checksum(task)

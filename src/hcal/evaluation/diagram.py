@@ -45,7 +45,7 @@ _WIDTH: Final = 30
 #: Bins with a smaller share of the rows do not stretch an axis.
 _SHARE_ON_AXIS: Final = 0.005
 
-Level = Literal["top-label", "class-wise", "positive"]
+DiagramLevel = Literal["top-label", "class-wise", "positive"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -246,7 +246,7 @@ def reliability(  # noqa: PLR0913 - a public door
     probs: Any,
     y: Any = None,
     *,
-    level: Level | None = None,
+    level: DiagramLevel | None = None,
     by: Any = None,
     groups: Any = None,
     bins: int = 15,
@@ -277,7 +277,7 @@ def reliability(  # noqa: PLR0913 - a public door
         ``"corp"``: the steps of an isotonic regression are the bins. ``"smooth"``: a kernel regression with the
         bandwidth of smooth ECE.
     confidence : float
-        Level of the consistency bands, and of the intervals of bins.
+        DiagramLevel of the consistency bands, and of the intervals of bins.
     sample_weight : array-like of shape (N,), optional
     positive : int
         The class of the level ``"positive"``.
@@ -327,7 +327,7 @@ def reliability(  # noqa: PLR0913 - a public door
     return Reliability(curves, level, options.confidence, first.n, axis, shares)
 
 
-def _checked_level(level: Level | None, s: Sample, *, several: bool) -> Level:
+def _checked_level(level: DiagramLevel | None, s: Sample, *, several: bool) -> DiagramLevel:
     if level is None:
         return "positive" if s.k == 2 else "top-label"
     if level not in ("top-label", "class-wise", "positive"):

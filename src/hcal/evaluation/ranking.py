@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Two methods differ if the corrected p-value is below this.
 LEVEL: Final = 0.05
-Pair = tuple[str, str]
+LabelPair = tuple[str, str]
 
 
 def signed_rank_p_value(differences: Float64) -> float:
@@ -75,7 +75,7 @@ def holm(p: Mapping[Any, float]) -> dict[Any, float]:
     return dict(zip(order, corrected.tolist(), strict=True))
 
 
-def pairs_of_tasks(scores: Mapping[str, Float64]) -> dict[Pair, float]:
+def pairs_of_tasks(scores: Mapping[str, Float64]) -> dict[LabelPair, float]:
     """Return the corrected p-value of every pair of methods, from one score a task (T,); empty with too few tasks."""
     if not scores or len(next(iter(scores.values()))) < fewest_tasks(len(scores)):
         return {}
@@ -210,7 +210,7 @@ class Ranking(Result):
             ax.spines[side].set_visible(False)
 
 
-def _alike(labels: list[str], p_values: Mapping[Pair, float]) -> list[tuple[str, ...]]:
+def _alike(labels: list[str], p_values: Mapping[LabelPair, float]) -> list[tuple[str, ...]]:
     """Return the largest runs of at least two labels, in their order, of which no pair differs."""
     if not p_values:
         return []
@@ -226,7 +226,7 @@ def _alike(labels: list[str], p_values: Mapping[Pair, float]) -> list[tuple[str,
     return runs
 
 
-def _none_differs(labels: list[str], p_values: Mapping[Pair, float]) -> bool:
+def _none_differs(labels: list[str], p_values: Mapping[LabelPair, float]) -> bool:
     """Return whether no pair of these methods differs."""
     pairs = combinations(labels, 2)
     return all(p_values.get(pair, p_values.get(pair[::-1], 1.0)) >= LEVEL for pair in pairs)

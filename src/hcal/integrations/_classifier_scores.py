@@ -94,10 +94,10 @@ def unwrap(estimator: Any) -> tuple[Any, Any]:
     return classifier, estimator[:-1] if len(estimator) > 1 else None
 
 
-def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
+def class_numbers(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
     """Return the positions of labels among the classes, whatever their order.
 
-    >>> encode(["b", "a"], np.array(["b", "a"]))
+    >>> class_numbers(["b", "a"], np.array(["b", "a"]))
     array([0, 1])
     """
     labels = np.asarray(y)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import Reliability, reliability
-from hcal.integrations._classifier_scores import encode, stated_probs
+from hcal.integrations._classifier_scores import class_numbers, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
 
@@ -51,10 +51,10 @@ class Scorer:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         metric = get_metric(self.metric)
         classes = np.asarray(estimator.classes_)
-        positive = 1 if self.pos_label is None else int(encode([self.pos_label], classes)[0])
+        positive = 1 if self.pos_label is None else int(class_numbers([self.pos_label], classes)[0])
         sample = Sample(
             stated_probs(estimator, X),
-            encode(y, classes),
+            class_numbers(y, classes),
             sample_weight,
             event=self.event,
             positive=positive,
@@ -142,13 +142,13 @@ class CalibrationDisplay:
             Of :func:`hcal.reliability`, such as ``ci`` and ``sample_weight``.
         """
         classes = np.unique(y_true) if labels is None else np.asarray(labels)
-        codes = encode(y_true, classes)
+        codes = class_numbers(y_true, classes)
         p = np.asarray(y_prob, dtype=np.float64)
         columns = 2 if p.ndim == 1 else p.shape[1]
         if len(classes) != columns:
             raise ValueError(f"{columns} columns for {len(classes)} labels: name them with labels=")
         if columns == 2:
-            positive = 1 if pos_label is None else int(encode([pos_label], classes)[0])
+            positive = 1 if pos_label is None else int(class_numbers([pos_label], classes)[0])
             pos_label = classes[positive]
             codes = (codes == positive).astype(np.int64)
             p = p if p.ndim == 1 else p[:, positive]

@@ -50,7 +50,8 @@ def rows(
     expected = (logits.shape[0], *logits.shape[2:])
     if tuple(y.shape) != expected:
         raise ValueError(
-            f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got {tuple(y.shape)}"
+            f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got "
+            f"{tuple(y.shape)}"
         )
     flat = logits if logits.ndim == 1 else _last(logits).reshape(-1, logits.shape[1])
     labels = y.reshape(-1)

@@ -67,7 +67,8 @@ def _check_options(suffix: str, options: dict[str, Any]) -> None:
     """Refuse a file of another kind, or options of another kind of file."""
     if suffix == ".py":
         raise ValueError(
-            "export writes no .py since 0.4: write .json and read it as the guide on deployment does, or .onnx"
+            "export writes no .py since 0.4: write .json and read it as the guide on deployment "
+            "does, or .onnx"
         )
     if suffix not in _OPTIONS:
         endings = ", ".join(_OPTIONS)
@@ -85,8 +86,8 @@ def _check_calibrator(calibrator: Any) -> None:
         hint = ""
         if hasattr(calibrator, "calibrated_classifiers_"):
             hint = (
-                ": of a CalibratedClassifier, export its calibrator_ (fitted with ensemble=False) and give it the "
-                "scores of estimator_"
+                ": of a CalibratedClassifier, export its calibrator_ (fitted with ensemble=False) "
+                "and give it the scores of estimator_"
             )
         raise TypeError(f"export takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
     if "prediction_" not in vars(calibrator):

@@ -42,7 +42,7 @@ _ALONG = {
     "falling_order": "x.map((_, k) => k).sort((i, j) => x[j] - x[i] || i - j)",
 }
 _EACH_FUNCTION = """
-// Apply f entry by entry; an entry of a value with one column, or of a shorter shape, serves several.
+// Apply f entry by entry; an entry of one column, or of a shorter shape, serves several.
 function each(f, shape, ...values) {
   const size = shape.reduce((product, n) => product * n, 1);
   const strides = values.filter((_, i) => i % 2).map((from) => {
@@ -225,10 +225,11 @@ def _header(calibrator: Calibrator) -> list[str]:
     k = calibrator.n_classes_
     lines = [
         f"{calibrator.title}, {k} classes, written by hcal {__version__}.",
-        f"predict(rows) takes rows of {kind}, an array of {k} numbers each, and returns probabilities alike.",
+        f"predict(rows) takes rows of {kind}, an array of {k} numbers each, and returns "
+        "probabilities alike.",
         f"{NAN_RULE} So does a row that predict_proba refuses.",
-        "To test it, run `node` with this file, or call test() in a browser: it returns the largest difference of "
-        "three rows to the probabilities that hcal gave.",
+        "To test it, run `node` with this file, or call test() in a browser: it returns the "
+        "largest difference of three rows to the probabilities that hcal gave.",
     ]
     if k == 2:
         lines.insert(2, "A row may be a single number: the score of the second class.")

@@ -28,13 +28,16 @@ from hcal.xp import log_softmax
 SCHEMA = "hcal/export/2"
 
 HOW_TO_READ = (
-    "A table of scores has one row for each prediction and one column for each class, in the order of 'classes'.",
-    "Go through 'steps' in their order. Each is a list: the name of its result, the name of an operation, and what "
-    "the operation takes. What it takes is 'scores', the result of an earlier step, an entry of 'arrays', a number, "
-    "or a list of column numbers. The last step gives the probabilities, in the order of 'classes'.",
-    "'operations' says what each operation does. Those that take several tables work entry by entry; a table of one "
-    "column, an array or a number serves every column. Rows do not depend on each other. All numbers are float64, a "
-    "comparison gives 1 or 0, and whatever is computed with NaN is NaN. Columns and entries are counted from 0.",
+    "A table of scores has one row for each prediction and one column for each class, in the "
+    "order of 'classes'.",
+    "Go through 'steps' in their order. Each is a list: the name of its result, the name of an "
+    "operation, and what the operation takes. What it takes is 'scores', the result of an earlier "
+    "step, an entry of 'arrays', a number, or a list of column numbers. The last step gives the "
+    "probabilities, in the order of 'classes'.",
+    "'operations' says what each operation does. Those that take several tables work entry by "
+    "entry; a table of one column, an array or a number serves every column. Rows do not depend "
+    "on each other. All numbers are float64, a comparison gives 1 or 0, and whatever is computed "
+    "with NaN is NaN. Columns and entries are counted from 0.",
     "Infinity, which JSON lacks, is written as 1e308.",
     "'example' holds scores and probabilities, to test your code.",
 )
@@ -42,8 +45,8 @@ NAN_RULE = (
     "A row with NaN or +infinity, or with -infinity for every class, gives NaN for every class."
 )
 ONE_COLUMN = (
-    "If a row has one score, of the second class, compute 'one_column' first: its steps take 'score' (a table of one "
-    "column), and the last one gives 'scores'."
+    "If a row has one score, of the second class, compute 'one_column' first: its steps take "
+    "'score' (a table of one column), and the last one gives 'scores'."
 )
 KINDS = {
     "logits": "The scores are logits: any finite numbers. A single -infinity means probability 0.",
@@ -70,22 +73,31 @@ OPERATIONS = {
     "where": "b where a is 1, c where a is 0",
     "row_sum": "one column: the sum of each row",
     "row_max": "one column: the largest entry of each row; NaN if the row has one",
-    "argmax": "one column: the number of the column with the largest entry, the first if several are equal",
+    "argmax": "one column: the number of the column with the largest entry, the first if several "
+    "are equal",
     "running_sum": "each entry plus all entries to its left",
-    "matrix_product": "the matrix product of a table and an array; of an array with one axis, one number a row",
+    "matrix_product": "the matrix product of a table and an array; of an array with one axis, one "
+    "number a row",
     "columns": "the columns of a table with the numbers in the list, in the list's order",
-    "new_axis": "the same entries with one more axis of length 1 behind the others; operations on rows then work "
+    "new_axis": "the same entries with one more axis of length 1 behind the others; operations on "
+    "rows then work "
     "along the last axis",
     "join": "the columns of the first table, then those of the second, and so on",
-    "take": "the entries of array a whose numbers are the entries of table b; NaN counts as entry 0",
-    "take_in_row": "for each row of table a, its entries in the columns whose numbers stand in the same row of b",
-    "put_in_row": "table a with the entries in the columns that b names, row by row, replaced by those of c (or by "
+    "take": "the entries of array a whose numbers are the entries of table b; NaN counts as entry "
+    "0",
+    "take_in_row": "for each row of table a, its entries in the columns whose numbers stand in the "
+    "same row of b",
+    "put_in_row": "table a with the entries in the columns that b names, row by row, replaced by "
+    "those of c (or by "
     "the number c)",
-    "sum_by_group": "for each row, the sums of the entries of a whose entries of b are 0, 1, 2 and so on",
-    "falling_order": "for each row, the numbers of its columns from the largest entry to the smallest; equal ones "
+    "sum_by_group": "for each row, the sums of the entries of a whose entries of b are 0, 1, 2 and "
+    "so on",
+    "falling_order": "for each row, the numbers of its columns from the largest entry to the "
+    "smallest; equal ones "
     "keep their order",
     "count_below": "how many entries of the rising array a are smaller than each entry of table b",
-    "count_up_to": "how many entries of the rising array a are smaller than or equal to each entry of table b",
+    "count_up_to": "how many entries of the rising array a are smaller than or equal to each entry "
+    "of table b",
 }
 
 
@@ -227,7 +239,8 @@ def _described_curve(polyline: Polyline, prediction: Prediction) -> dict[str, An
         steps.append("Add prior[1] - prior[0] to v, where prior is the entry of 'arrays'.")
     steps.append("P(second class) = 1 / (1 + exp(-v)), and P(first class) = 1 / (1 + exp(v)).")
     return {
-        "what": "the calibrated log-odds v of the second class as a function of its log-odds u: the knots of the "
+        "what": "the calibrated log-odds v of the second class as a function of its log-odds u: "
+        "the knots of the "
         "model itself, and a shorter way to the same probabilities",
         "how": steps,
         "knots": _numbers(polyline.knots),
@@ -237,15 +250,17 @@ def _described_curve(polyline: Polyline, prediction: Prediction) -> dict[str, An
 
 _LOG_ODDS = {
     "logits": "Let x be the two logits, and u = x[1] - x[0]; of one score, u is the score.",
-    "probs": "Let x be ln p of both classes, with p = 1 - s and s of one score s, and u = x[1] - x[0].",
+    "probs": "Let x be ln p of both classes, with p = 1 - s and s of one score s, and u = x[1] - "
+    "x[0].",
     "log_probs": "Let x be the two log-probabilities, and u = x[1] - x[0].",
 }
 _FLOOR = (
-    "Before taking u, raise low entries of x: with k = ln(2 floor), where floor is the entry of 'arrays', and "
-    "d = k - x > 0, x becomes k - ln 2 * d / (d + ln 2)."
+    "Before taking u, raise low entries of x: with k = ln(2 floor), where floor is the entry of "
+    "'arrays', and d = k - x > 0, x becomes k - ln 2 * d / (d + ln 2)."
 )
 _INTERPOLATE = (
-    "Find the last knot i that is not above u; if there is none, or if it is the last of all, take the first or the "
-    "last but one. Then v = values[i] + (u - knots[i]) * (values[i+1] - values[i]) / (knots[i+1] - knots[i]): between "
-    "two knots a straight line, and beyond the ends the first and the last line continue."
+    "Find the last knot i that is not above u; if there is none, or if it is the last of all, "
+    "take the first or the last but one. Then v = values[i] + (u - knots[i]) * (values[i+1] - "
+    "values[i]) / (knots[i+1] - knots[i]): between two knots a straight line, and beyond the ends "
+    "the first and the last line continue."
 )

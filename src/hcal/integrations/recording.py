@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import xp as numpy_operations
-from hcal.xp import Recorded, Side, bent, interp, log_sum_exp, rounded  # noqa: F401 - formulas for all libraries
+from hcal.xp import Recorded, SearchSide, bent, interp, log_sum_exp, rounded
 
 #: What a step takes: the name of a value or of an array, a number, or a list of column numbers.
 Operand: TypeAlias = str | float | list[int]
@@ -352,7 +352,7 @@ def one_hot(index: Any, n: int, like: Value) -> Value:
     return hits
 
 
-def searchsorted(edges: Any, x: Value, side: Side = "left") -> Value:
+def searchsorted(edges: Any, x: Value, side: SearchSide = "left") -> Value:
     """Return how many of the ascending edges are smaller than each x; with ``side="right"``, smaller or equal."""
     program = x.program
     operation = "count_below" if side == "left" else "count_up_to"
@@ -361,7 +361,7 @@ def searchsorted(edges: Any, x: Value, side: Side = "left") -> Value:
     return program.add(operation, [program.operand(edges), x.name], x.axes)
 
 
-def segment_search(knots: Any, offsets: Any, x: Value, side: Side = "left") -> Value:
+def segment_search(knots: Any, offsets: Any, x: Value, side: SearchSide = "left") -> Value:
     """Return for each x how many knots of its column are smaller; with ``side="right"``, smaller or equal."""
     counts = []
     for column in range(x.axes[-1]):

@@ -20,7 +20,7 @@ from hcal.numerics import Float64
 #: The number of a node in its graph.
 NodeId: TypeAlias = int
 #: The nodes of the columns of a value.
-Columns: TypeAlias = NDArray[np.int64]
+ColumnNumbers: TypeAlias = NDArray[np.int64]
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "floor", "maximum", "minimum")
 #: The second operand that changes nothing.
@@ -37,7 +37,7 @@ class Unsupported(ValueError):
 
 
 @dataclass(frozen=True)
-class Cells:
+class NodeColumns:
     """The cells between ascending edges: a number lies in the cell of as many edges as are below it.
 
     Attributes
@@ -67,7 +67,7 @@ class Node:
         cell), ``"softmax"`` and ``"log_softmax"`` (of the first of the operands among all), or one of ``NUMPY``.
     operands : tuple of int
     content : object
-        The constant, the name of the input, the :class:`Cells`, or the values of a cell.
+        The constant, the name of the input, the :class:`NodeColumns`, or the values of a cell.
     """
 
     operation: str
@@ -97,7 +97,7 @@ class Graph:
         """Return the node of an input."""
         return self.add(Node("input", content=name))
 
-    def place(self, x: NodeId, cells: Cells) -> NodeId:
+    def place(self, x: NodeId, cells: NodeColumns) -> NodeId:
         """Return the number of the cell that a number lies in."""
         place = self.add(Node("place", (x,), cells))
         return self._cell(place, np.arange(cells.count, dtype=np.float64))
@@ -111,14 +111,14 @@ class Graph:
             raise Unsupported("an entry of an array whose number is computed from several others")
         return self._cell(node.operands[0], array[np.array(node.content, dtype=np.int64)])
 
-    def softmax(self, k: int, logits: Columns, *, logarithm: bool = False) -> NodeId:
+    def softmax(self, k: int, logits: ColumnNumbers, *, logarithm: bool = False) -> NodeId:
         """Return the softmax, or its logarithm, of one of several numbers; what is added to all does not count."""
         logits = self._unshifted(logits)
         others = [int(logit) for logit in np.delete(logits, k)]
         name = "log_softmax" if logarithm else "softmax"
         return self.add(Node(name, (int(logits[k]), *others)))
 
-    def _unshifted(self, logits: Columns) -> Columns:
+    def _unshifted(self, logits: ColumnNumbers) -> ColumnNumbers:
         """Return logits without a number that is subtracted from all, also where they are scaled by one constant."""
         nodes = [self.nodes[number] for number in logits.tolist()]
         operations = {node.operation for node in nodes}
@@ -245,7 +245,7 @@ class Graph:
         return node.operands[0] if node.operation == "exp" else None
 
 
-def expanded(program: Program, graph: Graph, arguments: dict[str, Columns]) -> Columns:
+def expanded(program: Program, graph: Graph, arguments: dict[str, ColumnNumbers]) -> ColumnNumbers:
     """Return the nodes of the columns that a program computes; ``arguments`` are the nodes of what it takes.
 
     >>> from hcal.integrations.recording import softmax
@@ -269,22 +269,24 @@ class _Expansion:
 
     program: Program
     graph: Graph
-    values: dict[str, Columns]
+    values: dict[str, ColumnNumbers]
 
-    def columns_of(self, step: Step) -> Columns:
+    def columns_of(self, step: Step) -> ColumnNumbers:
         """Return the nodes of the columns of a step's result."""
         if len(step.axes) > 1:
             raise Unsupported("an operation on tables inside a row")
         if step.operation in _ON_ROWS:
-            columns: Columns = _ON_ROWS[step.operation](self, *step.operands)
+            columns: ColumnNumbers = _ON_ROWS[step.operation](self, *step.operands)
             return columns
         if step.operation not in NUMPY:
             raise Unsupported(step.operation.replace("_", " "))
         operands = np.broadcast_arrays(*[self._columns(operand) for operand in step.operands])
-        results = [self.graph.apply(step.operation, *numbers) for numbers in zip(*operands)]  # noqa: B905
+        results = []
+        for numbers in zip(*operands):  # noqa: B905 - one column serves all
+            results.append(self.graph.apply(step.operation, *numbers))
         return np.array(results)
 
-    def _columns(self, operand: Operand) -> Columns:
+    def _columns(self, operand: Operand) -> ColumnNumbers:
         if isinstance(operand, str) and operand in self.values:
             return self.values[operand]
         values = self._array(operand)
@@ -294,20 +296,20 @@ class _Expansion:
         values: Any = self.program.arrays[operand] if isinstance(operand, str) else operand
         return np.asarray(values, dtype=np.float64)
 
-    def _fold(self, operation: str, operand: Operand) -> Columns:
+    def _fold(self, operation: str, operand: Operand) -> ColumnNumbers:
         columns = self._columns(operand).tolist()
         result = columns[0]
         for number in columns[1:]:
             result = self.graph.apply(operation, result, number)
         return np.array([result])
 
-    def _row_sum(self, operand: Operand) -> Columns:
+    def _row_sum(self, operand: Operand) -> ColumnNumbers:
         return self._fold("add", operand)
 
-    def _row_max(self, operand: Operand) -> Columns:
+    def _row_max(self, operand: Operand) -> ColumnNumbers:
         return self._fold("maximum", operand)
 
-    def _argmax(self, operand: Operand) -> Columns:
+    def _argmax(self, operand: Operand) -> ColumnNumbers:
         best, *others = self._columns(operand).tolist()
         number = self.graph.constant(0)
         for k, other in enumerate(others, start=1):
@@ -316,21 +318,21 @@ class _Expansion:
             best = self.graph.apply("maximum", best, other)
         return np.array([number])
 
-    def _place_of(self, array: Operand, operand: Operand, *, closed: bool) -> Columns:
-        cells = Cells(tuple(self._array(array).tolist()), closed)
+    def _place_of(self, array: Operand, operand: Operand, *, closed: bool) -> ColumnNumbers:
+        cells = NodeColumns(tuple(self._array(array).tolist()), closed)
         return np.array([self.graph.place(x, cells) for x in self._columns(operand).tolist()])
 
-    def _count_below(self, array: Operand, operand: Operand) -> Columns:
+    def _count_below(self, array: Operand, operand: Operand) -> ColumnNumbers:
         return self._place_of(array, operand, closed=False)
 
-    def _count_up_to(self, array: Operand, operand: Operand) -> Columns:
+    def _count_up_to(self, array: Operand, operand: Operand) -> ColumnNumbers:
         return self._place_of(array, operand, closed=True)
 
-    def _take(self, array: Operand, operand: Operand) -> Columns:
+    def _take(self, array: Operand, operand: Operand) -> ColumnNumbers:
         values = self._array(array)
         return np.array([self.graph.take(values, x) for x in self._columns(operand).tolist()])
 
-    def _take_in_row(self, operand: Operand, index: Operand) -> Columns:
+    def _take_in_row(self, operand: Operand, index: Operand) -> ColumnNumbers:
         entries = self._columns(operand).tolist()
         chosen = []
         for number in self._columns(index).tolist():
@@ -341,7 +343,7 @@ class _Expansion:
             chosen.append(entry)
         return np.array(chosen)
 
-    def _put_in_row(self, operand: Operand, index: Operand, new: Operand) -> Columns:
+    def _put_in_row(self, operand: Operand, index: Operand, new: Operand) -> ColumnNumbers:
         columns = self._columns(operand).copy()
         numbers, values = np.broadcast_arrays(self._columns(index), self._columns(new))
         for number, value in zip(numbers.tolist(), values.tolist(), strict=True):
@@ -350,7 +352,7 @@ class _Expansion:
                 columns[k] = self.graph.apply("where", is_here, value, old)
         return columns
 
-    def _matrix_product(self, operand: Operand, matrix: Operand) -> Columns:
+    def _matrix_product(self, operand: Operand, matrix: Operand) -> ColumnNumbers:
         table = self._array(matrix)
         if table.ndim != 2:
             raise Unsupported("a product with a single column")
@@ -367,15 +369,15 @@ class _Expansion:
             results.append(total)
         return np.array(results)
 
-    def _chosen(self, operand: Operand, numbers: Operand) -> Columns:
+    def _chosen(self, operand: Operand, numbers: Operand) -> ColumnNumbers:
         return self._columns(operand)[numbers]  # type: ignore[index]
 
-    def _join(self, *operands: Operand) -> Columns:
+    def _join(self, *operands: Operand) -> ColumnNumbers:
         return np.concatenate([self._columns(operand) for operand in operands])
 
 
 #: How the operations that take or give whole rows are expanded.
-_ON_ROWS: dict[str, Callable[..., Columns]] = {
+_ON_ROWS: dict[str, Callable[..., ColumnNumbers]] = {
     "row_sum": _Expansion._row_sum,
     "row_max": _Expansion._row_max,
     "argmax": _Expansion._argmax,

@@ -30,7 +30,7 @@ from hcal.class_names import check_classes, is_text, missing_labels
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
     booster_options,
-    encode,
+    class_numbers,
     raw_margins,
     stated_probs,
     unwrap,
@@ -78,7 +78,7 @@ class HeldOut:
     groups: IntArray | None
 
 
-class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore
     """Wrap a classifier so that its ``predict_proba`` can be trusted.
 
     Parameters
@@ -178,7 +178,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             trains = [train for train, _ in splits]
             models = self._fitted_on(trains, estimator, X, y, routed.estimator.fit)
 
-        labels = encode(y, self.classes_)
+        labels = class_numbers(y, self.classes_)
         folds = [
             self._held_out(model, _safe_indexing(X, rows), labels, weight, group, rows)
             for model, rows in zip(models, tests, strict=True)
@@ -263,9 +263,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         check_is_fitted(self, "calibrated_classifiers_")
         if self._held_out_mean is None:
             raise ValueError(
-                "the calibrator was learned on models of folds, and another model makes the predictions, so new rows "
-                "cannot be compared with those of the fit: fit with ensemble=True or cv='prefit', or pass the "
-                "frequencies to with_prior"
+                "the calibrator was learned on models of folds, and another model makes the "
+                "predictions, so new rows cannot be compared with those of the fit: fit with "
+                "ensemble=True or cv='prefit', or pass the frequencies to with_prior"
             )
         frequencies = [pair.calibrator.fit_.frequencies for pair in self._fitted_pairs]
         probs = self._probs_of(self._fitted_pairs, X).astype(np.float64, copy=False)
@@ -367,7 +367,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             to_fit["sample_weight"] = weight
         elif weight is not None and not self._is_prefit(estimator):
             warnings.warn(
-                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only",
+                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map "
+                "only",
                 stacklevel=3,
             )
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
@@ -446,7 +447,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         # A class that a fold never saw gets a probability near zero, as a share of the largest.
         lowest = logits.max(axis=1, keepdims=True) + np.log(absent)
         all_classes = np.repeat(lowest, len(self.classes_), axis=1)
-        all_classes[:, encode(classes, self.classes_)] = logits
+        all_classes[:, class_numbers(classes, self.classes_)] = logits
         return all_classes
 
     def _response(self, estimator: Any) -> str:

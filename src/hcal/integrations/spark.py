@@ -52,10 +52,10 @@ _PROBE: Final = 1024
 #: What a task answers: the place of its rows among those of others, why it stopped, or its partial result.
 _ANSWER: Final = "place int, error string, state binary"
 #: A reason to ask for columns by a pattern or by names, or for more by a request.
-Columns = Request | str | None
+RequestedColumns = Request | str | None
 
 
-def transform(frame: Any, model: Any, columns: Columns = None) -> Any:
+def transform(frame: Any, model: Any, columns: RequestedColumns = None) -> Any:
     """Return a frame with the calibrated probability of each class beside its columns; nothing is computed yet.
 
     Parameters
@@ -96,7 +96,9 @@ def transform(frame: Any, model: Any, columns: Columns = None) -> Any:
     return frame.mapInArrow(work, schema)
 
 
-def evaluate(frame: Any, model: Any = None, columns: Columns = None, **options: Any) -> Evaluation:
+def evaluate(
+    frame: Any, model: Any = None, columns: RequestedColumns = None, **options: Any
+) -> Evaluation:
     """Evaluate probabilities, or a calibrator before and after, in one pass over the partitions.
 
     Parameters
@@ -123,7 +125,9 @@ def evaluate(frame: Any, model: Any = None, columns: Columns = None, **options: 
     return evaluate_rows(_TravellingModel(calibrator), source, **options)
 
 
-def certify(frame: Any, model: Any = None, columns: Columns = None, **options: Any) -> Certificate:
+def certify(
+    frame: Any, model: Any = None, columns: RequestedColumns = None, **options: Any
+) -> Certificate:
     """Certify probabilities, or a calibrator, in one pass over the partitions.
 
     Parameters
@@ -149,7 +153,9 @@ def certify(frame: Any, model: Any = None, columns: Columns = None, **options: A
     return proof
 
 
-def fit(frame: Any, method: Any = "pool", columns: Columns = None, **options: Any) -> Calibrator:
+def fit(
+    frame: Any, method: Any = "pool", columns: RequestedColumns = None, **options: Any
+) -> Calibrator:
     """Fit a calibrator on a random sample of the rows: on all of them, if there are no more than 300,000.
 
     Parameters
@@ -185,7 +191,7 @@ def fit(frame: Any, method: Any = "pool", columns: Columns = None, **options: An
     return calibrator
 
 
-def rows(frame: Any, columns: Columns = None, model: Any = None) -> SparkSource:
+def rows(frame: Any, columns: RequestedColumns = None, model: Any = None) -> SparkSource:
     """Return a frame as a source of rows, for ``fit``, :func:`hcal.evaluate`, :func:`hcal.certify` and ``hcal.report``.
 
     Parameters
@@ -281,8 +287,9 @@ class _Adding:
         counted = self.counts.get(partition, 0)
         if seen != counted:
             raise ValueError(
-                f"partition {partition} of the frame has {seen:,} rows, and had {counted:,} when they were counted: "
-                "the frame gives other rows each time, so cache it, or write it to files first"
+                f"partition {partition} of the frame has {seen:,} rows, and had {counted:,} when "
+                "they were counted: the frame gives other rows each time, so cache it, or write "
+                "it to files first"
             )
 
 
@@ -457,7 +464,7 @@ def _with_arrays(frame: Any, columns: Iterable[str]) -> Any:
     return frame
 
 
-def _request_of(columns: Columns, calibrator: Any) -> Request:
+def _request_of(columns: RequestedColumns, calibrator: Any) -> Request:
     """Return how the columns are asked for; what is left open is as in the calibrator's fit."""
     if isinstance(columns, str):
         columns = Request(scores=columns)

@@ -17,15 +17,23 @@ from hcal.fit_record import fitted_segments
 from hcal.inputs import sum_to_one, to_logits, two_columns
 from hcal.integrations.json_file import example_scores
 from hcal.integrations.recording import Program, row_sum
-from hcal.integrations.scalars import Cells, Columns, Graph, Node, NodeId, Unsupported, expanded
+from hcal.integrations.scalars import (
+    ColumnNumbers,
+    Graph,
+    Node,
+    NodeColumns,
+    NodeId,
+    Unsupported,
+    expanded,
+)
 from hcal.integrations.sql_text import (
     CHAINS,
     DIALECTS,
     Dialect,
     SqlWriter,
-    number_text,
-    quoted,
+    quoted_name,
     quoted_text,
+    sql_number,
 )
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, raise_to_floor, reweight
@@ -76,8 +84,8 @@ def as_sql(
         return query.written()
     except Unsupported as error:
         raise ValueError(
-            f"{calibrator.title} with {calibrator.n_classes_} classes has no SQL, because it needs {error}: write "
-            ".onnx or .json"
+            f"{calibrator.title} with {calibrator.n_classes_} classes has no SQL, because it needs "
+            f"{error}: write .onnx or .json"
         ) from error
 
 
@@ -125,13 +133,13 @@ class _Buckets:
     last: float
 
     @classmethod
-    def of(cls, cells: Cells) -> Self:
+    def of(cls, cells: NodeColumns) -> Self:
         """Return as many buckets as there are cells."""
         low = cells.edges[0]
         width = (cells.edges[-1] - low) / cells.count
         return cls(low, 1 / width if width > 0 else 0.0, float(cells.count))
 
-    def rows(self, cells: Cells, columns: list[Node]) -> Float64:
+    def rows(self, cells: NodeColumns, columns: list[Node]) -> Float64:
         """Return a row for each bucket of each cell: its number, the cell's ends, and the cell's values.
 
         Rounding keeps the order of numbers, so the buckets of a cell are those between the buckets of its ends.
@@ -163,7 +171,7 @@ class _Query:
         """Return the query with its comments."""
         scores = np.array([self.graph.input(name) for name in self.columns])
         for number, name in zip(scores.tolist(), self.columns, strict=True):
-            self.names[number] = self.dialect.number.format(f"s.{quoted(name)}")
+            self.names[number] = self.dialect.number.format(f"s.{quoted_name(name)}")
         prediction = self.calibrator.prediction_
         probs = self._probs(prediction, scores)
 
@@ -182,7 +190,7 @@ class _Query:
         """Return the lines of the query."""
         definitions = [definition for definition, _ in tables]
         joins = [join for _, join in tables]
-        source = f"FROM {quoted(self.table)} AS s"
+        source = f"FROM {quoted_name(self.table)} AS s"
         hidden = ""
         if self.dialect.name == "postgres":
             joins = [*[level.lateral for level in levels], *joins]
@@ -197,7 +205,7 @@ class _Query:
 
     # -- formulas ---------------------------------------------------------------------------------
 
-    def _probs(self, prediction: Prediction, scores: Columns) -> Columns:
+    def _probs(self, prediction: Prediction, scores: ColumnNumbers) -> ColumnNumbers:
         """Return the nodes of the probabilities (K,)."""
         program = Program()
         table = program.argument("scores", len(scores))
@@ -214,7 +222,7 @@ class _Query:
         probs = self._of_map(prediction.map, x)
         return self._with_prior(probs, prediction.prior)
 
-    def _of_map(self, map: Map, x: Columns) -> Columns:
+    def _of_map(self, map: Map, x: ColumnNumbers) -> ColumnNumbers:
         """Return the probabilities of a map, of the log-odds of two classes, or of the logits of several."""
         if isinstance(map, SegmentedMap):
             return self._corrected(map, x)
@@ -227,7 +235,7 @@ class _Query:
         probs = map.probabilities(logits)
         return expanded(program.needed(probs), self.graph, {"x": x})
 
-    def _of_odds(self, map: OddsMap, x: Columns) -> Columns:
+    def _of_odds(self, map: OddsMap, x: ColumnNumbers) -> ColumnNumbers:
         """Return the probabilities of a map that is a function of the log-odds of each class."""
         odds = x if len(x) == 1 else self._log_odds(x)
         program = Program(arrays=dict(map.arrays()))
@@ -240,7 +248,7 @@ class _Query:
         total = self._sum(events)
         return np.array([self.graph.apply("divide", event, total) for event in events])
 
-    def _log_odds(self, x: Columns) -> Columns:
+    def _log_odds(self, x: ColumnNumbers) -> ColumnNumbers:
         """Return ln p − ln(1 − p) of every class; 1 − p is the sum of the others."""
         apply = self.graph.apply
         columns = x.tolist()
@@ -259,7 +267,7 @@ class _Query:
             odds.append(apply("where", enough, near, far))
         return np.array(odds)
 
-    def _corrected(self, map: SegmentedMap, x: Columns) -> Columns:
+    def _corrected(self, map: SegmentedMap, x: ColumnNumbers) -> ColumnNumbers:
         """Return the probabilities of segments, whose slope and term are columns of a table."""
         if len(x) > 1:
             raise Unsupported("corrections of segments with more than two classes")
@@ -280,7 +288,7 @@ class _Query:
             moved = apply("where", apply("less", zero, odds), above, below)
         return self._two(moved)
 
-    def _with_prior(self, probs: Columns, prior: Float64 | None) -> Columns:
+    def _with_prior(self, probs: ColumnNumbers, prior: Float64 | None) -> ColumnNumbers:
         """Return probabilities for other class frequencies."""
         if prior is None:
             return probs
@@ -292,12 +300,12 @@ class _Query:
         adjusted = reweight(program.argument("probs", len(probs)), prior)
         return expanded(program.needed(adjusted), self.graph, {"probs": probs})
 
-    def _two(self, odds: NodeId) -> Columns:
+    def _two(self, odds: NodeId) -> ColumnNumbers:
         """Return the probabilities of two classes from the log-odds of the second."""
         logits = np.array([self.graph.constant(0.0), odds])
         return np.array([self.graph.softmax(k, logits) for k in range(2)])
 
-    def _odds_of(self, probs: Columns) -> NodeId:
+    def _odds_of(self, probs: ColumnNumbers) -> NodeId:
         """Return the log-odds of the second of two classes."""
         node = self.graph.nodes[probs[1]]
         apply = self.graph.apply
@@ -321,7 +329,7 @@ class _Query:
 
     # -- tables -----------------------------------------------------------------------------------
 
-    def _cell_tables(self, probs: Columns) -> list[tuple[str, str]]:
+    def _cell_tables(self, probs: ColumnNumbers) -> list[tuple[str, str]]:
         """Return the tables of cells, and how they are joined."""
         writer = SqlWriter(self.graph, self.dialect, self.names)
         tables: list[tuple[str, str]] = []
@@ -351,9 +359,9 @@ class _Query:
 
     def _bucket(self, x: str, buckets: _Buckets) -> str:
         """Return the expression of the bucket of a number."""
-        start = number_text(buckets.start, self.dialect)
-        scale = number_text(buckets.scale, self.dialect)
-        last = number_text(buckets.last, self.dialect)
+        start = sql_number(buckets.start, self.dialect)
+        scale = sql_number(buckets.scale, self.dialect)
+        last = sql_number(buckets.last, self.dialect)
         position = f"{self.dialect.least}({last}, ({x} - {start}) * {scale})"
         return f"floor({self.dialect.greatest}(0e0, {position}))"
 
@@ -378,7 +386,9 @@ class _Query:
     def _segment(self) -> str:
         """Return the expression of the name of a row's segment."""
         columns = fitted_segments(self.calibrator)
-        texts = [f"trim(CAST(s.{quoted(column)} AS {self.dialect.text}))" for column in columns]
+        texts = [
+            f"trim(CAST(s.{quoted_name(column)} AS {self.dialect.text}))" for column in columns
+        ]
         return " || ' · ' || ".join(texts)
 
     def _table(self, name: str, columns: list[str], rows: FloatArray) -> str:
@@ -389,15 +399,15 @@ class _Query:
         return f"{name}({', '.join(columns)}) AS (VALUES\n" + ",\n".join(lines) + "\n)"
 
     def _number(self, value: float) -> str:
-        text = number_text(value, self.dialect)
+        text = sql_number(value, self.dialect)
         return f"{text}::float8" if self.dialect.name == "postgres" else text
 
-    def _is_long(self, probs: Columns) -> bool:
+    def _is_long(self, probs: ColumnNumbers) -> bool:
         """Return whether expressions are too long, or nested too deeply, to be written in one."""
         lengths, depths = _sizes(self.graph)
         return any(lengths[n] > _LONG or depths[n] > _DEEP for n in probs.tolist())
 
-    def _levels(self, probs: Columns) -> list[_Level]:
+    def _levels(self, probs: ColumnNumbers) -> list[_Level]:
         """Return sub-queries that compute what is used several times, before the tables of cells are joined."""
         uses = _uses(self.graph, probs)
         lengths, _ = _sizes(self.graph)
@@ -422,17 +432,19 @@ class _Query:
             source = f"hcal_{depth}" if self.dialect.name == "postgres" else "s"
             self.names[number] = f"{source}.hcal_v{number}"
         listed = ",\n".join(expressions)
-        before = quoted(self.table) if depth == 1 else f"hcal_{depth - 1}"
+        before = quoted_name(self.table) if depth == 1 else f"hcal_{depth - 1}"
         fence = "" if self.dialect.name == "duckdb" else " MATERIALIZED"
         return _Level(
-            definition=f"hcal_{depth} AS{fence} (\n  SELECT s.*,\n{listed}\n  FROM {before} AS s\n)",
+            definition=(
+                f"hcal_{depth} AS{fence} (\n  SELECT s.*,\n{listed}\n  FROM {before} AS s\n)"
+            ),
             lateral=f"CROSS JOIN LATERAL (\n  SELECT\n{listed}\n  OFFSET 0\n) AS hcal_{depth}",
             names=[f"hcal_v{number}" for number in numbers],
         )
 
     # -- text -------------------------------------------------------------------------------------
 
-    def _outputs(self, scores: Columns, probs: Columns) -> list[str]:
+    def _outputs(self, scores: ColumnNumbers, probs: ColumnNumbers) -> list[str]:
         writer = SqlWriter(self.graph, self.dialect, self.names)
         missing = self._missing()
         sound = self._sound(scores)
@@ -440,7 +452,7 @@ class _Query:
         for name, number in zip(self._output_names(), probs.tolist(), strict=True):
             lines.append(
                 f"  CASE WHEN {missing} THEN NULL\n    WHEN NOT ({sound}) THEN {self.dialect.nan}\n"
-                f"    ELSE {writer.expression(number)} END AS {quoted(name)}"
+                f"    ELSE {writer.expression(number)} END AS {quoted_name(name)}"
             )
         return lines
 
@@ -455,12 +467,14 @@ class _Query:
         return names
 
     def _missing(self) -> str:
-        columns = [f"s.{quoted(name)}" for name in self.columns]
+        columns = [f"s.{quoted_name(name)}" for name in self.columns]
         conditions = [self.dialect.missing.format(column) for column in columns]
-        conditions += [f"s.{quoted(column)} IS NULL" for column in fitted_segments(self.calibrator)]
+        conditions += [
+            f"s.{quoted_name(column)} IS NULL" for column in fitted_segments(self.calibrator)
+        ]
         return " OR ".join(conditions)
 
-    def _sound(self, scores: Columns) -> str:
+    def _sound(self, scores: ColumnNumbers) -> str:
         """Return the condition under which a row has probabilities; NaN is larger than every number, or NULL."""
         kind = self.calibrator.prediction_.kind
         texts = [self.names[number] for number in scores.tolist()]
@@ -483,7 +497,7 @@ class _Query:
             writer = SqlWriter(self.graph, self.dialect, self.names)
             powers = [self.graph.apply("exp", number) for number in scores.tolist()]
             total = " + ".join(writer.own_expression(power) for power in powers)
-        tolerance = number_text(_SUM_TOLERANCE[kind], self.dialect)
+        tolerance = sql_number(_SUM_TOLERANCE[kind], self.dialect)
         return " AND ".join([*inside, f"abs({total} - 1e0) <= {tolerance}"])
 
     def _header(self, has_levels: bool) -> list[str]:
@@ -492,20 +506,23 @@ class _Query:
         columns = ", ".join(self.columns)
         refused = "NULL, too" if self.dialect.name == "sqlite" else "NaN"
         lines = [
-            f"{calibrator.title}, {calibrator.n_classes_} classes, written by hcal {__version__} for "
-            f"{self.dialect.name}.",
-            f"Adds the columns {', '.join(self._output_names())} to every row of the table {self.table}.",
+            f"{calibrator.title}, {calibrator.n_classes_} classes, written by hcal {__version__} "
+            f"for {self.dialect.name}.",
+            f"Adds the columns {', '.join(self._output_names())} to every row of the table "
+            f"{self.table}.",
             f"Reads {kind} from {columns}.",
             f"A missing score gives NULL. A score that predict_proba refuses gives {refused}.",
         ]
         segments = fitted_segments(calibrator)
         if segments:
             lines.append(
-                f"Segments are the values of {', '.join(segments)}. One that the fit did not see gets the common "
-                "calibrator, and a missing one NULL."
+                f"Segments are the values of {', '.join(segments)}. One that the fit did not see "
+                "gets the common calibrator, and a missing one NULL."
             )
         if has_levels and self.dialect.name == "sqlite":
-            lines.append("Columns that begin with hcal_ are steps: list your own in place of s.*.")
+            lines.append(
+                "ColumnNumbers that begin with hcal_ are steps: list your own in place of s.*."
+            )
         lines.append("To test it, see the end of this file.")
         return [f"-- {printable(line)}" for line in lines]
 
@@ -516,22 +533,23 @@ class _Query:
         selects = []
         for i, row in enumerate(scores.tolist()):
             cells = [
-                f"{number_text(x, self.dialect)} AS {quoted(name)}"
+                f"{sql_number(x, self.dialect)} AS {quoted_name(name)}"
                 for x, name in zip(row, self.columns, strict=True)
             ]
             if segments:
                 parts = by[i].split(" · ")
                 cells += [
-                    f"{quoted_text(part)} AS {quoted(column)}"
+                    f"{quoted_text(part)} AS {quoted_name(column)}"
                     for part, column in zip(parts, segments, strict=True)
                 ]
             cells += [
-                f"{number_text(p, self.dialect)} AS expected_{k}"
+                f"{sql_number(p, self.dialect)} AS expected_{k}"
                 for k, p in enumerate(probs[i].tolist())
             ]
             selects.append("SELECT " + ", ".join(cells))
         lines = [
-            f"To test this query, put the rows below in place of {quoted(self.table)}, and compare the last columns.",
+            f"To test this query, put the rows below in place of {quoted_name(self.table)}, and "
+            "compare the last columns.",
             "(",
             *selects[:1],
             *(f"UNION ALL {select}" for select in selects[1:]),
@@ -574,7 +592,7 @@ def _spellings(name: str) -> list[str]:
     return spellings
 
 
-def _uses(graph: Graph, results: Columns) -> dict[NodeId, int]:
+def _uses(graph: Graph, results: ColumnNumbers) -> dict[NodeId, int]:
     """Return how often each node is taken by others that the results need."""
     uses: dict[NodeId, int] = {}
     waiting = [int(number) for number in results]

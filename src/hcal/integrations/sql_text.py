@@ -83,10 +83,10 @@ DIALECTS = {
 }
 
 
-def quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     """Return a name of a table or column as SQL writes it; what it holds cannot end the quotes.
 
-    >>> quoted('a"; DROP TABLE b; --')
+    >>> quoted_name('a"; DROP TABLE b; --')
     '"a""; DROP TABLE b; --"'
     """
     if "\0" in name or not name:
@@ -105,10 +105,10 @@ def quoted_text(text: str) -> str:
     return f"'{doubled}'"
 
 
-def number_text(value: float, dialect: Dialect) -> str:
+def sql_number(value: float, dialect: Dialect) -> str:
     """Return a number as SQL writes it, to the last bit.
 
-    >>> number_text(0.1, DIALECTS["duckdb"]), number_text(-2.0, DIALECTS["duckdb"])
+    >>> sql_number(0.1, DIALECTS["duckdb"]), sql_number(-2.0, DIALECTS["duckdb"])
     ('0.1e0', '(-2.0e0)')
     """
     if value != value:
@@ -149,7 +149,7 @@ class SqlWriter:
         """Return the expression of a node that has a name, in terms of others."""
         node = self.graph.nodes[number]
         if node.operation == "constant":
-            return number_text(node.content, self.dialect)
+            return sql_number(node.content, self.dialect)
         if node.operation == "where":
             condition, yes, no = node.operands
             yes_text = self.expression(yes)
@@ -172,7 +172,7 @@ class SqlWriter:
             return self._exp(operands[0])
         if node.operation == "log":
             # ln 0 is an error, or NULL.
-            tiny = number_text(float(np.finfo(np.float64).tiny), self.dialect)
+            tiny = sql_number(float(np.finfo(np.float64).tiny), self.dialect)
             return f"ln({self.dialect.greatest}({operands[0]}, {tiny}))"
         return _FUNCTIONS[node.operation].format(operands[0])
 
@@ -216,8 +216,8 @@ class SqlWriter:
     def _exp(self, exponent: str) -> str:
         if not self.dialect.bounded_exp:
             return f"exp({exponent})"
-        most = number_text(_LARGEST_EXPONENT, self.dialect)
-        least = number_text(-_LARGEST_EXPONENT, self.dialect)
+        most = sql_number(_LARGEST_EXPONENT, self.dialect)
+        least = sql_number(-_LARGEST_EXPONENT, self.dialect)
         return f"exp(greatest({least}, least({most}, {exponent})))"
 
 

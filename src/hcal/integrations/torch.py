@@ -195,7 +195,9 @@ class CalibrationHead(nn.Module):
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
             # Rounding, also that of a logarithm, may tie the top class with an earlier one.
             plain = dtype == wide and self.output == "probs"
-            out: Tensor = probs if plain else module.narrowed(probs, rows.to(dtype))  # type: ignore[operator]
+            out: Tensor = probs
+            if not plain:
+                out = module.narrowed(probs, rows.to(dtype))  # type: ignore[operator]
         return out.movedim(-1, 1)
 
     def _takes_kernel(self, scores: Tensor) -> bool:
@@ -204,8 +206,11 @@ class CalibrationHead(nn.Module):
             return False
         if scores.ndim != 2 or scores.shape[1] != self.n_classes or self.output != "probs":
             return False
-        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        return not traced and not (scores.requires_grad and torch.is_grad_enabled())
+        if torch.compiler.is_compiling():
+            return False
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            return False
+        return not (scores.requires_grad and torch.is_grad_enabled())
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""

@@ -47,7 +47,7 @@ def declared_batches(file: BinaryIO) -> list[Declared]:
     if length < 0 or file.read() != _MAGIC:
         raise ValueError("it is no Arrow file")
     file.seek(-(len(_MAGIC) + 4 + length), 2)
-    footer = _Table.root(file.read(length))
+    footer = _FlatTable.root(file.read(length))
     blocks = [
         struct.unpack_from("<qi4xq", footer.content, place)
         for place in footer.entries(_BATCHES, _BATCH_BYTES)
@@ -58,7 +58,7 @@ def declared_batches(file: BinaryIO) -> list[Declared]:
 def _declared(file: BinaryIO, offset: int, header_bytes: int) -> Declared:
     """Return what the record batch at a place of the file declares."""
     file.seek(offset + _BEFORE_HEADER)
-    message = _Table.root(file.read(max(header_bytes - _BEFORE_HEADER, 0)))
+    message = _FlatTable.root(file.read(max(header_bytes - _BEFORE_HEADER, 0)))
     batch = message.table(_CONTENT)
     is_packed = batch.place_of(_COMPRESSION) is not None
     body = offset + header_bytes
@@ -80,14 +80,14 @@ def _unpacked(file: BinaryIO, start: int, length: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _FlatTable:
     """A table of a FlatBuffer: its bytes, and where it begins in them."""
 
     content: bytes
     start: int
 
     @classmethod
-    def root(cls, content: bytes) -> _Table:
+    def root(cls, content: bytes) -> _FlatTable:
         """Return the table that a buffer begins with."""
         return cls(content, struct.unpack_from("<I", content, 0)[0])
 
@@ -102,9 +102,9 @@ class _Table:
         (offset,) = struct.unpack_from("<H", self.content, listing + entry)
         return self.start + offset if offset else None
 
-    def table(self, number: int) -> _Table:
+    def table(self, number: int) -> _FlatTable:
         """Return the table in a field."""
-        return _Table(self.content, self._target(number))
+        return _FlatTable(self.content, self._target(number))
 
     def entries(self, number: int, size: int) -> list[int]:
         """Return where the entries of the list in a field stand, each of so many bytes."""

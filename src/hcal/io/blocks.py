@@ -14,7 +14,7 @@ import numpy as np
 from hcal import inputs
 from hcal.class_names import ClassName
 from hcal.io.finding import files_of
-from hcal.io.reading import DataFile, Piece, Reading, Source, pieces_of, read_blocks
+from hcal.io.reading import DataFile, PathOrPaths, Piece, Reading, pieces_of, read_blocks
 from hcal.io.records import is_answers
 from hcal.io.request import Part, Request
 from hcal.io.sources import RowSource
@@ -166,7 +166,7 @@ class Batches:
 
 
 def batches(
-    source: Source,
+    source: PathOrPaths,
     request: Request | None = None,
     *,
     rows: int | None = None,

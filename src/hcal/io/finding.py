@@ -31,7 +31,7 @@ _MISSING: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedFiles:
     """A name that the caller gave, the files that it stands for, and the folder that their names begin in."""
 
     name: Path
@@ -53,7 +53,7 @@ def files_of(source: Any) -> list[Path]:
     return [file for entry in sources_of(source) for file in entry.files]
 
 
-def sources_of(source: Any) -> list[Source]:
+def sources_of(source: Any) -> list[NamedFiles]:
     """Return what each name stands for; refuse files of several types, and one file that is named twice."""
     names = source if isinstance(source, list | tuple) else [source]
     if not names or not all(isinstance(name, str | os.PathLike) for name in names):
@@ -70,18 +70,18 @@ def sources_of(source: Any) -> list[Source]:
     return sources
 
 
-def _source(name: Path) -> Source:
+def _source(name: Path) -> NamedFiles:
     """Return the files that a name stands for; hidden files in a folder are left out, and those like ``_SUCCESS``."""
     if name.is_dir():
         files = sorted(_below(name))
         _check_not_empty(files, f"is below {name}")
-        return Source(name, name, files)
+        return NamedFiles(name, name, files)
     if name.exists() or not has_magic(str(name)):
-        return Source(name, name.parent, [name])
+        return NamedFiles(name, name.parent, [name])
     matching = [Path(path) for path in glob(str(name), recursive=True)]
     files = sorted(set(_of_known_types(matching)))
     _check_not_empty(files, f"matches {name}")
-    return Source(name, _fixed_folder(name), files)
+    return NamedFiles(name, _fixed_folder(name), files)
 
 
 def _check_not_empty(files: list[Path], words: str) -> None:

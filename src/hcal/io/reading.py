@@ -37,7 +37,7 @@ _BY_ROW: Final = ("values", "y", "ids", "groups", "weight", "time")
 _LABELS: Final = "\0labels"
 #: A file is cut into about this many pieces at most, however many processes read them: results must not depend on it.
 _MOST_PIECES: Final = 256
-Source = str | Path | Sequence[str | Path]
+PathOrPaths = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -492,7 +492,7 @@ def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArra
 
 
 def read(
-    path: Source,
+    path: PathOrPaths,
     request: Request | None = None,
     *,
     part: Part = "test",

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from hcal.io.finding import TYPES, Source
+from hcal.io.finding import TYPES, NamedFiles
 from hcal.text import one_line
 
 #: How the names of files begin that :func:`hcal.io.atomic_path` has not finished.
@@ -29,16 +29,16 @@ class Pair:
     target: Path
 
 
-def is_folder(output: Path, sources: Sequence[Source]) -> bool:
+def is_folder(output: Path, sources: Sequence[NamedFiles]) -> bool:
     """Whether an output is a folder, with a file for each input: it exists as one, or has no ending and many inputs."""
     one_file = len(sources) == 1 and sources[0].is_one_file
     return output.is_dir() or (not output.suffix and not one_file)
 
 
-def relative_names(sources: Sequence[Source]) -> dict[Path, Path]:
+def relative_names(sources: Sequence[NamedFiles]) -> dict[Path, Path]:
     """Return the name of each file below the folder that all inputs have in common.
 
-    >>> relative_names([Source(Path("a"), Path("a"), [Path("a/x=1/p.npz"), Path("a/x=2/p.npz")])])
+    >>> relative_names([NamedFiles(Path("a"), Path("a"), [Path("a/x=1/p.npz"), Path("a/x=2/p.npz")])])
     {PosixPath('a/x=1/p.npz'): PosixPath('x=1/p.npz'), PosixPath('a/x=2/p.npz'): PosixPath('x=2/p.npz')}
     """
     common = os.path.commonpath([os.path.abspath(source.folder) for source in sources])
@@ -46,23 +46,9 @@ def relative_names(sources: Sequence[Source]) -> dict[Path, Path]:
     return {file: Path(os.path.abspath(file)).relative_to(common) for file in files}
 
 
-def mirrored(sources: Sequence[Source], folder: Path) -> list[Pair]:
-    """Return the file below ``folder`` for each input: of the same name, in the same folders.
-
-    Two inputs that would write one file are refused.
-    """
-    pairs = list[Pair]()
-    first_of = dict[Path, Path]()
-    for file, name in relative_names(sources).items():
-        target = folder / name
-        first = first_of.setdefault(target, file)
-        if first is not file:
-            raise ValueError(
-                f"{first} and {file} would both be written to {target}: rename one, or name two "
-                "folders"
-            )
-        pairs.append(Pair(file, target))
-    return pairs
+def mirrored(sources: Sequence[NamedFiles], folder: Path) -> list[Pair]:
+    """Return the file below ``folder`` for each input: of the same name, in the same folders."""
+    return [Pair(file, folder / name) for file, name in relative_names(sources).items()]
 
 
 def prepare_folder(folder: Path, pairs: Sequence[Pair], *, replace: bool) -> None:

@@ -23,7 +23,8 @@ from hcal.text import quoted
 #: The confidence that words stand for if no number is stated; pass another table to :func:`read_stated`.
 WORDS: Final[Mapping[str, float]] = {
     "certain": 0.99, "almost certain": 0.95, "highly likely": 0.9, "very likely": 0.9,
-    "likely": 0.7, "probable": 0.7, "better than even": 0.6, "about even": 0.5, "toss-up": 0.5, "possible": 0.4,
+    "likely": 0.7, "probable": 0.7, "better than even": 0.6, "about even": 0.5, "toss-up": 0.5,
+    "possible": 0.4,
     "unlikely": 0.2, "improbable": 0.2, "very unlikely": 0.1, "highly unlikely": 0.1,
     "almost no chance": 0.05, "impossible": 0.01,
 }  # fmt: skip

@@ -31,7 +31,7 @@ _MOST_EVENTS = 1_000_000  # of a fit; if there are more, every n-th row is used
 class LatentProcess(ProbabilityMap):
     """The mean of softmax(f) over draws of f.
 
-    f has the mean x + aᵀ ``mean`` and the variance prior − Σ ``explained`` a², where a = L⁻¹k with k = σ² RBF(Z, x).
+    f has the mean x + aᵀ ``mean`` and the variance prior − Σ ``known`` a², where a = L⁻¹k with k = σ² RBF(Z, x).
     Each draw has one number for each rank of a class in its row, so the numbering of the classes does not matter and
     ties stay ties.
     """
@@ -41,7 +41,7 @@ class LatentProcess(ProbabilityMap):
     kernel: Array = array("length, variance, variance with noise", 3, low=1e-50, high=1e30)
     whitening: Array = array("L⁻¹, where LLᵀ is the kernel of Z", "M", "M", low=-1e30, high=1e30)
     mean: Array = array("of the whitened process", "M", low=-1e30, high=1e30)
-    explained: Array = array("how much of its variance the rows took away", "M", low=-1e30, high=1)
+    known: Array = array("how much of its variance the rows took away", "M", low=-1e30, high=1)
     draws: Array = array(
         "standard normals of each draw by rank; each is also taken with the other sign", "S", "K"
     )
@@ -54,7 +54,7 @@ class LatentProcess(ProbabilityMap):
         away = (ranked[..., None] - self.inducing) / length
         a = (variance * xp.exp(-0.5 * away * away)) @ self.whitening.T
         mean = ranked + a @ self.mean
-        spread = xp.sqrt(xp.maximum(variance_with_noise - (a * a) @ self.explained, 0.0))
+        spread = xp.sqrt(xp.maximum(variance_with_noise - (a * a) @ self.known, 0.0))
 
         n_draws = self.draws.shape[0]
         total = 0.0
@@ -136,7 +136,7 @@ class GaussianProcessCalibration(Calibrator):
             kernel=np.array([fitted.length, fitted.variance, fitted.variance + fitted.noise]),
             whitening=whitening,
             mean=fitted.mean,
-            explained=1 - fitted.deviation**2,
+            known=1 - fitted.deviation**2,
             draws=draws,
         )
         details = {

@@ -61,7 +61,7 @@ HOSMER_LEMESHOW_NOTE: Final = (
 
 
 @dataclass(frozen=True)
-class Curve:
+class CalibrationCurve:
     """The smooth calibration curve: observed against predicted risk, with pointwise intervals; (P,) each."""
 
     predicted: Vector
@@ -111,7 +111,7 @@ class Clinical(Result):
     hosmer_lemeshow, hosmer_lemeshow_p : float
         Over tenths of the predicted risk, with as many degrees of freedom as groups (the predictions were not
         fitted on these rows). Included because journals ask for it; do not rely on it.
-    curve : Curve
+    curve : CalibrationCurve
     net_benefit : DecisionCurve
     notes : tuple of str
     subgroups : dict of Clinical
@@ -139,7 +139,7 @@ class Clinical(Result):
     spiegelhalter_p: float
     hosmer_lemeshow: float
     hosmer_lemeshow_p: float
-    curve: Curve
+    curve: CalibrationCurve
     net_benefit: DecisionCurve
     notes: tuple[str, ...] = ()
     subgroups: dict[str, Clinical] = field(default_factory=dict)
@@ -411,7 +411,7 @@ def _spline(x: Vector, knots: Vector) -> Float64:
     return np.stack(terms, axis=1)
 
 
-def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
+def _calibration_curve(rows: Outcome) -> tuple[CalibrationCurve, list[Estimate]]:
     """Return the smooth curve, and ICI, E50, E90 and E_max."""
     log_odds = rows.log_odds
     rarer = min(rows.event.sum(), rows.n - rows.event.sum())
@@ -431,7 +431,7 @@ def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     error = np.sqrt(np.einsum("nc,cd,nd->n", basis, covariance, basis))
     low = expit(curve_log_odds - rows.z * error)
     high = expit(curve_log_odds + rows.z * error)
-    curve = Curve(risk, expit(curve_log_odds), low, high)
+    curve = CalibrationCurve(risk, expit(curve_log_odds), low, high)
     if rows.no_interval():
         return _without_band(curve), [Estimate.alone(value) for value in values]
 
@@ -452,9 +452,9 @@ def _calibration_curve(rows: Outcome) -> tuple[Curve, list[Estimate]]:
     return curve, [Estimate(*estimate) for estimate in ends]
 
 
-def _without_band(curve: Curve) -> Curve:
+def _without_band(curve: CalibrationCurve) -> CalibrationCurve:
     missing = np.full_like(curve.observed, np.nan)
-    return Curve(curve.predicted, curve.observed, missing, missing)
+    return CalibrationCurve(curve.predicted, curve.observed, missing, missing)
 
 
 def _root(covariance: Float64) -> Float64:

@@ -24,14 +24,14 @@ _STEP: Final = 0.02
 _LEFT: Final = 1 / 4
 
 
-def merged(samples: Sequence[Sample]) -> list[Sample] | None:
+def merged_samples(samples: Sequence[Sample]) -> list[Sample] | None:
     """Return samples of the same rows with similar rows merged; None where all rows are needed.
 
     Row 2·c has label 0 and row 2·c + 1 label 1, and both have the mean probabilities of cell c. The weights say for how
     many rows they stand.
 
     >>> s = Sample(np.linspace(0.1, 0.9, 50_000), np.arange(50_000) % 2)
-    >>> small = merged([s])[0]
+    >>> small = merged_samples([s])[0]
     >>> small.n < 5_000, float(small.total), abs(small.mean(small.data.conf) - 0.5) < 1e-12
     (True, 50000.0, True)
     """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.metrics.merging import merged, resampled_copies, with_drawn_labels
+from hcal.metrics.merging import merged_samples, resampled_copies, with_drawn_labels
 from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64, IntArray
@@ -156,7 +156,7 @@ def bootstrap(
     ``first_order`` as for :func:`replicates`.
     """
     names = list(names)
-    small = merged(samples) if groups is None else None
+    small = merged_samples(samples) if groups is None else None
     samples = small or samples
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
     with progress("bootstrap", resamples) as advance:
@@ -187,7 +187,7 @@ def chance(
 
 def _drawn(s: Sample, names: list[str], n_draws: int, rng: np.random.Generator) -> Iterator[Sample]:
     """Yield the sample with labels drawn from the predictions."""
-    small = merged([s])
+    small = merged_samples([s])
     if small is not None:
         yield from with_drawn_labels(small[0], n_draws, rng)
         return

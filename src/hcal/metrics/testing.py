@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from scipy.special import chdtrc, ndtr
 
 from hcal.metrics.canonical import skce
-from hcal.metrics.merging import merged
+from hcal.metrics.merging import merged_samples
 from hcal.metrics.registry import Metric, get_metric
 from hcal.metrics.resampling import chance, resample_blocks
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth, check_integer
@@ -171,7 +171,7 @@ def _statistic_p_value(
     sample: Sample, metric: Metric, resamples: int, rng: np.random.Generator
 ) -> float:
     """Return the rank of a metric on the real labels among its values on labels drawn from the predictions."""
-    small = merged([sample])
+    small = merged_samples([sample])
     if small is not None or not metric.of_hits:
         compared = sample if small is None else small[0]
         null = chance(sample, [metric.name], resamples, rng)[metric.name]

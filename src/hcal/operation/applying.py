@@ -15,7 +15,7 @@ import numpy as np
 
 from hcal.fit_record import fitted_names, fitted_request, predict_with_segments, unknown_segments
 from hcal.io.blocks import Batches, NoRowsError, batches
-from hcal.io.finding import Source, check_output, sources_of
+from hcal.io.finding import NamedFiles, check_output, sources_of
 from hcal.io.reading import DataFile, column_names, read, read_blocks
 from hcal.io.records import is_answers
 from hcal.io.request import Request
@@ -181,7 +181,7 @@ def apply(  # noqa: PLR0913 - a public door
 
 
 def _one_target(
-    sources: Sequence[Source], target: Path
+    sources: Sequence[NamedFiles], target: Path
 ) -> tuple[tuple[Path, ...], Path, Mapping[Path, str]]:
     """Return the files that are written to one file, and by what name its rows say which file they come from."""
     names = {file: name.as_posix() for file, name in relative_names(sources).items()}
@@ -249,7 +249,7 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class _Written:
+class _WrittenPart:
     """How many rows were written, the sum of their confidences, and rows of unknown segments."""
 
     rows: int
@@ -267,11 +267,11 @@ class _Job:
     keep: bool
     made_by: str
 
-    def __call__(self, task: _Task) -> _Written:
+    def __call__(self, task: _Task) -> _WrittenPart:
         """Write the probabilities of some files to one file."""
         rows = self._rows(task.files)
         if rows is None:
-            return _Written(0, 0.0)
+            return _WrittenPart(0, 0.0)
         confidence = 0.0
         unknown = 0
         writer = self._writer(task.target, rows.first, rows.n_rows)
@@ -281,7 +281,7 @@ class _Job:
                 probs = self._write(write, data, task.names)
                 confidence += float(probs.max(axis=1).sum())
                 unknown += unknown_segments(self.calibrator, data.segments)
-        return _Written(rows.n_rows, confidence, unknown)
+        return _WrittenPart(rows.n_rows, confidence, unknown)
 
     def is_complete(self, pair: Pair) -> bool:
         """Whether the target is what this job would write: by its age, its rows and columns, and its first rows."""

@@ -1,4 +1,4 @@
-"""Fit a calibrator to the rows of a file, as ``hcal fit`` does, and describe it."""
+"""Fit a calibrator to the rows of a file, as ``hcal fit`` does, and model_facts it."""
 
 from __future__ import annotations
 
@@ -166,10 +166,10 @@ class ModelFacts(Result):
     own_weight: list[float] | None = None
 
 
-def describe(calibrator: Any) -> ModelFacts:
+def model_facts(calibrator: Any) -> ModelFacts:
     """Return what a fitted calibrator is, as plain values.
 
-    >>> describe(make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])).preserves
+    >>> model_facts(make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])).preserves
     'order'
     """
     if isinstance(calibrator, MultilabelCalibrator):

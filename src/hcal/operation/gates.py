@@ -13,7 +13,7 @@ from hcal.results import Result
 from hcal.text import one_line, quoted
 
 #: A number, or a grade of the report.
-Value = float | str
+GateValue = float | str
 #: The grades of a report, the worst first.
 GRADES: Final = ("bad", "few", "care", "good")
 
@@ -30,7 +30,7 @@ _FORM: Final = re.compile(r"\s*([A-Za-z_][\w.]*(?:\(\w+\))?)\s*(<=|>=|==|<|>)\s*
 class Gated(Protocol):
     """A result that requirements can speak of."""
 
-    def gate_values(self) -> Mapping[str, Value]:
+    def gate_values(self) -> Mapping[str, GateValue]:
         """Return the values that requirements can name."""
 
 
@@ -47,7 +47,7 @@ class Requirement:
 
     name: str
     comparison: str
-    limit: Value
+    limit: GateValue
 
     @classmethod
     def parse(cls, text: str) -> Requirement:
@@ -69,7 +69,7 @@ class Requirement:
         limit = self.limit if isinstance(self.limit, str) else f"{self.limit:.15g}"
         return f"{self.name}{self.comparison}{limit}"
 
-    def is_met_by(self, value: Value) -> bool:
+    def is_met_by(self, value: GateValue) -> bool:
         """Return whether a value meets the requirement; NaN meets none."""
         compare = _COMPARISONS[self.comparison]
         if self.name == "grade":
@@ -153,7 +153,7 @@ def require(result: Gated, requirements: Iterable[str] | str) -> Gate:
     return Gate([_check(requirement, values[requirement.name]) for requirement in parsed])
 
 
-def _check(requirement: Requirement, value: Value) -> dict[str, Any]:
+def _check(requirement: Requirement, value: GateValue) -> dict[str, Any]:
     return {
         "requirement": str(requirement),
         "name": requirement.name,
@@ -186,7 +186,7 @@ def _number(text: str, requirement: str) -> float:
     return number
 
 
-def _words(requirement: Requirement, value: Value) -> str:
+def _words(requirement: Requirement, value: GateValue) -> str:
     """Return a value in words; with all digits where fewer would seem to meet the requirement."""
     if isinstance(value, str):
         return value

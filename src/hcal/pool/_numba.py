@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hcal.compiled import Kernel, exponential, in_threads, jit, split
 from hcal.pool.map import BENDS, FLOOR, Curve, Margins, PoolMap, TopCurve, TopVersusRestMap
 
-Array = NDArray[Any]
+Numbers = NDArray[Any]
 _jit = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp", "nnan"})
 #: Scores of a block, and its least number of rows.
 _BLOCK = 8192
@@ -29,7 +29,7 @@ _NEVER = -1e30
 _ZERO = np.array(0.0)
 
 
-def predict(form: PoolMap, x: Array) -> Array:
+def predict(form: PoolMap, x: Numbers) -> Numbers:
     """Return probabilities (N, K) of finite logits (N, K), float32 or float64."""
     kind = x.dtype.type
     n, k = x.shape
@@ -95,7 +95,7 @@ def _as_tuple(kind: Any, numbers: Any) -> tuple[Any, ...]:
     return tuple(kind(number) for number in numbers)
 
 
-def packed_curve(curve: Curve) -> Array:
+def packed_curve(curve: Curve) -> Numbers:
     """Return a curve as one array: low, high, constant, slope, changes of slope, knots."""
     return np.concatenate([[curve.low, curve.high], curve.weights, curve.knots])
 
@@ -123,7 +123,7 @@ def _exp_of_type(v: Any, out: Any) -> Kernel:
 
 
 @_jit
-def _add_curve(packed: Array, odds: Array, out: Array) -> None:
+def _add_curve(packed: Numbers, odds: Numbers, out: Numbers) -> None:
     """Add to ``out`` (R,) the values of a curve at ``odds`` (R,)."""
     low, high, constant, slope = packed[0], packed[1], packed[2], packed[3]
     n = (len(packed) - 4) // 2
@@ -137,7 +137,7 @@ def _add_curve(packed: Array, odds: Array, out: Array) -> None:
 
 
 @_jit
-def _largest(s: Array, top: Array, place: Array) -> None:
+def _largest(s: Numbers, top: Numbers, place: Numbers) -> None:
     """Find the largest score of every row of s (K, R), and its class."""
     for r in range(len(top)):
         top[r] = s[0, r]
@@ -151,7 +151,9 @@ def _largest(s: Array, top: Array, place: Array) -> None:
 
 
 @_jit
-def _set_margins(s: Array, top: Array, beta: Any, sharpness: Any, part: Array, mass: Array) -> None:
+def _set_margins(
+    s: Numbers, top: Numbers, beta: Any, sharpness: Any, part: Numbers, mass: Numbers
+) -> None:
     """Turn scores (K, R) into margins below the top, and sum them in ``mass``.
 
     A class has the share max(1 − sharpness·margin, 0)·part of the top; ``part`` makes the shares of a row sum to 1.
@@ -172,7 +174,8 @@ def _set_margins(s: Array, top: Array, beta: Any, sharpness: Any, part: Array, m
 
 @_jit
 def _powers(
-    s: Array, margin: Array, sharpness: Any, part: Array, place: Array, most: Array, out: Array, mass: Array,
+    s: Numbers, margin: Numbers, sharpness: Any, part: Numbers, place: Numbers, most: Numbers,
+    out: Numbers, mass: Numbers,
 ) -> None:  # fmt: skip
     """Subtract from s (K, R) the largest score below the top, ``most``; set out to e^s and mass to its sum there."""
     one, zero = s.dtype.type(1), s.dtype.type(0)
@@ -197,7 +200,7 @@ def _powers(
 
 
 @_jit
-def _fill_shares(margin: Array, r: int, sharpness: Any, share: Array) -> None:
+def _fill_shares(margin: Numbers, r: int, sharpness: Any, share: Numbers) -> None:
     """Set ``share`` (K,) to how far the margin of each class of row r is below that of a tie, or 0."""
     one, zero = margin.dtype.type(1), margin.dtype.type(0)
     for j in range(len(share)):
@@ -205,7 +208,7 @@ def _fill_shares(margin: Array, r: int, sharpness: Any, share: Array) -> None:
 
 
 @_jit
-def _lower(p: Array, share: Array, t: int, over: Any) -> None:
+def _lower(p: Numbers, share: Numbers, t: int, over: Any) -> None:
     """Set what overtakes the top class t equal to it; t stays on top, if need be by the last bit of its float."""
     top = 0.0
     tied = 0.0
@@ -239,8 +242,8 @@ def _lower(p: Array, share: Array, t: int, over: Any) -> None:
 
 @_jit
 def _predict(
-    x: Array, numbers: Any, bends: Any, steps: Any, constants: Array, matrix: Array,
-    spread: Array, curve: Array, last: Array, keep: bool, out: Array,
+    x: Numbers, numbers: Any, bends: Any, steps: Any, constants: Numbers, matrix: Numbers,
+    spread: Numbers, curve: Numbers, last: Numbers, keep: bool, out: Numbers,
 ) -> None:  # fmt: skip
     beta, sharpness, cap, scale, weight, slope_0, by_spread, last_by_spread, floor, over = numbers
     n, k = x.shape

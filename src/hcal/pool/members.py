@@ -15,7 +15,7 @@ import numpy as np
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.pool import map as maps
 from hcal.pool.map import Curve, Margins, TopVersusRestMap
-from hcal.pool.weighing import CAUTION, Member, Shrinkage, by_blocks, weighing_rows
+from hcal.pool.weighing import CAUTION, Member, Shrinkage, in_blocks, weighing_rows
 from hcal.rows import Rows
 from hcal.solvers.families import MatrixLinear
 from hcal.solvers.nll import Ridge, fit_nll, second_sums
@@ -43,7 +43,7 @@ _EXACT = Search(newton_gain=1e-16)
 # -- temperature scaling ------------------------------------------------------------------------------
 
 
-class Temperature(Member):
+class TemperatureMember(Member):
     """softmax(βx). A factor e in β must gain about 5 nats of log-likelihood."""
 
     name = "temperature"
@@ -62,7 +62,7 @@ class Temperature(Member):
             cap=np.array(cap),
             spread=np.array([0.0, 1.0, 0.0, 0.0]),
         )
-        log_mean = by_blocks(partial(_log_mean_margin, margins), rows)
+        log_mean = in_blocks(partial(_log_mean_margin, margins), rows)
         self.margins = replace(margins, spread=_spread_of(log_mean))
 
         seen = weighing_rows(rows)
@@ -158,7 +158,7 @@ class TopVersusRest(Member):
     def fit(self, rows: Rows) -> Self:
         """Fit the line to the rows whose label is not the top, and the curve to all."""
         seen = weighing_rows(rows)
-        missed = by_blocks(partial(missed_by, self.margins), rows)
+        missed = in_blocks(partial(missed_by, self.margins), rows)
         slopes, rest_changes = self._fit_rest(rows[seen], missed[seen])
         self.map = TopVersusRestMap(slopes=slopes, curve=Curve.zero())
         curve, left_out_odds = self._fit_curve(rows, 1.0 - missed)
@@ -185,7 +185,7 @@ class TopVersusRest(Member):
 
     def _fit_curve(self, rows: Rows, hit: Float64) -> tuple[Curve, Float64]:
         """Return the curve of the top's log-odds, and these (N,) after it, of each row by the fit without it."""
-        odds = by_blocks(self._odds, rows)
+        odds = in_blocks(self._odds, rows)
         basis = CurveBasis.of(odds, rows.weights, KNOTS)
         ridge = self._penalty * basis.ridge()
         fitted = fit_logistic(basis.design(odds), hit, rows.weights, ridge=ridge, offset=odds)
@@ -238,7 +238,7 @@ def missed_by(margins: Margins, rows: Rows) -> Float64:
 
 def shrinkage_of(rows: Rows, margins: Margins) -> Shrinkage:
     """Return the shrinkage that the errors of the uncalibrated predictions ask for."""
-    missed = by_blocks(partial(missed_by, margins), rows)
+    missed = in_blocks(partial(missed_by, margins), rows)
     return Shrinkage(float(rows.weights @ missed))
 
 

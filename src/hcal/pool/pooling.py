@@ -9,7 +9,14 @@ import numpy as np
 
 from hcal.numerics import Float64
 from hcal.pool.map import TIE, Margins, PoolMap, TopCurve, top_odds
-from hcal.pool.members import RIDGE, CurveBasis, Matrix, Temperature, TopVersusRest, shrinkage_of
+from hcal.pool.members import (
+    RIDGE,
+    CurveBasis,
+    Matrix,
+    TemperatureMember,
+    TopVersusRest,
+    shrinkage_of,
+)
 from hcal.pool.weighing import Member, Shrinkage, left_out_scores, weigh, weighing_rows
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
@@ -56,7 +63,7 @@ def fit_members(rows: Rows, preserve: Preserve) -> list[Member]:
     If the order of all classes is to stay, a class is told from another by its score alone.
     """
     ordered = preserve == "order"
-    temperature = Temperature(sharpness=_EXACT if ordered else 1 / TIE).fit(rows)
+    temperature = TemperatureMember(sharpness=_EXACT if ordered else 1 / TIE).fit(rows)
     margins = temperature.margins
     top = TopVersusRest(margins, shrinkage_of(rows, margins), bent=not ordered).fit(rows)
     if ordered or rows.n_classes > MATRIX_CLASSES:

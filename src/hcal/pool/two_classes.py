@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 
 from hcal.numerics import Float64, IntArray
 from hcal.pool.map import BinaryPoolMap, Margins
-from hcal.pool.members import CONSTANT_RIDGE, RIDGE, Temperature, shrinkage_of
+from hcal.pool.members import CONSTANT_RIDGE, RIDGE, TemperatureMember, shrinkage_of
 from hcal.pool.weighing import Member, left_out_scores, weigh
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
@@ -45,10 +45,10 @@ class BinaryPool(NamedTuple):
 def fit_binary_pool(rows: Rows, *, keep: bool) -> BinaryPool:
     """Fit the members, weigh them on rows left out of their fits, and keep their sum as an increasing table."""
     counts = count(rows)
-    members = fit_members(rows)
+    members = fit_two_class_members(rows)
     shrinkage = shrinkage_of(rows, members[0].margins)
 
-    left_out = left_out_scores(members, rows, fit_members)
+    left_out = left_out_scores(members, rows, fit_two_class_members)
     seen = counts.rows() if rows.groups is None else rows
     weights = weigh(left_out, seen, shrinkage)
 
@@ -58,23 +58,23 @@ def fit_binary_pool(rows: Rows, *, keep: bool) -> BinaryPool:
     return BinaryPool(BinaryPoolMap(knots=table.knots, values=table.values), weights)
 
 
-def pool_table(members: list[Member], weights: Float64, counts: Counts) -> Table:
+def pool_table(members: list[Member], weights: Float64, counts: GridCounts) -> LogOddsTable:
     """Return the weighted sum of the members' log-odds, made strictly increasing."""
     beta = float(members[0].margins.beta)
     mean, deviation = counts.moments()
     slope = _LEAST_RISE * max(beta, _FLATTEST / deviation)
 
     grid = grid_of(counts)
-    odds = np.stack([log_odds(member.scores(logits(grid))) for member in members])
+    odds = np.stack([log_odds_of_two(member.scores(logits(grid))) for member in members])
     pooled = weights @ np.clip(odds, -_HIGHEST, _HIGHEST)
     rising = isotonic_regression(pooled).x
-    return Table(grid, rising + slope * (grid - mean), slope).extended(beta)
+    return LogOddsTable(grid, rising + slope * (grid - mean), slope).extended(beta)
 
 
-def fit_members(rows: Rows) -> list[Member]:
+def fit_two_class_members(rows: Rows) -> list[Member]:
     """Fit temperature scaling, and a quadratic and a spline of the log-odds."""
     counted = count(rows).rows()
-    temperature = Temperature(cap=_HIGHEST).fit(counted)
+    temperature = TemperatureMember(cap=_HIGHEST).fit(counted)
     margins = temperature.margins
     return [temperature, Quadratic(margins).fit(counted), Spline(margins).fit(counted)]
 
@@ -84,7 +84,7 @@ def logits(odds: Float64) -> Float64:
     return np.stack([-0.5 * odds, 0.5 * odds], axis=1)
 
 
-def log_odds(scores: Float64) -> Float64:
+def log_odds_of_two(scores: Float64) -> Float64:
     """Return the log-odds (N,) of class 1."""
     return np.asarray(scores[:, 1] - scores[:, 0])
 
@@ -131,7 +131,7 @@ class OddsCurve(Member):
         return logits(self._left_out_odds)
 
     def _tempered(self, x: Float64) -> Float64:
-        return np.asarray(self.margins.beta * log_odds(x))
+        return np.asarray(self.margins.beta * log_odds_of_two(x))
 
 
 class Quadratic(OddsCurve):
@@ -165,7 +165,7 @@ class Spline(OddsCurve):
 # -- counting -----------------------------------------------------------------------------------------
 
 
-class Counts(NamedTuple):
+class GridCounts(NamedTuple):
     """The distinct log-odds (G,) of the rows, ascending, and the weight of both classes at each (2, G)."""
 
     odds: Float64
@@ -182,7 +182,7 @@ class Counts(NamedTuple):
         return moments(self.odds, self.mass.sum(axis=0))
 
 
-def count(rows: Rows) -> Counts:
+def count(rows: Rows) -> GridCounts:
     """Count rows by their log-odds; if there are very many distinct ones, neighbours are counted together.
 
     >>> scores = logits(np.array([3.0, 1.0, 3.0]))
@@ -190,26 +190,26 @@ def count(rows: Rows) -> Counts:
     array([[1., 1.],
            [0., 1.]])
     """
-    odds = log_odds(rows.x)
+    odds = log_odds_of_two(rows.x)
     weight = rows.weights
     values, place = np.unique(odds, return_inverse=True)
     # Values that differ by rounding alone are merged, or a forest's scores would look continuous.
     near = min(_SAME, 0.05 / len(odds)) * moments(odds, weight)[1]
     group = np.append(0, np.cumsum(np.diff(values) > near))
-    values, place = merged(values, place, group, weight)
+    values, place = merged_values(values, place, group, weight)
     if len(values) > _PLACES:
         mass = np.asarray(np.bincount(place, weights=weight), dtype=np.float64)
         # Groups of equal mass; a value belongs where the middle of its mass lies, which is symmetric.
         group = np.minimum((middles(mass) * _PLACES).astype(np.int64), _PLACES - 1)
         group = np.unique(group, return_inverse=True)[1]
-        values, place = merged(values, place, group, weight)
+        values, place = merged_values(values, place, group, weight)
     size = len(values)
     ones = np.bincount(place, weights=weight * (rows.labels == 1), minlength=size)
     zeros = np.bincount(place, weights=weight * (rows.labels == 0), minlength=size)
-    return Counts(values, np.stack([zeros, ones]))
+    return GridCounts(values, np.stack([zeros, ones]))
 
 
-def merged(
+def merged_values(
     values: Float64, place: IntArray, group: IntArray, weight: Float64
 ) -> tuple[Float64, IntArray]:
     """Merge the values (G,) of each group to their mean; return these and the group of every row."""
@@ -238,7 +238,7 @@ def moments(values: Float64, weight: Float64) -> tuple[float, float]:
 # -- the table ----------------------------------------------------------------------------------------
 
 
-def grid_of(counts: Counts) -> Float64:
+def grid_of(counts: GridCounts) -> Float64:
     """Return the points of the table: all values if there are few, else quantiles and points at even distances."""
     odds = counts.odds
     if len(odds) == 1:
@@ -254,14 +254,14 @@ def grid_of(counts: Counts) -> Float64:
     return np.asarray(points[np.append(True, apart)])
 
 
-class Table(NamedTuple):
+class LogOddsTable(NamedTuple):
     """Log-odds (P,), the calibrated log-odds there, and the least slope that they rise with."""
 
     knots: Float64
     values: Float64
     least: float
 
-    def extended(self, beta: float) -> Table:
+    def extended(self, beta: float) -> LogOddsTable:
         """Make the table strictly increasing; extend it no steeper than its outer half or temperature scaling."""
         knots = self.knots
         smallest = 1e-12 * (1.0 + np.abs(self.values[1:]))
@@ -279,7 +279,7 @@ class Table(NamedTuple):
             values=np.concatenate([[below], values, [above]]),
         )
 
-    def through_zero(self) -> Table:
+    def through_zero(self) -> LogOddsTable:
         """Return the table changed so that it has the sign of the log-odds everywhere, and still increases."""
         knots = self.knots
         near = _NEAR * (knots[-1] - knots[0])  # a jump at 0 is a steep piece

@@ -107,7 +107,7 @@ def weighing_rows(rows: Rows) -> slice:
     return slice(None, None, max(1, -(-rows.scores.size // _MOST_SCORES)))
 
 
-def by_blocks(function: Callable[[Rows], Float64], rows: Rows) -> Float64:
+def in_blocks(function: Callable[[Rows], Float64], rows: Rows) -> Float64:
     """Return what a function computes of rows, block by block and in threads, so that memory stays bounded."""
     blocks = [rows[block] for block in row_blocks(rows.scores.shape, _BLOCK)]
     return np.concatenate(in_threads(function, blocks, events=rows.scores.size))

@@ -28,7 +28,7 @@ from hcal.reporting.content import VIEWS, Content
 from hcal.reporting.sentences import percent
 
 #: The column heads of a table, and its rows.
-Table = tuple[list[str], list[list[str]]]
+HeadAndRows = tuple[list[str], list[list[str]]]
 #: The most bins that a table lists, and the longest value of a parameter that is shown.
 _BINS: Final = 24
 _LONGEST_VALUE: Final = 160
@@ -39,7 +39,7 @@ _PACKAGES: Final = ("numpy", "scipy", "torch", "numba")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table: its text, and the number by which the table is sorted."""
 
     text: str
@@ -51,7 +51,7 @@ class Row:
     """A row of a table of segments or classes: its name, its cells, and the class of its colour."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     tone: str = ""
     off: bool = False
 
@@ -79,7 +79,7 @@ def change(content: Content, name: str) -> tuple[str, str]:
 # -- reliability ------------------------------------------------------------------------------------
 
 
-def reliability(content: Content) -> dict[Binning, dict[str, Chart]]:
+def reliability_charts(content: Content) -> dict[Binning, dict[str, Chart]]:
     """Return the diagrams of P(positive) or of the predicted class, by view and side."""
     labels = ("stated confidence", "share right")
     if content.binary:
@@ -133,7 +133,7 @@ def mapping(content: Content) -> Chart | None:
 # -- decisions --------------------------------------------------------------------------------------
 
 
-def decisions(content: Content) -> Table | None:
+def decisions(content: Content) -> HeadAndRows | None:
     """Return the certified rates of rows at or above thresholds; None without a certificate."""
     certificate = content.final.evaluation.certificate
     if certificate is None:
@@ -150,7 +150,7 @@ def decisions(content: Content) -> Table | None:
     return ["at or above", "of rows", "right (certified)"], rows
 
 
-def thresholds(content: Content, table: EventTable) -> dict[float, str]:
+def decision_thresholds(content: Content, table: EventTable) -> dict[float, str]:
     """Return the thresholds of P(positive) at which decisions are made, each with its reason."""
     chosen: dict[float, str] = {}
     above = table.n - table.ends[:-1]  # rows at or above each value
@@ -172,9 +172,9 @@ def thresholds(content: Content, table: EventTable) -> dict[float, str]:
     return dict(sorted(chosen.items()))
 
 
-def _positive_thresholds(content: Content, table: EventTable, failure: float) -> Table:
+def _positive_thresholds(content: Content, table: EventTable, failure: float) -> HeadAndRows:
     """Return for each threshold the rows at or above it, their certified rate, and the share of all events."""
-    chosen = thresholds(content, table)
+    chosen = decision_thresholds(content, table)
     tails = threshold_table(table, failure, tuple(chosen))
     total = float(table.prefix[1][-1])
     costs = content.options.cost
@@ -244,11 +244,11 @@ def _segment(subgroup: EventCertificate, certificate: Certificate, off: bool) ->
     gap = subgroup.stated - subgroup.observed
     interval = f"{100 * low:+.1f} to {100 * high:+.1f} points"
     cells = (
-        Cell(f"{subgroup.n:,}", subgroup.n),
-        Cell(percent(subgroup.stated, 2), subgroup.stated),
-        Cell(percent(subgroup.observed, 2), subgroup.observed),
-        Cell(interval, gap),
-        Cell(_segment_verdict(subgroup, certificate.limit, off), subgroup.proven_gap),
+        TableCell(f"{subgroup.n:,}", subgroup.n),
+        TableCell(percent(subgroup.stated, 2), subgroup.stated),
+        TableCell(percent(subgroup.observed, 2), subgroup.observed),
+        TableCell(interval, gap),
+        TableCell(_segment_verdict(subgroup, certificate.limit, off), subgroup.proven_gap),
     )
     tone = ""
     if off:
@@ -284,11 +284,11 @@ def classes(content: Content) -> list[Row]:
             proven = f"by at least {points(refutation.at_least)}, {refutation.rows:,} rows"
             proven += "" if is_off else " (tolerated)"
         cells = (
-            Cell(f"{count:,.0f}", count),
-            Cell(percent(proofs.stated[k], 2), float(proofs.stated[k])),
-            Cell(percent(proofs.frequency[k], 2), float(proofs.frequency[k])),
-            Cell(f"{100 * gap[k]:+.2f}", float(gap[k])),
-            Cell(proven, float(proofs.at_least[k])),
+            TableCell(f"{count:,.0f}", count),
+            TableCell(percent(proofs.stated[k], 2), float(proofs.stated[k])),
+            TableCell(percent(proofs.frequency[k], 2), float(proofs.frequency[k])),
+            TableCell(f"{100 * gap[k]:+.2f}", float(gap[k])),
+            TableCell(proven, float(proofs.at_least[k])),
         )
         direction = "over" if gap[k] > 0 else "under"
         tone = f"{direction}{min(int(abs(heat[k]) * 2), 4)}"

@@ -21,21 +21,21 @@ from jinja2 import Environment
 from hcal._version import __version__
 from hcal.extras import load_extra
 from hcal.methods import list_calibrators
-from hcal.view.work import CALIBRATED, MODEL, REPORT, Choice, Sheet
+from hcal.view.work import CALIBRATED, MODEL, REPORT, ColumnChoice, Sheet
 
 load_extra("hcal view", "python_multipart", "view")
 load_extra("hcal view", "uvicorn", "view")
 load_extra("hcal view", "starlette", "view")
 
-import uvicorn  # noqa: E402
-from starlette.applications import Starlette  # noqa: E402
-from starlette.datastructures import UploadFile  # noqa: E402
-from starlette.exceptions import HTTPException  # noqa: E402
-from starlette.middleware import Middleware  # noqa: E402
-from starlette.middleware.trustedhost import TrustedHostMiddleware  # noqa: E402
-from starlette.requests import Request  # noqa: E402
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response  # noqa: E402
-from starlette.routing import Mount, Route  # noqa: E402
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
 
 HOST: Final = "127.0.0.1"
 #: A larger file is not uploaded: ``hcal view FILE`` reads it where it is.
@@ -92,8 +92,9 @@ class Desk:
         nonce = secrets.token_urlsafe(16)
         base = f"/{self.token}/"
         policy = (
-            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; "
-            "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src "
+            "data:; connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+            "frame-ancestors 'none'"
         )
         html = self.template.render(
             base=base, nonce=nonce, version=__version__, most=MOST_BYTES, **values
@@ -142,7 +143,7 @@ class Desk:
         """Begin the work on a file in a thread of its own."""
         sheet = self._sheet(request)
         async with request.form(max_files=0, max_fields=20_000) as form:
-            choice = Choice(
+            choice = ColumnChoice(
                 scores=tuple(map(str, form.getlist("scores"))),
                 label=str(form.get("label", "")),
                 input=str(form.get("input", "probs")),
@@ -181,7 +182,10 @@ class Desk:
 
 def too_large() -> str:
     """Return the sentence about a file that is not uploaded."""
-    return f"the file is larger than {MOST_BYTES // 10**6} MB: start hcal view FILE, which reads a file where it is"
+    return (
+        f"the file is larger than {MOST_BYTES // 10**6} MB: start hcal view FILE, which reads a "
+        "file where it is"
+    )
 
 
 def serve(

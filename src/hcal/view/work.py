@@ -25,7 +25,7 @@ _SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnChoice:
     """What a person chose: the columns, what the scores are, and the method."""
 
     scores: tuple[str, ...]
@@ -36,7 +36,7 @@ class Choice:
     by: str = ""
 
     @classmethod
-    def first(cls, columns: Sequence[str]) -> Choice:
+    def first(cls, columns: Sequence[str]) -> ColumnChoice:
         """Return what the names of the columns say themselves; nothing where they do not."""
         try:
             plan = plan_of(columns, Request(), "test", table=True)
@@ -70,7 +70,7 @@ class Sheet:
         The file.
     folder : Path
         Where results are written.
-    choice : Choice
+    choice : ColumnChoice
     stage : str
         What is being done; empty before and after.
     done, total : int
@@ -84,7 +84,7 @@ class Sheet:
     path: Path
     folder: Path
     columns: Mapping[str, Sequence[Any]] = field(init=False)
-    choice: Choice = field(init=False)
+    choice: ColumnChoice = field(init=False)
     stage: str = ""
     done: int = 0
     total: int = 0
@@ -94,7 +94,7 @@ class Sheet:
 
     def __post_init__(self) -> None:
         self.columns = preview(self.path, _SHOWN)
-        self.choice = Choice.first(list(self.columns))
+        self.choice = ColumnChoice.first(list(self.columns))
 
     @property
     def shown_rows(self) -> list[tuple[Any, ...]]:
@@ -118,7 +118,7 @@ class Sheet:
         self.done = 0
         self.total = total
 
-    def work(self, choice: Choice) -> None:
+    def work(self, choice: ColumnChoice) -> None:
         """Write the report, the model and the calibrated file; what goes wrong is kept as a sentence."""
         self.choice = choice
         self.verdict = None
@@ -133,7 +133,7 @@ class Sheet:
         finally:
             self.begin("")
 
-    def _calibrate(self, choice: Choice) -> ReportVerdict:
+    def _calibrate(self, choice: ColumnChoice) -> ReportVerdict:
         request = choice.request()
         source = batches(self.path, request)
         self.begin("Reading", source.n_rows)

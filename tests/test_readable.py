@@ -31,9 +31,19 @@ SAME_OPERATIONS = (
     {"xp.py", "xp_torch.py", "integrations/recording.py"},
     {f"h_calibration/{name}.py" for name in ("definition", "loss", "_numba", "_triton")},
     {"h_calibration/_mixture_numba.py", "h_calibration/_mixture_triton.py"},
+    {
+        f"{name}.py"
+        for name in ("h_calibration/_mixture_numba", "h_calibration/_numba", "pool/_numba")
+    },
 )
-#: A command, a function for Dask and one for a library of metrics are called like the function that they call.
-NAMESAKES = ("cli/", "integrations/dask.py", "integrations/dense.py", "integrations/evaluate.py")
+#: A command, a function for Dask or Spark and one for a library of metrics are called like the function that they call.
+NAMESAKES = (
+    "cli/",
+    "integrations/dask.py",
+    "integrations/dense.py",
+    "integrations/evaluate.py",
+    "integrations/spark.py",
+)
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
