@@ -20,6 +20,8 @@ PREFIX: Final = re.compile(
     r"[_ .\-]?",
     re.IGNORECASE,
 )
+#: A whole number as a text, also as a library writes a float.
+_WHOLE_TEXT: Final = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0)?")
 #: The most characters of a name, which is shown in tables and becomes part of column names.
 LONGEST_NAME: Final = 1_000
 #: Texts that mean "no label", unless a class has that name.
@@ -135,26 +137,37 @@ def class_title(k: int, names: Sequence[ClassName] | None) -> str:
 def positive_number(positive: Any, names: Sequence[ClassName] | None, n_classes: int) -> int:
     """Return the number of the positive class of two, from its name or its number; 1 with more classes.
 
-    None is the second class. If the names are integers, an integer is a name, as it is among labels.
-
-    >>> positive_number("well", ["well", "sick"], 2), positive_number(None, [2, 1], 2)
+    >>> positive_number("well", ["well", "sick"], 2), positive_number("well", None, 3)
     (0, 1)
-    >>> positive_number(1, [2, 1], 2), positive_number(1, [1, 2], 2)
+    """
+    return number_of_class(positive, names, 2) if n_classes == 2 else 1
+
+
+def number_of_class(positive: Any, names: Sequence[ClassName] | None, n_classes: int) -> int:
+    """Return the number of a class from its name or its number; None is the second class.
+
+    If the names are integers, an integer is a name, as it is among labels.
+
+    >>> number_of_class("well", ["well", "sick"], 2), number_of_class(None, [2, 1], 2)
+    (0, 1)
+    >>> number_of_class(1, [2, 1], 2), number_of_class(1, [1, 2], 2)
     (1, 0)
     """
-    if n_classes != 2 or positive is None:
+    if positive is None:
         return 1
-    if names is not None and positive in names and type(positive) is not bool:
-        return list(names).index(positive)
+    plain = positive.item() if isinstance(positive, np.generic) else positive
+    if names is not None and type(plain) in (str, int) and plain in names:
+        return list(names).index(plain)
     may_be_number = names is None or isinstance(names[0], str)
-    if not may_be_number or isinstance(positive, bool | str) or positive not in (0, 1):
-        choices = []
-        if may_be_number:
-            choices.append("0 or 1, the number of a class")
-        if names is not None:
-            choices.append(f"one of {names[0]}, {names[1]}")
-        raise ValueError(f"positive must be {', or '.join(choices)}, got {positive!r}")
-    return int(positive)
+    if may_be_number and type(plain) is int and 0 <= plain < n_classes:
+        return plain
+    choices = []
+    if may_be_number:
+        numbers = "0 or 1" if n_classes == 2 else f"0 to {n_classes - 1}"
+        choices.append(f"{numbers}, the number of a class")
+    if names is not None:
+        choices.append(f"one of {one_line(', '.join(map(str, names)), 120)}")
+    raise ValueError(f"positive must be {', or '.join(choices)}, got {positive!r}")
 
 
 def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
@@ -185,6 +198,28 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
             f"the classes of the columns are not those of the model: {of_columns} and {of_model}"
         )
     return [place[str(name)] for name in classes]
+
+
+def places_of_classes(
+    titles: Any, names: Sequence[ClassName] | None, n_classes: int, what: str
+) -> list[int] | None:
+    """Return the place of each class among the titles of values, one a class; None where the titles only count.
+
+    >>> places_of_classes(["dog", "cat"], ["cat", "dog"], 2, "frequencies")
+    [1, 0]
+    """
+    texts = [str(title) for title in titles]
+    for reference in (names, range(n_classes)):
+        sought = [] if reference is None else [str(name) for name in reference]
+        if sought and sorted(texts) == sorted(sought):
+            return [texts.index(name) for name in sought]
+    if texts == [str(k) for k in range(len(texts))]:
+        return None
+    of_classes = ", ".join(map(str, range(n_classes) if names is None else names))
+    raise ValueError(
+        f"{what} are for {one_line(', '.join(texts), 120)}, and the classes are "
+        f"{one_line(of_classes, 120)}"
+    )
 
 
 # -- cells ------------------------------------------------------------------------------------------
@@ -229,7 +264,9 @@ def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]
     y = typed(cells)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
+    if y.dtype.kind != "U" or are_numbers(classes):
+        return y
+    if classes is not None and set(y.tolist()) & set(classes):
         return y
     try:
         numbers = np.where(missing_labels(y), "nan", y).astype(np.float64)
@@ -238,6 +275,34 @@ def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]
     if len(numbers) and np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all():
         return numbers.astype(np.int64)
     return y if np.isnan(numbers).all() else numbers
+
+
+def are_numbers(classes: Sequence[ClassName] | None) -> bool:
+    """Return whether the names of classes are whole numbers as texts, so that labels that are numbers are names.
+
+    >>> are_numbers(["3", "7"]), are_numbers(["cat", "7"]), are_numbers(None)
+    (True, False, False)
+    """
+    if classes is None:
+        return False
+    return all(isinstance(name, str) and _WHOLE_TEXT.fullmatch(name) for name in classes)
+
+
+def labels_by_number(y: NDArray[Any], classes: Sequence[ClassName] | None) -> NDArray[Any]:
+    """Return labels as texts where the names of the classes are whole numbers as texts, else as they are.
+
+    A library writes such labels as 3, "3" or 3.0.
+
+    >>> labels_by_number(np.array([3, 7]), ["7", "3"]), labels_by_number(np.array([0, 1]), ["a", "b"])
+    (array(['3', '7'], dtype='<U1'), array([0, 1]))
+    """
+    if not are_numbers(classes) or y.ndim != 1 or y.dtype.kind not in "biufUO":
+        return y
+    return np.array([_WHOLE_TEXT.sub(r"\1", str(_plain(label))) for label in y.tolist()])
+
+
+def _plain(label: Any) -> Any:
+    return int(label) if isinstance(label, bool) else label
 
 
 def is_number(cell: Any) -> bool:

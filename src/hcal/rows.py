@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.ageing import Times
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import AnyArray, ColumnName, Origin, refuse_other_index, restore, to_numpy
+from hcal.frames import (
+    AnyArray,
+    ColumnName,
+    Origin,
+    refuse_other_index,
+    refuse_other_rows,
+    restore,
+    to_numpy,
+)
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
@@ -31,6 +39,8 @@ ClassNames = tuple[ClassName, ...]
 ENOUGH_VALUES = 30
 #: The name of a column that ends in the number of a class: class_2, x2.
 _NUMBERED: Final = re.compile(r"(?P<prefix>.*?)(?P<number>0|[1-9][0-9]{0,8})")
+#: The name of a column that is a whole number, also as a library writes a float: 2, 2.0.
+_WHOLE: Final = re.compile(r"(0|-?[1-9][0-9]{0,8})(?:\.0)?")
 
 
 class Layout(Protocol):
@@ -153,12 +163,15 @@ class Rows:
             rows = cls.of_scores(
                 scores, input=input, classes=classes, like=like, start=start, complete=complete, y=y
             )
-            others = {"y": y, "sample_weight": weight, "groups": groups, "by": by, "time": time}
-            refuse_other_index(scores, others)
+            beside_scores = {"y": y, "sample_weight": weight, "groups": groups}
+            beside_scores |= {"by": by, "ids": ids, "time": time}
+            refuse_other_index(scores, beside_scores)
             n_rows = len(rows)
             labels = None
             if y is not None:
                 labels = inputs.check_labels(encode(y, rows.names), n_rows, rows.n_classes)
+                if complete and like is None and rows.names is None:
+                    _refuse_numbers_from_one(rows.columns, labels)
             members = group_names = None
             if groups is not None:
                 members, group_names = inputs.numbered_groups(groups, n_rows)
@@ -232,6 +245,8 @@ class Rows:
     @classmethod
     def of_baseline(cls, baseline: AnyArray, rows: Rows, input: InputKind) -> Rows:
         """Check other predictions for the same rows; columns that have names are put in their order."""
+        if rows.origin is not None:
+            refuse_other_rows(rows.origin.index, {"baseline": baseline})
         if not is_ragged(baseline):
             array, _ = to_numpy(baseline, "baseline")
             n_classes = _width(array)
@@ -322,15 +337,55 @@ class Rows:
                 f"{fit.n_classes}"
             )
         titles = self.names or self.columns
-        names = self.names if fit.names is None else fit.names
         order = None
         if titles is not None:
             order = _order(titles, fit.names, fit.columns, refuse=self.names is not None)
-        if order is None or order == list(range(self.n_classes)):
-            return replace(self, names=names)
+        rows = self
+        if titles is not None and order is not None and order != list(range(self.n_classes)):
+            if self.y is not None and self.names is None:
+                raise ValueError(
+                    f"the columns of the rows are {_listed(titles)}, and those of the fit are "
+                    f"{_listed(fit.columns or fit.names or ())}: labels that are numbers may count "
+                    "either, so pass labels that are names"
+                )
+            rows = self.with_columns(order)
+        return rows if fit.names is None else replace(rows, names=fit.names)
+
+    def with_columns(self, order: Sequence[int]) -> Rows:
+        """Return these rows with their columns in another order; their labels stay those of the same columns."""
         labels = None if self.y is None else np.argsort(order)[self.y].astype(np.int64)
+        names = None if self.names is None else tuple(self.names[k] for k in order)
         columns = None if self.columns is None else tuple(self.columns[k] for k in order)
-        return replace(self, scores=self.scores[:, order], y=labels, names=names, columns=columns)
+        scores = self.scores[:, list(order)]
+        return replace(self, scores=scores, y=labels, names=names, columns=columns)
+
+    def like_first(self, first: Rows) -> Rows:
+        """Return a later block of a source with its columns in the order of the first block, by name.
+
+        >>> first, later = (
+        ...     Rows.of([[0.0, 1.0]], ["b"], input="logits", classes=names) for names in (["a", "b"], ["b", "a"])
+        ... )
+        >>> later.like_first(first).names, later.like_first(first).y
+        (('a', 'b'), array([1]))
+        """
+        titles = self.names or self.columns
+        expected = first.names or first.columns
+        if titles == expected or titles is None or expected is None:
+            return self
+        order = order_by(expected, titles)
+        if order == list(range(len(titles))):
+            return self
+        lists = (
+            f"the columns of the first block are {_listed(expected)}, and of that from row "
+            f"{self.start:,} on {_listed(titles)}"
+        )
+        if order is None:
+            raise ValueError(f"{lists}: blocks of rows need the same columns")
+        if self.y is not None and None in (self.names, first.names):
+            raise ValueError(
+                f"{lists}: labels that are numbers may count either, so pass labels that are names"
+            )
+        return self.with_columns(order)
 
     def restored(self, probs: FloatArray) -> Any:
         """Return probabilities (N, K) of these rows in the library, device and float width of what was passed in."""
@@ -483,10 +538,13 @@ def _names(
         return names
     if like is not None or columns is None or len(columns) != n_classes:
         return fitted
-    if all(isinstance(name, int) for name in columns):
-        return None if _are_numbers(columns) else check_classes(columns, n_classes)
-    if all(isinstance(name, str) for name in columns) and y is not None and is_text(y):
+    if y is not None and is_text(y) and all(isinstance(name, str) for name in columns):
         return check_classes(columns, n_classes)
+    numbers = columns
+    if y is not None:  # frames of some libraries have only texts as names
+        numbers = tuple(_plain_numbers([str(name) for name in columns]))
+    if all(isinstance(name, int) for name in numbers):
+        return None if _are_numbers(numbers) else check_classes(numbers, n_classes)
     return None
 
 
@@ -518,7 +576,7 @@ def _order(
     """
     references = [reference for reference in (fitted, names) if reference is not None]
     for reference in references or [tuple(range(len(columns)))]:
-        order = _order_by(reference, columns)
+        order = order_by(reference, columns)
         if order is not None:
             return order
     if references and (refuse or _share_names(columns, references[0])):
@@ -529,12 +587,18 @@ def _order(
     return None
 
 
-def _order_by(reference: Sequence[ColumnName], columns: Sequence[ColumnName]) -> list[int] | None:
-    """Return the place of each name of a reference among columns, also without prefixes or by numbers behind them."""
+def order_by(reference: Sequence[ColumnName], columns: Sequence[ColumnName]) -> list[int] | None:
+    """Return the place of each name of a reference among columns.
+
+    Columns are also recognised without the prefix that tells the kind of scores, by how they spell a number, and by
+    the numbers behind a common prefix.
+    """
     parts = [class_part(str(name)) for name in columns]
+    numbers = _numbers_behind_prefix(parts)
     reference_parts = [class_part(str(name)) for name in reference]
-    for place in (_places(columns), _places(parts), _places(_numbers_behind_prefix(parts))):
-        for sought in (reference, reference_parts):
+    spellings = (columns, parts, _plain_numbers(parts), numbers, _from_zero(numbers))
+    for place in map(_places, spellings):
+        for sought in (reference, reference_parts, _plain_numbers(reference_parts)):
             texts = [str(name) for name in sought]
             if place.keys() == set(texts):
                 return [place[text] for text in texts]
@@ -545,8 +609,20 @@ def _places(columns: Sequence[ColumnName]) -> dict[str, int]:
     return {str(name): place for place, name in enumerate(columns)}
 
 
+def _plain_numbers(names: Sequence[str]) -> Sequence[ColumnName]:
+    """Return texts such as 2.0, or True and False, as whole numbers; other names are returned as they are.
+
+    >>> _plain_numbers(["1.0", "0.0"]), _plain_numbers(["True", "False"]), _plain_numbers(["1", "one"])
+    ([1, 0], [1, 0], ['1', 'one'])
+    """
+    if sorted(name.casefold() for name in names) == ["false", "true"]:
+        return [int(name.casefold() == "true") for name in names]
+    matches = [match for match in map(_WHOLE.fullmatch, names) if match is not None]
+    return [int(match[1]) for match in matches] if len(matches) == len(names) else names
+
+
 def _numbers_behind_prefix(names: Sequence[str]) -> Sequence[ColumnName]:
-    """Return the numbers 0, 1, … of columns such as class_2, class_0, class_1, also if they count from 1.
+    """Return the numbers of columns such as class_2, class_0, class_1.
 
     Columns that are not called so are returned as they are.
     """
@@ -554,11 +630,25 @@ def _numbers_behind_prefix(names: Sequence[str]) -> Sequence[ColumnName]:
     prefixes = {match["prefix"] for match in matches}
     if len(matches) < len(names) or len(prefixes) > 1:
         return names
-    numbers = [int(match["number"]) for match in matches]
-    least = min(numbers)
-    if least > 1 or sorted(numbers) != list(range(least, least + len(numbers))):
+    return [int(match["number"]) for match in matches]
+
+
+def _from_zero(names: Sequence[ColumnName]) -> Sequence[ColumnName]:
+    """Return the numbers 1 to K less 1; other names are returned as they are."""
+    if set(names) != set(range(1, len(names) + 1)):
         return names
-    return [number - least for number in numbers]
+    return [int(name) - 1 for name in names]
+
+
+def _refuse_numbers_from_one(columns: tuple[ColumnName, ...] | None, labels: IntArray) -> None:
+    """Refuse labels without a 0 where the columns count from 1: the labels may count from 1 too."""
+    numbers = [] if columns is None else _numbers_behind_prefix([str(name) for name in columns])
+    if numbers and _from_zero(numbers) is not numbers and labels.min() > 0:
+        raise ValueError(
+            f"the columns {_listed(columns or ())} count from 1 and no label is 0, so the labels may "
+            f"count from 1 too: pass classes={list(range(1, len(numbers) + 1))} if they do, and "
+            "labels from 0 in an array without names if they do not"
+        )
 
 
 def _share_names(columns: Sequence[ColumnName], reference: Sequence[ColumnName]) -> bool:

@@ -18,6 +18,7 @@ from hcal.cli.options import (
     WithLabels,
     WithWeight,
     check_output,
+    class_called,
     class_number,
     command,
     file_facts,
@@ -157,7 +158,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
             sample_weight=data.weight,
             groups=data.groups,
             confidence=self.confidence,
-            positive=class_number(self.positive, data.classes),
+            positive=class_called(self.positive, text_names(data)),
             classes=text_names(data),
         )
 
@@ -196,7 +197,7 @@ def _abstained(
         error=error,
         confidence=confidence,
         groups=data.groups,
-        positive=None if positive is None else class_number(positive, data.classes),
+        positive=None if positive is None else class_called(positive, text_names(data)),
         classes=text_names(data),
     )
 

@@ -17,7 +17,7 @@ from hcal.cli.options import (
     WithBy,
     WithLabels,
     WithWeight,
-    class_number,
+    class_called,
     command,
     file_facts,
     load_model,
@@ -62,7 +62,7 @@ class Estimate(WithWeight, WithBy, WithLabels):
                 cost=costs_of(self.cost),
                 by=data.by or None,
                 sample_weight=data.weight,
-                positive=class_number(self.positive, data.classes),
+                positive=class_called(self.positive, text_names(data)),
                 classes=text_names(data),
                 confidence=self.confidence,
             )

@@ -23,6 +23,7 @@ from hcal.cli.options import (
     WithLabels,
     WithWeight,
     check_output,
+    class_called,
     class_number,
     command,
     file_facts,
@@ -122,8 +123,10 @@ def _draw(title: str, survey: Survey, side: Side, positive: int) -> None:
     """Print a reliability diagram."""
     import hcal
 
+    # Labels that are integers count as positions where the names are texts.
+    names = None if survey.rows.names is None else list(map(str, survey.rows.names))
     diagram = hcal.reliability(
-        side.probs, survey.rows.labels, bins=10, positive=positive, classes=survey.rows.names
+        side.probs, survey.rows.labels, bins=10, positive=positive, classes=names
     )
     console.out().print(f"\n[bold]{title}[/]" if title else "")
     console.show_lines(diagram)
@@ -174,7 +177,7 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
                 self.method if self.cross_fit else calibrator,
                 source=self._source(rows.data, run),
                 confidence=self.confidence,
-                positive=class_number(self.positive, rows.source.names),
+                positive=class_called(self.positive, rows.source.names),
                 threshold=tuple(self.threshold or ()),
                 cost=costs,
                 cross_fit=self.cross_fit,
@@ -288,7 +291,7 @@ class Certify(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
         """Return the certificate of probabilities, of a calibrator, or of a method by folds."""
         import hcal
 
-        number = class_number(self.positive, source.names)
+        positive = class_called(self.positive, source.names)
         if self.out_of_fold is None:
             judged = (source,) if calibrator is None else (calibrator, source)
             return hcal.certify(
@@ -297,9 +300,9 @@ class Certify(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
                 baseline=None if calibrator is None else "scores",
                 assume=self.assume,
                 input=source.kind if calibrator is None else None,
-                positive=number,
+                positive=positive,
             )
         method = hcal.make_calibrator(self.out_of_fold, input=source.kind)
         return hcal.certify(
-            method, source, out_of_fold=True, confidence=self.confidence, positive=number
+            method, source, out_of_fold=True, confidence=self.confidence, positive=positive
         )

@@ -188,7 +188,7 @@ class Watching:
 
     def add_labels(self, monitor: Monitor, file: Path) -> list[str]:
         """Add a file of ids and labels to the monitor, with the scores that the store holds for them."""
-        from hcal.class_names import label_cells
+        from hcal.class_names import label_cells, labels_by_number
         from hcal.io import checksum
         from hcal.io.reading import read_columns
 
@@ -196,7 +196,8 @@ class Watching:
         label = self.files.label or "y"
         id_column = self._id_column()
         columns = read_columns(file, [id_column, label])
-        labels = label_cells(columns[label], self.store.classes)
+        classes = self.store.classes
+        labels = labels_by_number(label_cells(columns[label], classes), classes)
         digest = checksum(file)
         then: Callable[[Joined], None] | None = partial(
             self._add_joined, monitor, file.name, digest

@@ -25,6 +25,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from hcal.certificates.bounds import kl_upper
+from hcal.class_names import positive_number
 from hcal.decisions.rules import AbstainRule
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
@@ -104,6 +105,8 @@ class Abstention(Result):
         About how many rows like these would prove it, where these do not and the risk is low enough.
     positive : int or None
     names : tuple of K names, or None
+    columns : tuple of K names, or None
+        How the frame called its columns, by which other frames are put in this order.
 
     Examples
     --------
@@ -132,11 +135,12 @@ class Abstention(Result):
     rows_needed: int | None = None
     positive: int | None = None
     names: ClassNames | None = None
+    columns: ClassNames | None = None
 
     @property
     def rule(self) -> AbstainRule:
         """What :func:`hcal.decide` needs."""
-        return AbstainRule(self.threshold, self.positive, self.names)
+        return AbstainRule(self.threshold, self.positive, self.names, self.columns)
 
     @property
     def proven(self) -> bool:
@@ -248,7 +252,7 @@ def abstain_below(  # noqa: PLR0913 - a public door
     error: float,
     confidence: float = 0.95,
     groups: Any = None,
-    positive: int | None = None,
+    positive: int | str | None = None,
     classes: Any = None,
 ) -> Abstention:
     """Choose the confidence below which no answer is given, so that few answers are wrong, with a proof.
@@ -267,7 +271,7 @@ def abstain_below(  # noqa: PLR0913 - a public door
         Probability with which the bounds hold, all of them together.
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other; the bounds then count groups.
-    positive : int, optional
+    positive : int or str, optional
         Give it where every row has one answer and the probability says whether it is right, as for the answers of a
         language model: the confidence is P(class ``positive``), and rows of the other class are errors. By default
         the answer is the most probable class, and the confidence its probability.
@@ -290,7 +294,8 @@ def abstain_below(  # noqa: PLR0913 - a public door
     if isinstance(error, bool) or not isinstance(error, int | float) or not 0 < error < 1:
         raise ValueError(f"error must lie between 0 and 1, such as 0.02; got {error!r}")
     rows = Rows.of_predictions(probs, y, input="probs", groups=groups, classes=classes)
-    sure, wrong = _answers(rows, _check_positive(positive, rows))
+    right = _check_positive(positive, rows)
+    sure, wrong = _answers(rows, right)
     members = None if rows.groups is None else np.unique(rows.groups, return_inverse=True)[1]
     order = np.argsort(-sure, kind="stable")
     ranked = _Ranked(
@@ -318,8 +323,9 @@ def abstain_below(  # noqa: PLR0913 - a public door
         rows_needed=None
         if chosen is not None
         else _rows_needed(bounds, error, len(sure), confidence),
-        positive=positive,
+        positive=right,
         names=rows.names,
+        columns=rows.columns,
     )
 
 
@@ -371,13 +377,11 @@ class _Ranked:
 def _check_positive(positive: Any, rows: Rows) -> int | None:
     if positive is None:
         return None
-    if type(positive) is bool or positive not in (0, 1):
-        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
     if rows.n_classes != 2:
         raise ValueError(
             f"positive= is for two classes, right and wrong, and probs has {rows.n_classes} columns"
         )
-    return int(positive)
+    return positive_number(positive, rows.names or rows.columns, rows.n_classes)
 
 
 def _answers(rows: Rows, positive: int | None) -> tuple[Float64, Float64]:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
+from hcal.decisions.rules import (
+    AbstainRule,
+    CostRule,
+    Rule,
+    ThresholdRule,
+    named,
+    places_in_rows,
+    read_rule,
+)
 from hcal.rows import Rows
 
 
@@ -44,6 +52,9 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
         raise ValueError(
             f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
         )
+    places = places_in_rows(chosen, rows)
+    if places is not None:
+        rows = rows.with_columns(places)
     return named(chosen.decide(rows.probs()), rows.names)
 
 

@@ -11,7 +11,8 @@ from scipy.special import ndtri
 
 from hcal.decisions.deciding import as_rule
 from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect, table_of
-from hcal.decisions.rules import AbstainRule, CostRule, check_table
+from hcal.class_names import positive_number
+from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, check_table, rule_for
 from hcal.decisions.threshold_curve import check_costs
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
@@ -214,7 +215,7 @@ def estimate(  # noqa: PLR0913 - a public door
     cost: Any = None,
     by: Any = None,
     sample_weight: Any = None,
-    positive: int = 1,
+    positive: int | str | None = None,
     classes: Any = None,
     confidence: float = 0.95,
 ) -> LabelFreeEstimates:
@@ -238,8 +239,8 @@ def estimate(  # noqa: PLR0913 - a public door
         Segments to estimate one by one.
     sample_weight : array-like of shape (N,), optional
         How many rows each row stands for.
-    positive : int
-        The positive one of two classes.
+    positive : int or str, optional
+        The positive one of two classes, by its number or name; the second by default.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     confidence : float
@@ -259,9 +260,8 @@ def estimate(  # noqa: PLR0913 - a public door
     rows = Rows.of_predictions(
         probs, None, input="probs", weight=sample_weight, by=by, classes=classes
     )
-    if positive not in (0, 1) or isinstance(positive, bool):
-        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    unlabelled, decision = _decided(rows, rule, cost, int(positive))
+    number = positive_number(positive, rows.names or rows.columns, rows.n_classes)
+    unlabelled, decision = _decided(rows, rule, cost, number)
     names = _checked_metrics(metrics, unlabelled)
     z = float(ndtri((1 + confidence) / 2))
     return LabelFreeEstimates(
@@ -279,7 +279,7 @@ def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelle
     """Return the rows with their decisions, and how these were made in words."""
     probs = rows.probs().astype(np.float64)
     weight = np.ones(len(rows)) if rows.weight is None else rows.weight
-    costs = _costs(cost, rule, rows.n_classes, positive)
+    costs = _costs(cost, rule, rows, positive)
     if rule is None and costs is None:
         return Unlabelled(probs, weight, probs.argmax(axis=1), positive), (
             "each row is decided for its most probable class"
@@ -294,6 +294,7 @@ def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelle
             "rule leaves rows without an answer: pass the answered rows alone, where "
             "hcal.decide is not None or −1"
         )
+    chosen = rule_for(chosen, rows)
     if chosen.n_classes != rows.n_classes:
         raise ValueError(
             f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
@@ -307,22 +308,32 @@ def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelle
     return Unlabelled(probs, weight, decided, chosen.positive, costs), words
 
 
-def _costs(cost: Any, rule: Any, n_classes: int, positive: int) -> Float64 | None:
+def _costs(cost: Any, rule: Any, rows: Rows, positive: int) -> Float64 | None:
     """Return the table of costs (K, K) that was passed in, or with which the rule was chosen."""
+    n_classes = rows.n_classes
     if cost is None:
-        numbers = getattr(rule, "wanted", {})
-        if set(numbers) == {"fn", "fp"}:
-            return table_of(check_costs(numbers), rule.positive)
-        table = getattr(rule, "costs", None)
-        return None if table is None else check_table(table, n_classes)
+        return _costs_of_rule(rule, rows)
     if not isinstance(cost, dict):
-        return check_table(cost, n_classes)
+        return check_table(cost, n_classes, rows.names or rows.columns)
     if n_classes != 2:
         raise ValueError(
             f"cost of fn and fp is for two classes, and probs has {n_classes} columns: pass a "
             "table of K x K costs"
         )
     return table_of(check_costs(cost), positive)
+
+
+def _costs_of_rule(rule: Any, rows: Rows) -> Float64 | None:
+    """Return the table of costs with which a rule was chosen, its classes in the order of the rows' columns."""
+    if rule is None:
+        return None
+    chosen = rule_for(as_rule(rule), rows)
+    if isinstance(chosen, CostRule):
+        return check_table(chosen.costs, rows.n_classes)
+    numbers = getattr(rule, "wanted", {})
+    if set(numbers) == {"fn", "fp"} and isinstance(chosen, ThresholdRule):
+        return table_of(check_costs(numbers), chosen.positive)
+    return None
 
 
 def _checked_metrics(metrics: Iterable[str] | str | None, rows: Unlabelled) -> list[str]:

@@ -7,8 +7,8 @@ no answer is given. A result is saved with ``to_json()``; :func:`read_rule` chec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
+from hcal.frames import ColumnName, Origin, to_numpy
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.rows import ClassNames
-from hcal.text import quoted
+from hcal.rows import ClassNames, Rows, order_by
+from hcal.text import one_line, quoted
 
 #: The decision for a row without an answer.
 ABSTAINED: Final = -1
@@ -38,6 +39,7 @@ class ThresholdRule:
     threshold: float
     positive: int = 1
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def n_classes(self) -> int:
@@ -61,6 +63,7 @@ class CostRule:
 
     costs: Float64
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def n_classes(self) -> int:
@@ -90,6 +93,7 @@ class AbstainRule:
     threshold: float
     positive: int | None = None
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def n_classes(self) -> int | None:
@@ -107,6 +111,41 @@ class AbstainRule:
 
 
 Rule = ThresholdRule | CostRule | AbstainRule
+
+
+def places_in_rows(rule: Rule, rows: Rows) -> list[int] | None:
+    """Return the place of each class of a rule among the columns of rows; None where either have no names.
+
+    Columns that are other classes than those of the rule are refused with both lists.
+    """
+    of_rule = rule.names or rule.columns
+    of_rows = rows.names or rows.columns
+    if of_rule is None or of_rows is None:
+        return None
+    order = order_by(of_rule, of_rows)
+    if order is None:
+        raise ValueError(
+            f"the rule is for the classes {one_line(', '.join(map(str, of_rule)), 120)}, and the "
+            f"columns of probs are {one_line(', '.join(map(str, of_rows)), 120)}"
+        )
+    return order
+
+
+def rule_for(rule: Rule, rows: Rows) -> Rule:
+    """Return a rule whose classes are in the order of the columns of rows.
+
+    >>> rows = Rows.of([[0.7, 0.3]], input="probs", classes=["yes", "no"])
+    >>> rule_for(ThresholdRule(0.2, 1, ("no", "yes")), rows).positive
+    0
+    """
+    places = places_in_rows(rule, rows)
+    if places is None or places == sorted(places):
+        return rule
+    if isinstance(rule, CostRule):
+        order = np.argsort(places)
+        return replace(rule, costs=rule.costs[np.ix_(order, order)], names=rows.names)
+    positive = None if rule.positive is None else places[rule.positive]
+    return replace(rule, positive=positive, names=rows.names)
 
 
 def named(decisions: IntArray, names: ClassNames | None) -> NDArray[Any]:
@@ -146,32 +185,37 @@ def read_rule(path: str | Path) -> Rule:
         positive = _entry(content, "positive", path)
         if type(positive) is not int or positive not in (0, 1):
             raise ValueError(f"{path.name}: 'positive' must be 0 or 1")
-        return ThresholdRule(_number(content, path), positive, _names(content, 2, path))
+        return ThresholdRule(_number(content, path), positive, *_names(content, 2, path))
     if schema == "hcal/abstention/1":
         positive = content.get("positive")
         if positive is not None and (type(positive) is not int or positive not in (0, 1)):
             raise ValueError(f"{path.name}: 'positive' must be 0, 1 or null")
-        names = content.get("names")
-        size = len(names) if isinstance(names, list) else 0
-        return AbstainRule(_number(content, path), positive, _names(content, size, path))
+        titles = content.get("names") or content.get("columns")
+        size = len(titles) if isinstance(titles, list) else 0
+        return AbstainRule(_number(content, path), positive, *_names(content, size, path))
     if schema == "hcal/cost-table/1":
         costs = check_table(_entry(content, "costs", path))
-        return CostRule(costs, _names(content, len(costs), path))
+        return CostRule(costs, *_names(content, len(costs), path))
     raise ValueError(
         f"{path.name} holds {quoted(schema)}, and a rule is the JSON of hcal.thresholds or "
         "hcal.abstain_below"
     )
 
 
-def check_table(costs: Any, n_classes: int | None = None) -> Float64:
+def check_table(
+    costs: Any, n_classes: int | None = None, names: ClassNames | None = None
+) -> Float64:
     """Return a table of costs (K, K): the row is the true class, the column the decision.
+
+    The rows and columns of a frame that have names are put in the order of the classes.
 
     >>> check_table([[0, 1], [20, 0]])
     array([[ 0.,  1.],
            [20.,  0.]])
     """
     try:
-        table = np.asarray(costs, dtype=np.float64)
+        array, origin = to_numpy(costs, "a table of costs")
+        table = array.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError("a table of costs must hold K x K numbers") from None
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
@@ -182,7 +226,35 @@ def check_table(costs: Any, n_classes: int | None = None) -> Float64:
         )
     if not np.isfinite(table).all():
         raise ValueError("a table of costs holds finite numbers alone")
-    return table
+    return table[np.ix_(*_places_in_table(origin, names, len(table)))]
+
+
+def _places_in_table(
+    origin: Origin, names: ClassNames | None, n_classes: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the place of each class among the rows, and among the columns, of a table of costs."""
+    as_they_are = list(range(n_classes))
+    titles = {"rows": origin.index, "columns": origin.columns}
+    places = []
+    for axis, axis_titles in titles.items():
+        named = None
+        if axis_titles is not None:
+            listed_titles = list(axis_titles)
+            named = order_by(names or as_they_are, listed_titles)
+            if named is None and listed_titles != as_they_are:
+                raise ValueError(
+                    f"the {axis} of the table of costs are "
+                    f"{one_line(', '.join(map(str, listed_titles)), 120)}, and the classes are "
+                    f"{one_line(', '.join(map(str, names or as_they_are)), 120)}"
+                )
+        places.append(named)
+    if None in places and any(place not in (None, as_they_are) for place in places):
+        raise ValueError(
+            "the rows or the columns of the table of costs have the names of the classes in another "
+            "order, and the others have no names: name both"
+        )
+    rows, columns = (as_they_are if place is None else place for place in places)
+    return rows, columns
 
 
 def _entry(content: Mapping[str, Any], name: str, path: Path) -> Any:
@@ -198,10 +270,22 @@ def _number(content: Mapping[str, Any], path: Path) -> float:
     return float(value)
 
 
-def _names(content: Mapping[str, Any], n_classes: int, path: Path) -> ClassNames | None:
-    names = content.get("names")
-    if names is None:
+def _names(
+    content: Mapping[str, Any], n_classes: int, path: Path
+) -> tuple[ClassNames | None, tuple[ColumnName, ...] | None]:
+    """Return the names of the classes and of the columns that a saved rule holds."""
+    return (
+        _titles(content, "names", n_classes, path),
+        _titles(content, "columns", n_classes, path),
+    )
+
+
+def _titles(
+    content: Mapping[str, Any], entry: str, n_classes: int, path: Path
+) -> ClassNames | None:
+    titles = content.get(entry)
+    if titles is None:
         return None
-    if not isinstance(names, list):
-        raise ValueError(f"{path.name}: 'names' must be a list of the names of the classes")
-    return check_classes(names, n_classes)
+    if not isinstance(titles, list):
+        raise ValueError(f"{path.name}: {entry!r} must be a list of the names of the classes")
+    return check_classes(titles, n_classes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
+from hcal.class_names import positive_number
 from hcal.decisions.choosing import Draws, choose, odds_of
 from hcal.decisions.rules import CostRule, ThresholdRule, check_table
 from hcal.decisions.threshold_curve import (
@@ -89,6 +90,8 @@ class Thresholds(Result):
     confidence : float
     positive : int
     names : tuple of 2 names, or None
+    columns : tuple of 2 names, or None
+        How the frame called its columns, by which other frames are put in this order.
     words : str
         The criterion in words.
     notes : tuple of str
@@ -123,13 +126,14 @@ class Thresholds(Result):
     confidence: float
     positive: int = 1
     names: ClassNames | None = None
+    columns: ClassNames | None = None
     words: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def rule(self) -> ThresholdRule:
         """What :func:`hcal.decide` needs."""
-        return ThresholdRule(self.threshold, self.positive, self.names)
+        return ThresholdRule(self.threshold, self.positive, self.names, self.columns)
 
     @property
     def title(self) -> str:
@@ -250,6 +254,8 @@ class CostTable(Result):
     n : int
     confidence : float
     names : tuple of K names, or None
+    columns : tuple of K names, or None
+        How the frame called its columns, by which other frames are put in this order.
     """
 
     schema: ClassVar[str] = "hcal/cost-table/1"
@@ -262,11 +268,12 @@ class CostTable(Result):
     n: int
     confidence: float
     names: ClassNames | None = None
+    columns: ClassNames | None = None
 
     @property
     def rule(self) -> CostRule:
         """What :func:`hcal.decide` needs."""
-        return CostRule(self.costs, self.names)
+        return CostRule(self.costs, self.names, self.columns)
 
     def _headline(self) -> list[str]:
         return [
@@ -294,7 +301,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     sample_weight: Any = None,
     groups: Any = None,
     confidence: float = 0.95,
-    positive: int = 1,
+    positive: int | str | None = None,
     classes: Any = None,
     resamples: int = 1000,
     random_state: int = 0,
@@ -310,7 +317,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
         Calibrated probabilities of rows that the calibrator has not seen.
     y : array-like of shape (N,)
-    cost : dict, or array-like of shape (K, K)
+    cost : dict, or array-like or frame of shape (K, K)
         ``{"fn": 20, "fp": 1}``: a missed positive costs 20, a false alarm 1; chooses the least cost. A table holds
         the cost of deciding class j where class k is true, in row k and column j; then each row is decided for
         the class of the least expected cost, and nothing is chosen.
@@ -326,8 +333,8 @@ def thresholds(  # noqa: PLR0913 - a public door
         Rows of one group depend on each other: the bootstrap draws whole groups.
     confidence : float
         Level of the intervals.
-    positive : int
-        The positive one of two classes.
+    positive : int or str, optional
+        The positive one of two classes, by its number or name; the second by default.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     resamples, random_state : int
@@ -352,7 +359,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     if cost is not None and not isinstance(cost, dict):
         if any(value is not None for value in (capacity, precision, recall)):
             raise ValueError("give one of cost, capacity, precision and recall")
-        return _by_table(rows, check_table(cost, rows.n_classes), draws)
+        return _by_table(rows, check_table(cost, rows.n_classes, rows.names or rows.columns), draws)
     criterion = criterion_of(cost, capacity, precision, recall)
     return _by_threshold(rows, criterion, _checked_positive(positive, rows), draws)
 
@@ -364,9 +371,7 @@ def _checked_positive(positive: Any, rows: Rows) -> int:
             "table of "
             "K x K costs, or P(one class) against the rest"
         )
-    if type(positive) is bool or positive not in (0, 1):
-        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    return int(positive)
+    return positive_number(positive, rows.names or rows.columns, rows.n_classes)
 
 
 def _by_threshold(rows: Rows, criterion: Criterion, positive: int, draws: Draws) -> Thresholds:
@@ -396,6 +401,7 @@ def _by_threshold(rows: Rows, criterion: Criterion, positive: int, draws: Draws)
         confidence=draws.confidence,
         positive=positive,
         names=rows.names,
+        columns=rows.columns,
         words=criterion.words(),
         notes=_notes(curve, choice.cut, criterion),
     )
@@ -456,7 +462,7 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
 
 def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
     """Decide each row for the class of the least expected cost, and measure the true cost."""
-    rule = CostRule(costs, rows.names)
+    rule = CostRule(costs, rows.names, rows.columns)
     probs = rows.probs()
     expected = rule.expected(probs)
     decisions = expected.argmin(axis=1)
@@ -474,6 +480,7 @@ def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
         n=len(rows),
         confidence=draws.confidence,
         names=rows.names,
+        columns=rows.columns,
     )
 
 

@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
+from hcal.frames import refuse_other_index
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     Outcome,
@@ -223,6 +224,7 @@ def validate(  # noqa: PLR0913 - a public door
     confidence = check_confidence(confidence)
     check_integer("resamples", resamples, 20)
     _refuse_fitted(model)
+    refuse_other_index(X, {"y": y, "groups": groups})
     data = _data(model, X, y, groups, positive)
     fitted = data.fit(np.arange(data.n))
     apparent = data.measure(fitted, np.arange(data.n))

@@ -155,7 +155,7 @@ def cross_fit(  # noqa: PLR0913 - a public door
     by: Any = None,
     classes: Any = None,
     folds: int = 5,
-    input: inputs.InputKind = "logits",
+    input: inputs.InputKind | None = None,
     resamples: int = 100,
     random_state: int = 0,
 ) -> CrossFit:
@@ -183,7 +183,7 @@ def cross_fit(  # noqa: PLR0913 - a public door
         Names of the classes in the order of the columns; the returned calibrator knows them.
     folds : int
     input : {"logits", "probs", "log_probs"}
-        What ``scores`` holds, if ``method`` is a name.
+        What ``scores`` holds: by default logits, or what a calibrator takes.
     resamples : int
         Bootstrap fits; 0 for none.
     random_state : int
@@ -192,7 +192,11 @@ def cross_fit(  # noqa: PLR0913 - a public door
     -------
     CrossFit
     """
-    method = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
+    if isinstance(method, str):
+        method = make_calibrator(method, input=input or "logits")
+    elif input not in (None, method.input):
+        raise ValueError(f"{method.name!r} expects input={method.input!r}, got {input!r}")
+    method = method.clone()
     rows = Rows.of(
         scores, y, input=method.input, weight=sample_weight, groups=groups, by=by, classes=classes
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
+from hcal.class_names import number_of_class
 from hcal.evaluation import drawing
 from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import (
@@ -23,6 +24,7 @@ from hcal.evaluation.curves import (
     curve_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
@@ -253,7 +255,7 @@ def reliability(  # noqa: PLR0913 - a public door
     binning: Binning = "equal-width",
     confidence: float = 0.95,
     sample_weight: Any = None,
-    positive: int = 1,
+    positive: int | str | None = None,
     classes: Any = None,
     resamples: int = 200,
     random_state: int = 0,
@@ -279,8 +281,8 @@ def reliability(  # noqa: PLR0913 - a public door
     confidence : float
         DiagramLevel of the consistency bands, and of the intervals of bins.
     sample_weight : array-like of shape (N,), optional
-    positive : int
-        The class of the level ``"positive"``.
+    positive : int or str, optional
+        The class of the level ``"positive"``, by its number or name; the second by default.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, where ``y`` holds names.
     resamples, random_state : int
@@ -308,15 +310,17 @@ def reliability(  # noqa: PLR0913 - a public door
     models = dict(probs) if isinstance(probs, Mapping) else {"": probs}
     if not models:
         raise ValueError("probs is empty: name at least one model")
-    inputs = [_Input.of(str(name), scores, y, info) for name, scores in models.items()]
+    inputs: list[_Input] = []
+    for name, scores in models.items():
+        like = inputs[0].rows if inputs else None
+        inputs.append(_Input.of(str(name), scores, y, {**info, "like": like}))
     first = inputs[0].sample
     level = _checked_level(level, first, several=len(inputs) > 1 or by is not None)
-    if not 0 <= positive < first.k:
-        raise ValueError(f"positive must be a class of 0..{first.k - 1}, got {positive!r}")
+    number = number_of_class(positive, inputs[0].titles, first.k)
 
     columns: dict[str, Sequence[int | None]] = {
         "top-label": [None],
-        "positive": [positive],
+        "positive": [number],
         "class-wise": range(first.k),
     }
     rng = np.random.default_rng(random_state)
@@ -349,6 +353,12 @@ class _Input:
     names: ClassNames | None = None
     groups: IntArray | None = None
     by: Segments | None = None
+    rows: Rows | None = None
+
+    @property
+    def titles(self) -> tuple[ColumnName, ...] | None:
+        """What the classes, or the columns, are called."""
+        return None if self.rows is None else self.rows.names or self.rows.columns
 
     @classmethod
     def of(cls, model: str, probs: Any, y: Any, info: Mapping[str, Any]) -> _Input:
@@ -357,7 +367,7 @@ class _Input:
             return cls(model, sample, groups=info["groups"])
         rows = Rows.of_predictions(probs, y, input="probs", **info)
         sample = as_sample(rows.scores, rows.y, info["weight"])
-        return cls(model, sample, rows.names, rows.groups, rows.by)
+        return cls(model, sample, rows.names, rows.groups, rows.by, rows)
 
     def events(self, columns: Sequence[int | None]) -> Iterator[JudgedEvent]:
         """Yield the event of every column (None: the top label), in every segment."""

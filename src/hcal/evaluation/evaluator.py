@@ -18,6 +18,7 @@ from hcal.evaluation.measurement import (
     survey_source,
 )
 from hcal.evaluation.result import Evaluation
+from hcal.fit_record import refuse_other_kind_of
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import RowSource
 from hcal.metrics.registry import LEVELS, get_metric, list_metrics
@@ -118,6 +119,7 @@ def evaluate(  # noqa: PLR0913 - a public door
     if hasattr(predictor, "predict_proba"):
         if baseline is not None:
             raise ValueError("after a calibrator the baseline is its own input: leave baseline out")
+        refuse_other_kind_of(predictor, input)
         source = source_of(scores, y, info, input="logits", calibrator=predictor)
         settings = settings.judging(positive, source)
         return evaluate_survey(survey_source(source, settings, predictor), settings)

@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
 from hcal.class_names import check_classes, is_text, missing_labels
+from hcal.frames import refuse_other_index
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
     booster_options,
@@ -158,6 +159,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         **params
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
         """
+        refuse_other_index(X, {"sample_weight": sample_weight, "groups": groups})
         X, y = self._check_targets(X, y)
         weight = check_weight(sample_weight, len(y))
         group = check_groups(groups, len(y))
@@ -236,11 +238,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
         Parameters
         ----------
-        frequencies : array-like of shape (K,)
+        frequencies : array-like of shape (K,), or dict or pandas Series by label
             How often each class of ``classes_`` occurs where predictions are made; they are normalised.
         """
         check_is_fitted(self, "calibrated_classifiers_")
-        new = check_frequencies(frequencies, len(self.classes_))
+        new = check_frequencies(frequencies, len(self.classes_), self.classes_.tolist())
         moved = copy.copy(self)
         moved.calibrated_classifiers_ = [
             FittedPair(pair.estimator, pair.calibrator.with_prior(new))
@@ -319,6 +321,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             )
         name = getattr(y, "name", None) or next(iter(getattr(y, "columns", [])), None)
         column = "y" if name is None else f"the column {name!r} of labels"
+        refuse_other_index(X, {"y": y})
         X, y = indexable(X, y)
         if np.size(y) == len(y):
             _refuse_missing(np.ravel(y), column)

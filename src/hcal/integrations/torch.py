@@ -25,17 +25,21 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from hcal.fit_record import refuse_segments
-from hcal.inputs import sum_to_one, two_columns
+from hcal.inputs import check_array, sum_to_one, two_columns
 from hcal.integrations import dense
 from hcal.maps.base import Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
+from hcal.numerics import FloatArray
 from hcal.progress import progress
+from hcal.rows import refuse_other_kind
 from hcal.text import one_line
 
 Output = Literal["probs", "log_probs"]
 #: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
 _BLOCK_SCORES = 1 << 24
+#: So many rows of a batch show whether scores are logits.
+_SHOWN_ROWS = 64
 #: Maps with larger constants are not computed in float32.
 _FLOAT32_LIMIT = 1e15
 
@@ -93,6 +97,8 @@ def fits_float32(map: Map) -> bool:
 def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
     """Return the probabilities (N, K) of a tensor, computed where it lies; a row with NaN comes out NaN."""
     head = _head_on(calibrator, scores.device)
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()  # in half precision the top two would tie
     with torch.no_grad():
         blocks = torch.split(scores.detach(), max(1, _BLOCK_SCORES // calibrator.n_classes_))
         return torch.cat([head(block) for block in blocks]) if len(blocks) > 1 else head(blocks[0])
@@ -141,6 +147,9 @@ class CalibrationHead(nn.Module):
 
     float64: MapModule
     float32: MapModule | None
+    #: Whether some batch has shown that the scores are logits; no later batch is read for it.
+    kind_is_clear: bool = True
+    _unclear_rows: list[FloatArray]
     #: In a tuple, because a traced graph must not take it for a part of the formula.
     kernel: tuple[nn.Module, ...] = ()
 
@@ -165,6 +174,8 @@ class CalibrationHead(nn.Module):
         )
         kernel = _kernel_of(calibrator)
         self.kernel = () if kernel is None else (kernel.to(where),)
+        self.kind_is_clear = calibrator.prediction_.kind != "logits"
+        self._unclear_rows = []
 
     @property
     def prediction(self) -> Map | None:
@@ -182,6 +193,8 @@ class CalibrationHead(nn.Module):
             raise ValueError(
                 "this head has no calibrator yet: give it one, or load a state dict that holds one"
             )
+        if not self.kind_is_clear:
+            self._refuse_probs(scores)
         if self._takes_kernel(scores):
             return self.kernel[0](scores)  # type: ignore[no-any-return]
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
@@ -199,6 +212,28 @@ class CalibrationHead(nn.Module):
             if not plain:
                 out = module.narrowed(probs, rows.to(dtype))  # type: ignore[operator]
         return out.movedim(-1, 1)
+
+    def _refuse_probs(self, scores: Tensor) -> None:
+        """Refuse probabilities where the calibrator takes logits; a graph that is traced holds no values to look at."""
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore
+        if type(scores) is not Tensor or scores.device.type == "meta" or is_traced:
+            return
+        try:
+            shown = scores.detach()[:_SHOWN_ROWS].double().cpu().numpy()
+        except RuntimeError:  # within vmap
+            return
+        rows = np.moveaxis(shown, 1, -1).reshape(-1, shown.shape[1]) if shown.ndim > 1 else shown
+        sums = rows.sum(axis=1) if rows.ndim > 1 and rows.shape[1] > 1 else np.ones(len(rows))
+        if not (rows.size and rows.min() >= 0 and rows.max() <= 1 and np.allclose(sums, 1, atol=1e-3)):
+            self.kind_is_clear = True
+            return
+        self._unclear_rows = [*self._unclear_rows, rows][-_SHOWN_ROWS:]
+        unclear = np.concatenate(self._unclear_rows)
+        assert self.calibrator is not None
+        if rows.ndim == 1 or rows.shape[1] == 1:
+            refuse_other_kind(unclear.ravel(), "logits", self.calibrator.fit_.score_range)
+        else:
+            check_array(unclear, "logits", n_classes=unclear.shape[1])
 
     def _takes_kernel(self, scores: Tensor) -> bool:
         """Return whether one launch does all: float32 logits (N, K) on a GPU, nothing traced, no gradient asked for."""
@@ -262,8 +297,17 @@ class CalibrationHead(nn.Module):
 def _refuse_other_classes(present: Calibrator, stored: Calibrator) -> None:
     """Raise a ValueError if the columns of two calibrators are not the same classes in the same order."""
     same = present.n_classes_ == stored.n_classes_
-    if present.fit_.names is not None and stored.fit_.names is not None:
-        same = present.fit_.names == stored.fit_.names
+    for titles in ("names", "columns"):
+        ours = getattr(present.fit_, titles)
+        theirs = getattr(stored.fit_, titles)
+        if None not in (ours, theirs) and ours != theirs:
+            same = False
+    kinds = present.prediction_.kind, stored.prediction_.kind
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"the stored calibrator takes {kinds[1]}, and this module's takes {kinds[0]}: build the "
+            "module without a calibrator, and load into that"
+        )
     if not same:
         raise ValueError(
             f"the stored calibrator has the classes {_listed(stored)}, and this module's has "
@@ -272,7 +316,8 @@ def _refuse_other_classes(present: Calibrator, stored: Calibrator) -> None:
 
 
 def _listed(calibrator: Calibrator) -> str:
-    names = [str(name) for name in calibrator.classes_[:20]]
+    titles = calibrator.fit_.names or calibrator.fit_.columns or calibrator.classes_.tolist()
+    names = [str(name) for name in titles[:20]]
     more = ", …" if calibrator.n_classes_ > len(names) else ""
     return one_line(", ".join(names) + more)
 

@@ -33,6 +33,7 @@ from hcal.text import one_line, quoted
 
 #: The fields of a :class:`DataFile` with one value per row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight", "time")
+_IN_WORDS: Final = {"y": "labels", "weight": "weights", "time": "times"}
 #: The name of the labels of a second file among the columns of a block.
 _LABELS: Final = "\0labels"
 #: A file is cut into about this many pieces at most, however many processes read them: results must not depend on it.
@@ -72,6 +73,8 @@ class DataFile:
         Messages for the user about the reading.
     made_by : str
         The calibrator that made the probabilities, if the file says so.
+    turned : bool
+        Whether the columns are in another order than in the file, which labels that are numbers may count.
     """
 
     path: Path
@@ -92,6 +95,7 @@ class DataFile:
     dropped: int = 0
     notes: tuple[str, ...] = ()
     made_by: str = ""
+    turned: bool = False
 
     @property
     def name(self) -> str:
@@ -116,7 +120,14 @@ class DataFile:
                 f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}, or "
                 f"{advice}"
             )
-        return np.asarray(class_names.encode(self.y, self.classes))
+        y = class_names.labels_by_number(self.y, self.classes)
+        if self.turned and not class_names.is_text(y):
+            raise ValueError(
+                f"{self.path.name}: the columns are in another order than the classes "
+                f"{listed(self.classes or ())}, and the labels are numbers, which may count either: "
+                "write names of classes as labels"
+            )
+        return np.asarray(class_names.encode(y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
         """Return the same rows with the columns in the order of a model's classes, matched by name.
@@ -129,7 +140,7 @@ class DataFile:
         if classes is None:
             return self
         if self.classes is None:
-            return replace(self, classes=tuple(classes))
+            return replace(self, classes=tuple(map(str, classes)))
         order = class_names.reorder(self.classes, classes)
         if order is None:
             return self
@@ -137,9 +148,8 @@ class DataFile:
             both = f"class {self.classes[1]!r} here and of class {classes[1]!r} in the model"
             advice = f"name the classes as the model does, {classes[0]},{classes[1]}"
             raise ValueError(f"{self.path.name}: the one score a row is that of {both}: {advice}")
-        # Labels that are numbers count the columns of this file, so they become names.
-        y = None if self.y is None else np.array(self.classes)[self.labels()]
-        return replace(self, values=self.values[:, order], classes=tuple(map(str, classes)), y=y)
+        in_order = tuple(map(str, classes))
+        return replace(self, values=self.values[:, order], classes=in_order, turned=True)
 
     def rows(self, kept: NDArray[Any]) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
@@ -335,7 +345,8 @@ def _left_out(
     if y.ndim != 1:
         return np.zeros(len(y), dtype=bool)
     missing = class_names.missing_labels(y, classes)
-    ignored: NDArray[np.bool_] = y == request.ignore_index
+    number = request.ignore_index
+    ignored: NDArray[np.bool_] = y == (str(number) if y.dtype.kind == "U" else number)
     if request.unlabelled == "drop":
         return np.logical_or(missing, ignored)
     if (
@@ -572,11 +583,15 @@ def _end_to_end(parts: Sequence[DataFile]) -> DataFile:
     columns: dict[str, Any] = {}
     for name in _BY_ROW:
         arrays = [getattr(part, name) for part in parts]
-        missing = any(array is None for array in arrays)
-        columns[name] = None if missing else np.concatenate(arrays)
+        missing = [array is None for array in arrays]
+        if any(missing) and not all(missing):
+            lacking = parts[missing.index(True)].path.name
+            raise ValueError(f"{lacking} has no {_IN_WORDS.get(name, name)}, and other files have")
+        columns[name] = None if any(missing) else np.concatenate(arrays)
     return replace(
         first,
         **columns,
+        turned=any(part.turned for part in parts),
         beside=_joined([part.beside for part in parts]),
         by=_joined([part.by for part in parts]),
         segments=_joined([part.segments for part in parts]),

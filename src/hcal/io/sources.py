@@ -153,10 +153,13 @@ def source_of_blocks(blocks: Iterable[RowPiece] | Callable[[], Iterable[RowPiece
 
 
 def _numbered(blocks: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield blocks with the number of their first row in the whole source."""
+    """Yield blocks with the number of their first row in the whole source, their columns in the order of the first."""
     start = 0
+    first = None
     for block in blocks:
-        yield block if block.start == start else replace(block, start=start)
+        numbered = block if block.start == start else replace(block, start=start)
+        first = numbered if first is None else first
+        yield numbered.like_first(first)
         start += len(block)
 
 

@@ -219,9 +219,11 @@ class _Columns:
         written = self._probs(probs)
         if self.classes is not None and first and _PROBS in written:
             written[CLASSES] = np.array([str(name) for name in self.classes])
+        label = free_name(self.called["label"], {*written, CLASSES})
+        id_name = free_name(self.called["id"], {*written, CLASSES})
         if y is not None:
-            written[self.called["label"]] = np.asarray(y)
-        arrays: Arrays = {} if ids is None else {self.called["id"]: np.asarray(ids)}
+            written[label] = np.asarray(y)
+        arrays: Arrays = {} if ids is None else {id_name: np.asarray(ids)}
         for name, cells in kept.items():
             arrays[free_name(name, {*arrays, *written, CLASSES})] = np.asarray(cells)
         return arrays | written

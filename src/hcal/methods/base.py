@@ -29,7 +29,7 @@ from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.rows import ClassNames, Rows
+from hcal.rows import ClassNames, OneColumn, Rows
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
@@ -280,7 +280,7 @@ class Calibrator(TakesScores, ABC):
 
         Parameters
         ----------
-        frequencies : array-like of shape (K,)
+        frequencies : array-like of shape (K,), or dict or pandas Series by the names of the classes
             How often each class occurs where predictions are made; they are normalised.
 
         Returns
@@ -297,7 +297,7 @@ class Calibrator(TakesScores, ABC):
         array([[0.5, 0.5]])
         """
         old = self.fit_.frequencies
-        new = prior.check_frequencies(frequencies, old.size)
+        new = prior.check_frequencies(frequencies, old.size, self.fit_.names)
         return self._with_prior(new, prior.log_ratio(new, old, self.fit_.names))
 
     def with_prior_from(self, scores: AnyArray) -> Self:
@@ -432,6 +432,7 @@ class Calibrator(TakesScores, ABC):
             raise ValueError(
                 f"the rows hold {scores.kind}, but the calibrator takes input={self.input!r}"
             )
+        OneColumn().update(scores).check(None)  # a block alone did not show its kind
         return scores
 
     def _weighed(self, rows: Rows) -> Rows:

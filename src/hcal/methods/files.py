@@ -178,6 +178,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
             raise ValueError(f"{array_name[:80]!r} is not an array of a model")
     record = FitRecord.from_json(header["fit"], _with_prefix(_ROWS, arrays))
     Request.from_json(record.request)
+    calibrator.fit_ = record
     fitted_map = build_map(calibrator.types_of_maps(), header["map"], _with_prefix(_MAP, arrays))
     fitted_map.check_fields(record.sizes)
     prediction = Prediction(
@@ -189,7 +190,6 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     )
     prediction.check_fields({"K": record.n_classes})
     calibrator.prediction_ = prediction
-    calibrator.fit_ = record
     return calibrator
 
 

@@ -7,12 +7,13 @@ Latinne and Decaestecker, 2002; with calibrated probabilities: Alexandari, Kunda
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from hcal.class_names import ClassName, class_title
+from hcal.class_names import ClassName, class_title, places_of_classes
+from hcal.frames import index_of
 from hcal.numerics import Float64
 
 _STEPS: Final = 10_000
@@ -22,13 +23,20 @@ STRENGTH: Final = 30.0
 UNEXPLAINED_LEVEL: Final = 0.01
 
 
-def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
-    """Return class frequencies (K,) that sum to 1, or raise a ValueError that says what is wrong.
+def check_frequencies(
+    frequencies: Any, n_classes: int, names: Sequence[ClassName] | None = None
+) -> Float64:
+    """Return class frequencies (K,) that sum to 1; those of a dict or of a pandas Series are taken by name.
 
-    >>> check_frequencies([1, 3], 2)
-    array([0.25, 0.75])
+    >>> check_frequencies([1, 3], 2), check_frequencies({"dog": 3, "cat": 1}, 2, ["cat", "dog"])
+    (array([0.25, 0.75]), array([0.25, 0.75]))
     """
-    numbers = np.asarray(frequencies, dtype=np.float64)
+    titles = frequencies if isinstance(frequencies, Mapping) else index_of(frequencies)
+    values = list(frequencies.values()) if isinstance(frequencies, Mapping) else frequencies
+    numbers = np.asarray(values, dtype=np.float64)
+    if titles is not None and numbers.ndim == 1:
+        places = places_of_classes(list(titles), names, n_classes, "frequencies")
+        numbers = numbers if places is None else numbers[places]
     if numbers.shape != (n_classes,):
         raise ValueError(
             f"frequencies must be one number for each of {n_classes} classes, got {numbers.shape}"

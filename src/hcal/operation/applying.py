@@ -7,13 +7,19 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from hcal.fit_record import fitted_names, fitted_request, predict_with_segments, unknown_segments
+from hcal.fit_record import (
+    fitted_names,
+    fitted_request,
+    fitted_segments,
+    predict_with_segments,
+    unknown_segments,
+)
 from hcal.io.blocks import Batches, NoRowsError, batches
 from hcal.io.finding import NamedFiles, check_output, sources_of
 from hcal.io.reading import DataFile, column_names, read, read_blocks
@@ -22,10 +28,12 @@ from hcal.io.request import Request
 from hcal.io.targets import Pair, is_folder, mirrored, prepare_folder, relative_names
 from hcal.io.writing import BlockWriter, can_write, write_blocks
 from hcal.leakage import model_fingerprint
+from hcal.methods.base import Calibrator
 from hcal.numerics import FloatArray
 from hcal.passes import Advance, Runner
 from hcal.progress import progress
 from hcal.results import Result
+from hcal.rows import OneColumn
 
 #: How many rows of a finished file are compared with what the calibrator gives now, before a run goes on.
 _COMPARED: Final = 256
@@ -213,11 +221,13 @@ def _run(
     empty = 0
     unknown = 0
     confidence = 0.0
+    score_range = OneColumn()
     with progress("writing files", len(absolute)) as file_done:
         for written in (runner or map)(job, absolute):
             rows += written.rows
             confidence += written.confidence
             unknown += written.unknown
+            score_range.merge(written.range)
             files += written.rows > 0
             empty += written.rows == 0
             file_done(1)
@@ -225,6 +235,7 @@ def _run(
                 advance(written.rows)
     if empty and not files and not finished:
         raise ValueError(f"{absolute[0].files[0].name} has no rows")
+    _check_kind_of_all(job, score_range, output)
     mean = confidence / rows if rows else float("nan")
     return Applied(
         output=str(output),
@@ -239,6 +250,14 @@ def _run(
     )
 
 
+def _check_kind_of_all(job: _Job, score_range: OneColumn, output: Path) -> None:
+    """Refuse files that are too small to show alone that their scores are of another kind."""
+    try:
+        job.check_kind(score_range)
+    except ValueError as error:
+        raise ValueError(f"{error}; delete {output}, which was written from these scores") from None
+
+
 @dataclass(frozen=True)
 class _Task:
     """The files whose rows go into one file; ``names`` says what their rows are marked with, if there are several."""
@@ -250,11 +269,12 @@ class _Task:
 
 @dataclass(frozen=True)
 class _WrittenPart:
-    """How many rows were written, the sum of their confidences, and rows of unknown segments."""
+    """How many rows were written, the sum of their confidences, rows of unknown segments, and the range of scores."""
 
     rows: int
     confidence: float
     unknown: int = 0
+    range: OneColumn = field(default_factory=OneColumn)
 
 
 @dataclass(frozen=True)
@@ -274,14 +294,22 @@ class _Job:
             return _WrittenPart(0, 0.0)
         confidence = 0.0
         unknown = 0
+        score_range = OneColumn()
         writer = self._writer(task.target, rows.first, rows.n_rows)
         with writer as write, progress(task.target.name, rows.n_rows) as advance:
             for data in rows:
                 advance(len(data.values))
-                probs = self._write(write, data, task.names)
+                probs = self._write(write, data, task.names, score_range)
                 confidence += float(probs.max(axis=1).sum())
                 unknown += unknown_segments(self.calibrator, data.segments)
-        return _WrittenPart(rows.n_rows, confidence, unknown)
+            self.check_kind(score_range)
+        return _WrittenPart(rows.n_rows, confidence, unknown, score_range)
+
+    def check_kind(self, score_range: OneColumn) -> None:
+        """Refuse scores that look like probabilities where those of the fit did not."""
+        record = getattr(self.calibrator, "fit_", None)
+        if record is not None:
+            score_range.check(record.score_range)
 
     def is_complete(self, pair: Pair) -> bool:
         """Whether the target is what this job would write: by its age, its rows and columns, and its first rows."""
@@ -295,7 +323,7 @@ class _Job:
             beginning = Path(folder, target.name)
             head = rows.first.rows(np.arange(min(len(rows.first.values), _COMPARED)))
             with self._writer(beginning, head, len(head.values)) as write:
-                self._write(write, head, None)
+                self._write(write, head, None, OneColumn())
             return _begins_as(target, beginning, rows.n_rows)
 
     def _rows(self, files: Sequence[Path]) -> _Rows | None:
@@ -320,14 +348,17 @@ class _Job:
         return write_blocks(target, n_rows, classes=first.classes, names=names, model=self.made_by)
 
     def _write(
-        self, write: BlockWriter, data: DataFile, names: Mapping[Path, str] | None
+        self,
+        write: BlockWriter,
+        data: DataFile,
+        names: Mapping[Path, str] | None,
+        score_range: OneColumn,
     ) -> FloatArray:
         """Write the probabilities of some rows and return them."""
         with warnings.catch_warnings():
             # Rows of unknown segments are counted over all blocks and files.
             warnings.filterwarnings("ignore", ".*that the fit did not see")
-            predicted = predict_with_segments(self.calibrator, data.values, data.segments)
-        probs = np.asarray(predicted)
+            probs = self._predicted(data, score_range)
         kept = dict(data.beside)
         if names and not data.more:
             column = "source_file" if "file" in {*self.request.roles.values(), *kept} else "file"
@@ -336,6 +367,17 @@ class _Job:
             kept = {"options": np.isfinite(data.values).sum(axis=1), **kept}
         write(probs, data.y, ids=data.ids, kept=kept)
         return probs
+
+
+    def _predicted(self, data: DataFile, score_range: OneColumn) -> FloatArray:
+        """Return the probabilities of some rows, and add them to the range of scores."""
+        cal = self.calibrator
+        if data.questions or not isinstance(cal, Calibrator):
+            return np.asarray(predict_with_segments(cal, data.values, data.segments))
+        by = {"by": data.segments} if fitted_segments(cal) else {}
+        rows = cal.rows_like(data.values, complete=False, **by)
+        score_range.update(rows)
+        return np.asarray(cal.probs_of(rows))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
 from hcal.methods.folds import split_rows
-from hcal.methods.registry import make_calibrator
+from hcal.methods.registry import get_calibrator, list_calibrators, make_calibrator
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.row_segments import UNNAMED, Segments
@@ -199,8 +199,17 @@ class SegmentedCalibrator(Calibrator):
         return self.fit_.segments or ()
 
     def types_of_maps(self) -> tuple[type[Map], ...]:
-        """The types of map that a fit may learn: also those of the common calibrator."""
-        return (*self.map_types, *self._common().types_of_maps())
+        """The types of map that a fit may learn: also those of the common calibrator.
+
+        The common method of the last fit counts too: ``method`` may have been changed since then.
+        """
+        own_types = (*self.map_types, *self._common().types_of_maps())
+        if "fit_" not in vars(self):
+            return own_types
+        fitted_method = self.fit_.details.get("common", {}).get("method")
+        if fitted_method not in list_calibrators():
+            return own_types
+        return (*own_types, *get_calibrator(fitted_method).map_types)
 
     # -- machinery --------------------------------------------------------------------------------
 
