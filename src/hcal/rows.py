@@ -519,6 +519,24 @@ def _width(array: NDArray[Any]) -> int:
     return int(array.shape[1]) if array.ndim == 2 else 2
 
 
+def names_of_classes(
+    columns: tuple[ColumnName, ...] | None,
+    y: AnyArray,
+    classes: Any,
+    like: Layout | None,
+    *,
+    n_classes: int,
+) -> ClassNames | None:
+    """Return the names of the classes of rows that are not in memory, as :meth:`Rows.of` finds them.
+
+    >>> names_of_classes(("cat", "dog"), np.array(["dog"]), None, None, n_classes=2)
+    ('cat', 'dog')
+    """
+    if classes is None and columns is None:
+        return None if like is None else like.names
+    return _names(columns, y, classes, like, n_classes=n_classes)
+
+
 def _names(
     columns: tuple[ColumnName, ...] | None,
     y: AnyArray,
@@ -546,6 +564,16 @@ def _names(
     if all(isinstance(name, int) for name in numbers):
         return None if _are_numbers(numbers) else check_classes(numbers, n_classes)
     return None
+
+
+def names_of_columns(
+    columns: tuple[ColumnName, ...] | None, like: Layout
+) -> tuple[ColumnName, ...] | None:
+    """Return what the columns of predictions of a frame are called: by the classes, or as the frame's are."""
+    if like.names is not None or columns is None:
+        return like.names
+    order = _order(columns, None, like.columns, refuse=True)
+    return columns if order is None else tuple(columns[k] for k in order)
 
 
 def _in_order(

@@ -295,7 +295,7 @@ def test_two_classes_show_the_positive_one() -> None:
         ({"level": "top-label"}, "top label"),
     ):
         assert hcal.reliability(p, y, **options)[0].title == title
-    with pytest.raises(ValueError, match="positive must be a class"):
+    with pytest.raises(ValueError, match="positive must be 0 or 1"):
         hcal.reliability(p, y, positive=2)
 
 

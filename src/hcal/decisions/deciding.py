@@ -46,8 +46,7 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     ['stays', 'leaves', 'leaves']
     """
     chosen = as_rule(rule)
-    names = chosen.names if classes is None else classes
-    rows = Rows.of_predictions(probs, None, input="probs", classes=names)
+    rows = Rows.of_predictions(probs, None, input="probs", classes=classes)
     if chosen.n_classes not in (None, rows.n_classes):
         raise ValueError(
             f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
@@ -55,7 +54,8 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     places = places_in_rows(chosen, rows)
     if places is not None:
         rows = rows.with_columns(places)
-    return named(chosen.decide(rows.probs()), rows.names)
+    names = chosen.names if classes is None else rows.names
+    return named(chosen.decide(rows.probs()), names)
 
 
 def as_rule(rule: Any) -> Rule:

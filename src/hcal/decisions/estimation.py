@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 from scipy.special import ndtri
 
+from hcal.class_names import positive_number
 from hcal.decisions.deciding import as_rule
 from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect, table_of
-from hcal.class_names import positive_number
 from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, check_table, rule_for
 from hcal.decisions.threshold_curve import check_costs
 from hcal.extras import pyplot

@@ -7,25 +7,26 @@ with any number of workers. Every worker needs the same packages and access to t
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hcal.certificates import Certificate, CertificateStream
-from hcal.class_names import check_classes
 from hcal.extras import load_extra
 from hcal.fit_record import refuse_segments
-from hcal.inputs import InputKind, to_probs
+from hcal.frames import ColumnName, to_numpy
+from hcal.inputs import InputKind
 from hcal.io.sources import RowSource
 from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import P, WorkerDiedError, merged
-from hcal.rows import Rows
+from hcal.rows import ClassNames, Layout, Rows, names_of_classes, names_of_columns
 
 load_extra("hcal.integrations.dask", "distributed", "dask")
 
@@ -69,14 +70,14 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
     """
     refuse_segments(calibrator, "a graph of blocks of scores")
     k = len(calibrator.classes_)  # raises if the calibrator is not fitted
-    frame = hasattr(scores, "divisions") and scores.ndim == 2
+    frame = _is_frame(scores)
     array = scores if frame else _rows_in_chunks(scores, "scores")
     found = _classes_of(array)
     if found == found and found != k:  # a size that Dask does not know yet is NaN
         raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
     if frame:
         narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
-        names = scores.columns if calibrator.fit_.names is None else list(calibrator.fit_.names)
+        names = _ordered_columns(calibrator, scores)
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
@@ -141,11 +142,9 @@ def evaluate(
     >>> {name: round(value, 3) for name, value in evaluate(p, y, ["brier", "ece_ew"]).result().items()}
     {'brier': 0.08, 'ece_ew': 0.2}
     """
-    whole, columns = _aligned(probs, y=y, sample_weight=sample_weight)
-    empty = partial(
-        StreamingMetrics, _classes_of(whole), None if metrics is None else tuple(metrics)
-    )
-    return _reduced(empty, input, whole, columns)
+    source = rows(probs, y, input=input, sample_weight=sample_weight)
+    chosen = None if metrics is None else tuple(metrics)
+    return source.add_up(_add_to_metrics, partial(StreamingMetrics, source.n_classes, chosen))
 
 
 def certify(
@@ -177,21 +176,17 @@ def certify(
     >>> certify(p, dask.array.ones(600, dtype=int)).refuted
     True
     """
-    whole, columns = _aligned(probs, y=y, by=by)
-    empty = partial(CertificateStream, _classes_of(whole), positive=positive)
-    return _reduced(empty, input, whole, columns).result(**options)
+    source = rows(probs, y, input=input, by=by)
+    empty = partial(CertificateStream, source.n_classes, positive=positive)
+    return source.add_up(_add_to_proof, empty).result(**options)
 
 
-def _reduced(empty: Callable[[], P], input: InputKind, scores: Any, columns: dict[str, Any]) -> P:
-    """Merge the partial results of all blocks in a tree, in the order of the blocks."""
-    return _merged_in_tree(_per_block(partial(_part, empty, input), scores, columns), empty)
+def _add_to_metrics(metrics: StreamingMetrics, block: Rows) -> None:
+    metrics.update(block.probs(), block.labels, block.weight)
 
 
-def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, **rows: Any) -> Any:
-    made = empty()
-    if len(scores):
-        _said_where(lambda p: made.update(to_probs(p, input), **rows), number, scores)
-    return made
+def _add_to_proof(proof: CertificateStream, block: Rows) -> None:
+    proof.update(block.probs(), block.labels, block.by)
 
 
 # -- blocks ----------------------------------------------------------------------------------------------
@@ -199,7 +194,11 @@ def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, 
 
 def _rows_in_chunks(x: Any, what: str) -> Any:
     """Return a dask array of whole rows."""
-    x = x.to_dask_array() if hasattr(x, "to_dask_array") else x
+    if hasattr(x, "to_dask_array"):
+        with warnings.catch_warnings():
+            # Texts become objects; where the scores are a frame, the partitions are read as they are.
+            warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
+            x = x.to_dask_array()
     if not hasattr(x, "numblocks"):
         raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
     return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
@@ -228,14 +227,35 @@ def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any]) -> list[Any]:
-    """Return, delayed, what ``function(number, scores, **columns)`` makes of every block."""
+    """Return, delayed, what ``function(number, scores, **columns)`` makes of every block.
+
+    The partitions of a frame stay frames, whose columns have names and whose rows have an index.
+    """
+    whole, aligned = _aligned(scores, **columns)
     work = dask.delayed(function, pure=False)
-    blocks = {name: column.to_delayed().ravel() for name, column in columns.items()}
-    whole = scores.to_delayed().ravel()
+    scores_blocks = _delayed_blocks(whole)
+    if _is_frame(scores):
+        scores_blocks = scores.to_delayed()
+        aligned |= {name: columns[name] for name in aligned if _is_series(columns[name])}
+    blocks = {name: _delayed_blocks(column) for name, column in aligned.items()}
     return [
-        work(i, block, **{name: b[i] for name, b in blocks.items()})
-        for i, block in enumerate(whole)
+        work(i, block, **{name: of_column[i] for name, of_column in blocks.items()})
+        for i, block in enumerate(scores_blocks)
     ]
+
+
+def _delayed_blocks(collection: Any) -> Any:
+    """Return the delayed blocks of a collection."""
+    blocks = collection.to_delayed()
+    return blocks.ravel() if hasattr(blocks, "ravel") else blocks
+
+
+def _is_frame(collection: Any) -> bool:
+    return hasattr(collection, "divisions") and collection.ndim == 2
+
+
+def _is_series(collection: Any) -> bool:
+    return hasattr(collection, "divisions") and collection.ndim == 1
 
 
 def _said_where(function: Callable[[Any], T], number: int | None, block: Any) -> T:
@@ -267,6 +287,7 @@ def rows(  # noqa: PLR0913
     groups: Any = None,
     by: Any = None,
     classes: Any = None,
+    like: Layout | None = None,
 ) -> DaskSource:
     """Return Dask collections as a source of rows, for ``fit``, ``hcal.evaluate`` and ``hcal.certify``.
 
@@ -281,6 +302,8 @@ def rows(  # noqa: PLR0913
         As for ``fit`` and :func:`hcal.evaluate`. A group may have rows in several blocks.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
+    like : Layout, optional
+        What a calibrator was fitted on, its ``fit_``: columns that have names are put in its order by name.
 
     Examples
     --------
@@ -291,16 +314,19 @@ def rows(  # noqa: PLR0913
     array([[0.25, 0.75]])
     """
     columns = {"y": y, "weight": sample_weight, "groups": groups, "by": by}
-    whole, aligned = _aligned(scores, **columns)
+    whole, _ = _aligned(scores, y=y)
     n_classes = _classes_of(whole)
-    names = None if classes is None else check_classes(classes, n_classes)
+    layout = None if like is None else _TravellingLayout.of(like)
+    titles = to_numpy(scores._meta, "scores")[1].columns if _is_frame(scores) else None
+    names = names_of_classes(titles, _like_labels(y), classes, layout, n_classes=n_classes)
     sizes = np.array(whole.chunks[0], dtype=float)
     known = bool(np.isfinite(sizes).all())
     # Where the sizes are not known, a block gets numbers that no other block has.
     starts = np.cumsum(np.append(0.0, np.nan_to_num(sizes, nan=2.0**32)))[:-1].astype(np.int64)
-    make_rows = partial(_rows_of_block, input, names, starts.tolist())
+    options = {"input": input, "classes": names if layout is None else classes, "like": layout}
+    make_rows = partial(_rows_of_block, options, starts.tolist())
     return DaskSource(
-        _per_block(make_rows, whole, aligned),
+        _per_block(make_rows, scores, columns),
         input,
         n_classes,
         names,
@@ -311,16 +337,51 @@ def rows(  # noqa: PLR0913
     )
 
 
+@dataclass(frozen=True)
+class _TravellingLayout:
+    """What a fit says of the columns, without all else that it remembers: it goes with every block."""
+
+    n_classes: int
+    names: ClassNames | None
+    columns: tuple[ColumnName, ...] | None
+    score_range: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, like: Layout) -> _TravellingLayout:
+        return cls(like.n_classes, like.names, like.columns, like.score_range)
+
+
+def _like_labels(y: Any) -> Any:
+    """Return an array without rows that shows whether labels are texts; None without labels."""
+    if y is None:
+        return None
+    dtype = y.dtype
+    categories = getattr(dtype, "categories", None)
+    if categories is not None:
+        dtype = getattr(y._meta.dtype, "categories", categories).dtype
+    is_number = getattr(dtype, "kind", "O") in "biuf"
+    return np.empty(0, dtype=np.int64 if is_number else np.str_)
+
+
+def _ordered_columns(calibrator: Calibrator, scores: Any) -> list[Any]:
+    """Return what the columns of predictions are called: the classes, or the columns in the order of the fit."""
+    record = calibrator.fit_
+    columns = to_numpy(scores._meta, "scores")[1].columns
+    titles = names_of_columns(columns, record)
+    return list(range(record.n_classes) if titles is None else titles)
+
+
 def _rows_of_block(
-    kind: InputKind, names: Any, starts: list[int], number: int, scores: Any, **columns: Any
+    options: dict[str, Any], starts: list[int], number: int, scores: Any, **columns: Any
 ) -> Rows | None:
     """Return the checked rows of a block; None if it has none."""
     if not len(scores):
         return None
     start = starts[number]
-    options = {"input": kind, "classes": names, "start": 0, "complete": False}
-    checked = _said_where(lambda block: Rows.of(block, **columns, **options), number, scores)
-    return replace(checked, start=start)
+    checked = _said_where(
+        lambda block: Rows.of(block, **columns, **options, complete=False), number, scores
+    )
+    return replace(checked, start=start, origin=None)
 
 
 def _add_block(

@@ -224,7 +224,9 @@ class CalibrationHead(nn.Module):
             return
         rows = np.moveaxis(shown, 1, -1).reshape(-1, shown.shape[1]) if shown.ndim > 1 else shown
         sums = rows.sum(axis=1) if rows.ndim > 1 and rows.shape[1] > 1 else np.ones(len(rows))
-        if not (rows.size and rows.min() >= 0 and rows.max() <= 1 and np.allclose(sums, 1, atol=1e-3)):
+        if not (
+            rows.size and rows.min() >= 0 and rows.max() <= 1 and np.allclose(sums, 1, atol=1e-3)
+        ):
             self.kind_is_clear = True
             return
         self._unclear_rows = [*self._unclear_rows, rows][-_SHOWN_ROWS:]

@@ -94,7 +94,7 @@ def source_of(
     2
     """
     if hasattr(scores, "__dask_graph__"):
-        return _dask_source(scores, y, info, fitted_kind(calibrator) if calibrator else input)
+        return _dask_source(scores, y, info, input, calibrator)
     if y is None and is_source(scores):
         return _opened(scores, info, calibrator, part)
     if y is None:
@@ -147,7 +147,9 @@ def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
     return source_of_rows(rows_of(read(data, request, part=part, order=order)))
 
 
-def _dask_source(scores: Any, y: Any, info: RowInfo, input: InputKind) -> RowSource:
+def _dask_source(
+    scores: Any, y: Any, info: RowInfo, input: InputKind, calibrator: Any
+) -> RowSource:
     """Return Dask collections as a source."""
     # Only who passes Dask collections has Dask.
     from hcal.integrations.dask import rows
@@ -155,11 +157,12 @@ def _dask_source(scores: Any, y: Any, info: RowInfo, input: InputKind) -> RowSou
     source: RowSource = rows(
         scores,
         y,
-        input=input,
+        input=fitted_kind(calibrator) if calibrator else input,
         sample_weight=info.weight,
         groups=info.groups,
         by=info.by,
         classes=info.classes,
+        like=getattr(calibrator, "fit_", None),
     )
     return source
 

@@ -270,7 +270,8 @@ def clinical(  # noqa: PLR0913 - a public door
     thresholds : array-like of float, optional
         Risks at or above which one would treat, for the net benefit; 1 % to 99 % by default.
     positive : int or str, optional
-        The class that is the outcome, by its number or name, the second by default; with more than two classes it is compared with all others.
+        The class that is the outcome, by its number or name; the second by default. With more than two classes it is
+        compared with all others.
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other (a patient, a hospital): standard errors count whole groups. Intervals
         need 20 groups, and the two tests, which need independent rows, are left out.

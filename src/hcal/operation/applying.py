@@ -368,7 +368,6 @@ class _Job:
         write(probs, data.y, ids=data.ids, kept=kept)
         return probs
 
-
     def _predicted(self, data: DataFile, score_range: OneColumn) -> FloatArray:
         """Return the probabilities of some rows, and add them to the range of scores."""
         cal = self.calibrator
