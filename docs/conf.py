@@ -136,7 +136,8 @@ def mark_columns(app: object, doctree: nodes.document) -> None:
         is_output = block.get("language", "none") in ("text", "none")
         has_columns = re.search(r"\S {2,}\S|[│┃]|^ {2,}\S", block.astext(), re.MULTILINE)
         if is_output and has_columns:
-            block["classes"].append("columns")
+            is_wide = max(map(len, block.astext().splitlines())) > 100
+            block["classes"] += ["columns", "wide"] if is_wide else ["columns"]
 
 
 def setup(app: object) -> None:
