@@ -27,6 +27,7 @@ from scipy.special import betaincinv, ndtri
 from hcal.certificates.bounds import kl_upper
 from hcal.decisions.rules import AbstainRule
 from hcal.extras import pyplot
+from hcal.frames import ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.clinical import Estimate
 from hcal.numerics import Float64, IntArray, run_starts
@@ -103,7 +104,8 @@ class Abstention(Result):
     rows_needed : int or None
         About how many rows like these would prove it, where these do not and the risk is low enough.
     positive : int or None
-    names : tuple of K names, or None
+    names, columns : tuple of K names, or None
+        Of the classes, and of the columns of a frame.
 
     Examples
     --------
@@ -132,11 +134,12 @@ class Abstention(Result):
     rows_needed: int | None = None
     positive: int | None = None
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def rule(self) -> AbstainRule:
         """What :func:`hcal.decide` needs."""
-        return AbstainRule(self.threshold, self.positive, self.names)
+        return AbstainRule(self.threshold, self.positive, self.names, self.columns)
 
     @property
     def proven(self) -> bool:
@@ -320,6 +323,7 @@ def abstain_below(  # noqa: PLR0913 - a public door
         else _rows_needed(bounds, error, len(sure), confidence),
         positive=positive,
         names=rows.names,
+        columns=rows.columns,
     )
 
 
