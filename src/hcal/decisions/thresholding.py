@@ -75,8 +75,8 @@ class Thresholds(Result):
     n, events : float
         Rows, and rows of the positive class (sums of weights).
     share, precision, recall, net_benefit : Estimate
-        Of the threshold as it is, with bootstrap intervals: the share of rows decided positive, the share of
-        positives among them, and the share of all positives that is caught.
+        The share of rows decided positive, the share of positives among them, and the share of all positives that is
+        caught. The bootstrap intervals allow for the choice of the threshold on the same rows.
     cost : Estimate or None
         Mean cost of a row.
     on_new_rows : float
