@@ -40,9 +40,7 @@ def labelled(n: int = 2000) -> tuple[pd.DataFrame, np.ndarray]:
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("saved", [False, True])
-def test_columns_in_another_order_are_decided_alike(
-    kind: str, saved: bool, tmp_path: Path
-) -> None:
+def test_columns_in_another_order_are_decided_alike(kind: str, saved: bool, tmp_path: Path) -> None:
     frame, y = labelled()
     chosen: Any = RULES[kind](frame, np.array(NAMES)[y])
     rule = chosen

@@ -314,7 +314,7 @@ def _decided(
         decided = rule.decide(probs)
         title = positive if rows.names is None else rows.names[positive]
         words = f"a row is decided for class {title} from P = {rule.threshold:.4g} on"
-    elif rule is not None or costs is not None:
+    elif costs is not None:
         decided = (CostRule(costs) if rule is None else rule).decide(probs)
         words = "each row is decided for the class of the least expected cost"
     else:

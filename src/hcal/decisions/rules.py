@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
-from hcal.io.files import open_regular
 from hcal.frames import ColumnName
+from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.rows import ClassNames
 from hcal.text import quoted
