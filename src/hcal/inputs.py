@@ -124,6 +124,30 @@ def sum_to_one(probs: Array, sums: Array) -> Array:
     return xp.where(xp.abs(sums - 1.0) > xp.eps(probs), probs / sums, probs)
 
 
+def whole_rows(scores: Array, kind: str, tolerance: float = 1e-4) -> Array:
+    """Return scores (N, K) as a formula without other checks takes them.
+
+    Rows of probabilities are divided by their sums. A row of probabilities, or of their logarithms, that
+    ``predict_proba`` refuses becomes NaN.
+
+    >>> with np.errstate(all="ignore"):
+    ...     whole_rows(np.array([[0.5, 0.50001], [-1.0, 2.0]]), "probs").round(4)
+    array([[0.5, 0.5],
+           [nan, nan]])
+    """
+    if kind == "logits":
+        return scores
+    xp = namespace(scores)
+    sums = xp.row_sum(scores if kind == "probs" else xp.exp(scores))
+    sound = xp.abs(sums - 1.0) <= (tolerance if kind == "probs" else max(tolerance, 1e-3))
+    whole = scores
+    if kind == "probs":
+        sound = sound & (xp.row_min(scores) >= 0.0)
+        whole = sum_to_one(scores, sums)
+    # 0 · ln 1 = 0, and 0 · ln 0 is NaN in every language; JSON has no other way to write it.
+    return whole + 0.0 * xp.log(xp.astype(sound, scores))
+
+
 def check_probs(probs: AnyArray) -> Checked:
     """Check probabilities and renormalise their rows.
 
