@@ -49,10 +49,11 @@ ONE_COLUMN = (
     "'score' (a table of one column), and the last one gives 'scores'."
 )
 KINDS = {
-    "logits": "The scores are logits: any finite numbers. A single -infinity means probability 0.",
-    "probs": "The scores are probabilities from 0 to 1. A row that does not sum to 1 (within 1e-4) gives "
-    "NaN.",
-    "log_probs": "The scores are natural logarithms of probabilities. A row of others gives NaN.",
+    "logits": "The scores are logits: any finite numbers; -infinity is the lowest.",
+    "probs": "The scores are probabilities from 0 to 1. A row that does not sum to 1 (within "
+    "1e-4) gives NaN.",
+    "log_probs": "The scores are natural logarithms of probabilities. A row that does not sum to 1 "
+    "(within 1e-3) gives NaN.",
 }
 #: What each operation does.
 OPERATIONS = {

@@ -171,11 +171,18 @@ class SqlWriter:
         if node.operation == "log_softmax":
             return self._log_softmax(node)
         if node.operation in CHAINS:
-            terms = self._terms(number)
-            if node.operation == "add":
-                return f"({' + '.join(terms)})"
-            functions = {"maximum": self.dialect.greatest, "minimum": self.dialect.least}
-            return f"{functions[node.operation]}({', '.join(terms)})"
+            return self._chain(node.operation, self._terms(number))
+        return self._function(node)
+
+    def _chain(self, operation: str, terms: list[str]) -> str:
+        """Return the sum, or the largest or smallest, of several terms."""
+        if operation == "add":
+            return f"({' + '.join(terms)})"
+        functions = {"maximum": self.dialect.greatest, "minimum": self.dialect.least}
+        return f"{functions[operation]}({', '.join(terms)})"
+
+    def _function(self, node: Node) -> str:
+        """Return an operator between two expressions, or a function of one."""
         operands = [self.expression(operand) for operand in node.operands]
         if node.operation == "divide" and self.dialect.name == "postgres":
             # There, one row that divides by 0 ends the query; only rows that get NaN do so.

@@ -137,6 +137,7 @@ class MultipleChoiceCalibrator(Estimator):
             preserves=common.promises,
             floor=None,
             prior=None,
+            states_zero=True,
         )
         n_questions = len(labels)
         questions_by_options = {str(logits.shape[1]): len(answers) for logits, answers in questions}

@@ -373,6 +373,7 @@ def _prediction(fitted: Fitted, common: Calibrator) -> Prediction:
         preserves=_preserved_by(fitted, common),
         floor=None,
         prior=None,
+        states_zero=True,
     )
 
 
