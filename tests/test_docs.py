@@ -288,6 +288,11 @@ def test_every_public_name_has_a_page_and_no_other() -> None:
     } <= set(listed) | {f"metrics.{name}" for name in hcal.__all__}
 
 
+def test_every_page_of_a_public_name_has_an_example() -> None:
+    names = public_names_with_a_page()
+    assert [name for name in names if ">>>" not in (public(f"hcal.{name}").__doc__ or "")] == []
+
+
 def public_names_with_a_page() -> list[str]:
     """Return the names in the tables of the API reference, without `hcal.`."""
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

@@ -100,6 +100,13 @@ class Assessment:
         The segments (``by=``) that are proven to be off; None if no segments were given.
     classes : ClassesOff or None
         The classes that are proven to be off; None with two classes, which the event speaks of.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> evaluation = hcal.evaluate([[0.2, 0.8], [0.3, 0.7]], [1, 1], metrics=["nll"], confidence=0.95)
+    >>> evaluation.assessment.grade  # two rows are few
+    'few'
     """
 
     event: str

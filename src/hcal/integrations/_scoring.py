@@ -79,6 +79,12 @@ class CalibrationDisplay:
     pos_label : object
     ax_, figure_
         The matplotlib axes and figure of the diagram.
+
+    Examples
+    --------
+    >>> display = CalibrationDisplay.from_predictions([0, 1, 1], [0.2, 0.8, 0.9], n_bins=2)
+    >>> display.prob_pred
+    array([0.2 , 0.85])
     """
 
     diagram: Reliability

@@ -104,6 +104,11 @@ def load(
     -------
     evaluate.Metric
         With ``add``, ``add_batch`` and ``compute(predictions=(N, K), references=(N,))``.
+
+    Examples
+    --------
+    >>> metric = load("ece_ew")  # doctest: +SKIP
+    >>> metric.compute(predictions=[[0.2, 0.8]], references=[1])  # doctest: +SKIP
     """
     huggingface = load_extra("load", "evaluate", "evaluate")
     from datasets import Features, Sequence, Value

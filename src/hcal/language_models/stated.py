@@ -46,6 +46,13 @@ class Stated:
         The numbers of the records whose confidence could not be read; they are not among the N.
     quotes : list of str
         What these records say, and where.
+
+    Examples
+    --------
+    >>> from hcal.language_models import read_stated
+    >>> stated = read_stated([{"confidence": "95 %", "correct": True}])
+    >>> stated.confidence, stated.correct
+    (array([0.95]), array([1]))
     """
 
     confidence: Float64

@@ -71,6 +71,13 @@ class Metric:
         closed form. Without it, labels are drawn.
     undefined : callable, optional
         ``(sample) -> str``: why the metric is NaN on a sample; empty where it has a value. None if it always has one.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> metric = hcal.metrics.get_metric("ece_ew")
+    >>> metric.level, metric.kind, metric.lower_is_better
+    ('top-label', 'plug-in', True)
     """
 
     name: str
