@@ -326,6 +326,11 @@ def test_no_page_uses_private_words() -> None:
     assert found == []
 
 
+def test_no_page_of_a_public_name_uses_private_words() -> None:
+    pages = {name: public(f"hcal.{name}").__doc__ or "" for name in public_names_with_a_page()}
+    assert {name: m[0] for name, text in pages.items() if (m := PRIVATE.search(text))} == {}
+
+
 def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE))

@@ -23,7 +23,7 @@ class Scorer:
     metric : str
         One of :func:`hcal.list_metrics`.
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``pos_label`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``pos_label`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     pos_label : label, optional
         The positive class of two; the second class by default.

@@ -54,7 +54,7 @@ class Metric:
         Which ``sample_weight`` it takes: any; whole repetition counts; or counts with a sum of at most
         ``MOST_COPIES``, because it looks at every repetition.
     of_hits : bool
-        Whether it judges one event of every row, and depends on labels only through whether that happened (see
+        Whether it looks at one event of every row, and depends on labels only through whether that happened (see
         ``Event`` in :mod:`hcal.metrics.sample`); tests then draw hits instead of labels.
     large : bool
         Whether it looks at all pairs of rows, so that ``hcal.evaluate`` computes it on ``Sample.subset``.
