@@ -68,10 +68,7 @@ class Times:
     @classmethod
     def _of_numbers(cls, numbers: Float64) -> Times:
         """Return numbers as times; numbers that are all dates, such as 20240531, are dates."""
-        infinite = np.flatnonzero(~np.isfinite(numbers))
-        if infinite.size:
-            raise ValueError(f"time: row {infinite[0]} is {numbers[infinite[0]]}")
-        dates = _dates_in_digits(numbers)
+        dates = _dates_in_digits(_finite(numbers))
         if dates is not None:
             return cls(dates, are_dates=True)
         return cls(numbers, are_dates=False)
@@ -226,6 +223,15 @@ def _dates_in_digits(numbers: Float64) -> Float64 | None:
     except ValueError:
         return None
     return np.array(seconds)[place]
+
+
+def _finite(numbers: Float64) -> Float64:
+    """Return numbers as they are; one that is NaN or infinite is refused."""
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"time must be dates or finite numbers; row {row} is {numbers[row]}")
+    return numbers
 
 
 def _seconds(cell: Any) -> float:
