@@ -25,7 +25,8 @@ from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
-from hcal.inputs import check_confidence, check_groups
+from hcal.frames import refuse_other_index
+from hcal.inputs import check_confidence, check_groups, check_names
 from hcal.metrics.estimates import (
     Outcome,
     area,
@@ -447,9 +448,10 @@ def _refuse_fitted(model: Any) -> None:
 
 
 def _data(model: Any, X: Any, y: Any, groups: Any, positive: Any) -> _Data:
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise ValueError(f"y must have one label a row, got shape {labels.shape}")
+    from sklearn.utils.validation import _num_samples
+
+    refuse_other_index(X, {"y": y, "groups": groups})
+    labels = check_names(y, _num_samples(X), "y")
     classes = np.unique(labels)
     if len(classes) != 2:
         raise ValueError(
