@@ -2,8 +2,8 @@
 
 There are four kinds of interval:
 
-* means (NLL, Brier, accuracy): from the spread and the skewness of their rows, and Wilson's for shares. Percentiles of a
-  bootstrap miss the truth in one of six samples of 30 rows, and have no width where every prediction is right;
+* means (NLL, Brier, accuracy): from the spread and the skewness of their rows, and Wilson's for shares. Percentiles
+  of a bootstrap miss the truth in one of six samples of 30 rows, and have no width where all predictions are right;
 * scores of yours: percentiles of the bootstrap distribution;
 * U-statistics (skce, hce): the estimate ± z standard errors from the jackknife; D² and AUC: from the infinitesimal
   jackknife, that is, from what each row adds to first order;
