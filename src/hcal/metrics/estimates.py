@@ -172,7 +172,7 @@ class MeanSpread:
             parts = (weight * residual)[weight > 0]
             if groups is not None:
                 unit = np.unique(groups[weight > 0], return_inverse=True)[1]
-                parts = np.bincount(unit, parts)
+                parts = np.bincount(unit, parts).astype(np.float64)
             units = float(len(parts))
             copies = np.ones(len(parts))
         if units < 2:
