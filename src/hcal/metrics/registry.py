@@ -98,11 +98,16 @@ class Metric:
     undefined: Callable[[Sample], str] | None = None
 
     @property
-    def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
-        """How its interval is built; :mod:`hcal.metrics.resampling` explains the three kinds."""
+    def interval(self) -> Literal["mean", "bootstrap", "jackknife", "bias-aware"]:
+        """How its interval is built; :mod:`hcal.metrics.resampling` explains the kinds."""
+        if self.rows is not None:
+            return "mean"
         if self.kind == "plug-in":
             return "bias-aware"
-        return "bootstrap" if self.ends is None else "jackknife"
+        if self.ends is not None:
+            return "jackknife"
+        # A debiased error of bins is still positive by chance where they hold few rows.
+        return "bias-aware" if self.kind == "debiased" else "bootstrap"
 
     @property
     def is_ours(self) -> bool:
