@@ -160,16 +160,16 @@ def refuse_other_index(scores: AnyArray, others: Mapping[str, Any]) -> None:
     An index that only counts the rows says nothing about which rows they are, unless both indexes hold the same
     labels in another order.
     """
-    refuse_other_rows(index_of(scores), others)
+    refuse_index_of_others(index_of(scores), others)
 
 
-def refuse_other_rows(index: Any, others: Mapping[str, Any]) -> None:
-    """Refuse pandas objects as :func:`refuse_other_index` does; ``index`` is that of the scores, or None."""
+def refuse_index_of_others(index: Any, others: Mapping[str, Any]) -> None:
+    """Refuse pandas objects whose index says that their rows are not those of scores with this index."""
     if index is None:
         return
     for what, values in others.items():
         if isinstance(values, dict):
-            refuse_other_rows(index, {f"{what}[{name!r}]": v for name, v in values.items()})
+            refuse_index_of_others(index, {f"{what}[{name!r}]": v for name, v in values.items()})
             continue
         other = index_of(values)
         if other is None or len(other) != len(index) or other.equals(index):

@@ -22,8 +22,8 @@ from hcal.frames import (
     AnyArray,
     ColumnName,
     Origin,
+    refuse_index_of_others,
     refuse_other_index,
-    refuse_other_rows,
     restore,
     to_numpy,
 )
@@ -246,7 +246,7 @@ class Rows:
     def of_baseline(cls, baseline: AnyArray, rows: Rows, input: InputKind) -> Rows:
         """Check other predictions for the same rows; columns that have names are put in their order."""
         if rows.origin is not None:
-            refuse_other_rows(rows.origin.index, {"baseline": baseline})
+            refuse_index_of_others(rows.origin.index, {"baseline": baseline})
         if not is_ragged(baseline):
             array, _ = to_numpy(baseline, "baseline")
             n_classes = _width(array)

@@ -427,7 +427,7 @@ def class_number(name: str | None, names: Any) -> int:
     >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, ["1", "2"])
     (1, 0, 1)
     """
-    if name is None:
+    if name is None:  # also where another class is named 1
         return 1
     class_names = ["0", "1"] if names is None else [str(n) for n in names]
     for texts in (class_names, ["0", "1"]):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.decisions.rules import (
-    AbstainRule,
-    CostRule,
-    Rule,
-    ThresholdRule,
-    named,
-    places_in_rows,
-    read_rule,
-)
-from hcal.rows import Rows
+from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
+from hcal.rows import Rows, order_by
+from hcal.text import one_line
 
 
 def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
@@ -26,12 +20,12 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
-        Calibrated probabilities.
+        Calibrated probabilities. Columns that have names are put in the order of the rule's classes.
     rule : result, float or path
         What :func:`hcal.thresholds` or :func:`hcal.abstain_below` returned, the file of such a result, or a
         threshold of P(class 1).
     classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns, where the rule knows none.
+        Names of the classes in the order of the columns. The rule's classes are found by name.
 
     Returns
     -------
@@ -46,20 +40,38 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     ['stays', 'leaves', 'leaves']
     """
     chosen = as_rule(rule)
-    rows = Rows.of_predictions(probs, None, input="probs", classes=classes)
-    if chosen.n_classes not in (None, rows.n_classes):
+    rows = rows_of_rule(chosen, probs, classes)
+    return named(chosen.decide(rows.probs()), rows.names)
+
+
+def rows_of_rule(rule: Rule, probs: Any, classes: Any, **others: Any) -> Rows:
+    """Return checked probabilities with the classes in the order in which a rule counts them.
+
+    ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
+    """
+    rows = Rows.of_predictions(probs, None, input="probs", classes=classes, **others)
+    if rule.n_classes not in (None, rows.n_classes):
         raise ValueError(
-            f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
+            f"the rule is for {rule.n_classes} classes, and probs has {rows.n_classes} columns"
         )
-    places = places_in_rows(chosen, rows)
-    if places is not None:
-        rows = rows.with_columns(places)
-    names = chosen.names if classes is None else rows.names
-    return named(chosen.decide(rows.probs()), names)
+    of_rule = rule.names or rule.columns
+    of_rows = rows.names or rows.columns
+    if of_rule is None:
+        return rows
+    if of_rows is None:
+        return replace(rows, names=rule.names)
+    order = order_by(of_rule, of_rows)
+    if order is None:
+        raise ValueError(
+            f"the rule is for the classes {one_line(', '.join(map(str, of_rule)), 120)}, and the "
+            f"columns of probs are {one_line(', '.join(map(str, of_rows)), 120)}"
+        )
+    turned = rows.with_columns(order)
+    return turned if rule.names is None else replace(turned, names=rule.names)
 
 
-def as_rule(rule: Any) -> Rule:
-    """Return the rule of a result, of a file or of a threshold."""
+def as_rule(rule: Any, positive: int | None = None) -> Rule:
+    """Return the rule of a result, of a file or of a threshold of P(class ``positive``), by default class 1."""
     if isinstance(rule, ThresholdRule | CostRule | AbstainRule):
         return rule
     if isinstance(rule, str | Path):
@@ -67,7 +79,7 @@ def as_rule(rule: Any) -> Rule:
     if isinstance(rule, int | float | np.number) and not isinstance(rule, bool):
         if not 0 <= rule <= 1:
             raise ValueError(f"a threshold must lie between 0 and 1, got {rule}")
-        return ThresholdRule(float(rule))
+        return ThresholdRule(float(rule), 1 if positive is None else positive)
     result_rule = getattr(rule, "rule", None)
     if isinstance(result_rule, ThresholdRule | CostRule | AbstainRule):
         return result_rule

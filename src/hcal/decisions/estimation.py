@@ -10,15 +10,21 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal.class_names import positive_number
-from hcal.decisions.deciding import as_rule
-from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect, table_of
-from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, check_table, rule_for
-from hcal.decisions.threshold_curve import check_costs
+from hcal.decisions.deciding import as_rule, rows_of_rule
+from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect
+from hcal.decisions.rules import (
+    AbstainRule,
+    CostRule,
+    ThresholdRule,
+    check_costs,
+    check_table,
+    table_of,
+)
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
 from hcal.numerics import Float64, IntArray
 from hcal.results import Result
-from hcal.rows import ClassNames, Rows
+from hcal.rows import ClassNames, Rows, order_by
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -35,7 +41,15 @@ _BLUE: Final = "#1d5fae"
 
 @dataclass(frozen=True)
 class EstimatedMetric:
-    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes."""
+    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> metric = hcal.estimate([[0.2, 0.8], [0.9, 0.1]], ["accuracy"]).metrics[0]
+    >>> metric.name, round(metric.value, 2)
+    ('accuracy', 0.85)
+    """
 
     name: str
     value: float
@@ -51,7 +65,16 @@ class EstimatedMetric:
 
 @dataclass(frozen=True)
 class SegmentEstimate:
-    """The estimates of one segment."""
+    """The estimates of one segment.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> probs = [[0.2, 0.8], [0.9, 0.1]]
+    >>> segment = hcal.estimate(probs, ["accuracy"], by=["DE", "FR"]).segments[0]
+    >>> segment.segment, segment.n
+    ('DE', 1)
+    """
 
     segment: str
     n: int
@@ -114,9 +137,8 @@ class LabelFreeEstimates(Result):
         return [
             f"Expected of {self.n:,} rows without labels, where {self.decision}.",
             "The numbers are right if the calibrator is as good on these rows as on its own. "
-            "Another mix of the same "
-            "kinds of rows keeps that; a change in how outcomes follow from inputs does not, "
-            "and only labels show it.",
+            "Another mix of the same kinds of rows keeps that; a change in how outcomes follow "
+            "from inputs does not, and only labels show it.",
             f"The {100 * self.confidence:g} % intervals hold the chance of the labels alone.",
         ]
 
@@ -230,8 +252,9 @@ def estimate(  # noqa: PLR0913 - a public door
         ``auc``, ``brier`` and ``nll``. With more than two classes, ``precision`` to ``f1`` and ``auc`` are means
         over the classes, each against the rest.
     rule : result, float or path, optional
-        How rows are decided: what :func:`hcal.thresholds` returned, its file, or a threshold. By default for the
-        most probable class, or with ``cost`` for the class of the least expected cost.
+        How rows are decided: what :func:`hcal.thresholds` returned, its file, or a threshold of P(positive). By
+        default for the most probable class, or with ``cost`` for the class of the least expected cost. A rule that
+        was chosen by costs brings them along.
     cost : dict, or array-like of shape (K, K), optional
         ``{"fn": 20, "fp": 1}``, or a table with the cost of deciding class j where class k is true in row k and
         column j; adds the metric ``cost``, the mean cost of a row.
@@ -240,7 +263,7 @@ def estimate(  # noqa: PLR0913 - a public door
     sample_weight : array-like of shape (N,), optional
         How many rows each row stands for.
     positive : int or str, optional
-        The positive one of two classes, by its number or name; the second by default.
+        The positive one of two classes, by its number or name: by default that of the rule, else class 1.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     confidence : float
@@ -260,8 +283,16 @@ def estimate(  # noqa: PLR0913 - a public door
     rows = Rows.of_predictions(
         probs, None, input="probs", weight=sample_weight, by=by, classes=classes
     )
-    number = positive_number(positive, rows.names or rows.columns, rows.n_classes)
-    unlabelled, decision = _decided(rows, rule, cost, number)
+    number = None
+    if positive is not None:
+        number = positive_number(positive, rows.names or rows.columns, rows.n_classes)
+    chosen = None
+    if rule is not None:
+        of_rule = rows_of_rule(as_rule(rule), probs, classes, weight=sample_weight, by=by)
+        number = _number_in(of_rule, rows, number)
+        chosen = _checked_rule(rule, number)
+        rows = of_rule
+    unlabelled, decision = _decided(rows, chosen, cost, 1 if number is None else number)
     names = _checked_metrics(metrics, unlabelled)
     z = float(ndtri((1 + confidence) / 2))
     return LabelFreeEstimates(
@@ -275,65 +306,67 @@ def estimate(  # noqa: PLR0913 - a public door
     )
 
 
-def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelled, str]:
-    """Return the rows with their decisions, and how these were made in words."""
-    probs = rows.probs().astype(np.float64)
-    weight = np.ones(len(rows)) if rows.weight is None else rows.weight
-    costs = _costs(cost, rule, rows, positive)
-    if rule is None and costs is None:
-        return Unlabelled(probs, weight, probs.argmax(axis=1), positive), (
-            "each row is decided for its most probable class"
-        )
-    if rule is None and costs is not None:
-        decided = CostRule(costs).decide(probs)
-        words = "each row is decided for the class of the least expected cost"
-        return Unlabelled(probs, weight, decided, positive, costs), words
-    chosen = as_rule(rule)
+def _number_in(turned: Rows, rows: Rows, number: int | None) -> int | None:
+    """Return the number of a class of rows among the columns of the same rows in another order."""
+    titles = rows.names or rows.columns
+    turned_titles = turned.names or turned.columns
+    if number is None or titles is None or turned_titles is None:
+        return number
+    order = order_by(titles, turned_titles)
+    return number if order is None else order[number]
+
+
+def _checked_rule(rule: Any, positive: int | None) -> ThresholdRule | CostRule:
+    """Return the rule of a result, a file or a threshold; refuse one that decides for another positive class."""
+    chosen = as_rule(rule, positive)
     if isinstance(chosen, AbstainRule):
         raise ValueError(
             "rule leaves rows without an answer: pass the answered rows alone, where "
             "hcal.decide is not None or −1"
         )
-    chosen = rule_for(chosen, rows)
-    if chosen.n_classes != rows.n_classes:
+    if isinstance(chosen, ThresholdRule) and positive not in (None, chosen.positive):
         raise ValueError(
-            f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
+            f"positive is class {positive}, and the rule is a threshold of P(class "
+            f"{chosen.positive}): leave out positive"
         )
-    decided = chosen.decide(probs)
-    if isinstance(chosen, CostRule):
+    return chosen
+
+
+def _decided(
+    rows: Rows, rule: ThresholdRule | CostRule | None, cost: Any, positive: int
+) -> tuple[Unlabelled, str]:
+    """Return the rows with their decisions, and how these were made in words."""
+    probs = rows.probs().astype(np.float64)
+    if isinstance(rule, ThresholdRule):
+        positive = rule.positive
+    costs = _costs(cost, rule, rows, positive)
+    if isinstance(rule, ThresholdRule):
+        decided = rule.decide(probs)
+        title = positive if rows.names is None else rows.names[positive]
+        words = f"a row is decided for class {title} from P = {rule.threshold:.4g} on"
+    elif costs is not None:
+        decided = (CostRule(costs) if rule is None else rule).decide(probs)
         words = "each row is decided for the class of the least expected cost"
-        return Unlabelled(probs, weight, decided, positive, costs), words
-    title = chosen.positive if rows.names is None else rows.names[chosen.positive]
-    words = f"a row is decided for class {title} from P = {chosen.threshold:.4g} on"
-    return Unlabelled(probs, weight, decided, chosen.positive, costs), words
+    else:
+        decided = probs.argmax(axis=1)
+        words = "each row is decided for its most probable class"
+    return Unlabelled(probs, rows.weights, decided, positive, costs), words
 
 
-def _costs(cost: Any, rule: Any, rows: Rows, positive: int) -> Float64 | None:
+def _costs(
+    cost: Any, rule: ThresholdRule | CostRule | None, rows: Rows, positive: int
+) -> Float64 | None:
     """Return the table of costs (K, K) that was passed in, or with which the rule was chosen."""
-    n_classes = rows.n_classes
     if cost is None:
-        return _costs_of_rule(rule, rows)
+        return None if rule is None else rule.costs
     if not isinstance(cost, dict):
-        return check_table(cost, n_classes, rows.names or rows.columns)
-    if n_classes != 2:
+        return check_table(cost, rows.n_classes, rows.names or rows.columns)
+    if rows.n_classes != 2:
         raise ValueError(
-            f"cost of fn and fp is for two classes, and probs has {n_classes} columns: pass a "
+            f"cost of fn and fp is for two classes, and probs has {rows.n_classes} columns: pass a "
             "table of K x K costs"
         )
     return table_of(check_costs(cost), positive)
-
-
-def _costs_of_rule(rule: Any, rows: Rows) -> Float64 | None:
-    """Return the table of costs with which a rule was chosen, its classes in the order of the rows' columns."""
-    if rule is None:
-        return None
-    chosen = rule_for(as_rule(rule), rows)
-    if isinstance(chosen, CostRule):
-        return check_table(chosen.costs, rows.n_classes)
-    numbers = getattr(rule, "wanted", {})
-    if set(numbers) == {"fn", "fp"} and isinstance(chosen, ThresholdRule):
-        return table_of(check_costs(numbers), chosen.positive)
-    return None
 
 
 def _checked_metrics(metrics: Iterable[str] | str | None, rows: Unlabelled) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
-from hcal.frames import ColumnName, Origin, to_numpy
+from hcal.frames import ColumnName, to_numpy
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.rows import ClassNames, Rows, order_by
+from hcal.rows import ClassNames, order_by
 from hcal.text import one_line, quoted
 
 #: The decision for a row without an answer.
@@ -32,6 +32,9 @@ _MOST_BYTES: Final = 50_000_000
 class ThresholdRule:
     """Decide for the class ``positive`` of two where its probability is at least ``threshold``.
 
+    ``names`` and ``columns`` of the classes, here and in the other rules, are those of the rows that it was chosen
+    on. ``cost`` of a missed positive and of a false alarm is known where the threshold was chosen by them.
+
     >>> ThresholdRule(0.2).decide(np.array([[0.9, 0.1], [0.8, 0.2]]))
     array([0, 1])
     """
@@ -40,6 +43,12 @@ class ThresholdRule:
     positive: int = 1
     names: ClassNames | None = None
     columns: tuple[ColumnName, ...] | None = None
+    cost: tuple[float, float] | None = None
+
+    @property
+    def costs(self) -> Float64 | None:
+        """The table of costs (2, 2) with which the threshold was chosen, where it was."""
+        return None if self.cost is None else table_of(self.cost, self.positive)
 
     @property
     def n_classes(self) -> int:
@@ -97,8 +106,9 @@ class AbstainRule:
 
     @property
     def n_classes(self) -> int | None:
-        """Any number of classes."""
-        return None if self.names is None else len(self.names)
+        """Any number of classes, unless they have names."""
+        titles = self.names or self.columns
+        return None if titles is None else len(titles)
 
     def decide(self, probs: FloatArray) -> IntArray:
         """Return the answer for each row, or −1."""
@@ -111,41 +121,6 @@ class AbstainRule:
 
 
 Rule = ThresholdRule | CostRule | AbstainRule
-
-
-def places_in_rows(rule: Rule, rows: Rows) -> list[int] | None:
-    """Return the place of each class of a rule among the columns of rows; None where either have no names.
-
-    Columns that are other classes than those of the rule are refused with both lists.
-    """
-    of_rule = rule.names or rule.columns
-    of_rows = rows.names or rows.columns
-    if of_rule is None or of_rows is None:
-        return None
-    order = order_by(of_rule, of_rows)
-    if order is None:
-        raise ValueError(
-            f"the rule is for the classes {one_line(', '.join(map(str, of_rule)), 120)}, and the "
-            f"columns of probs are {one_line(', '.join(map(str, of_rows)), 120)}"
-        )
-    return order
-
-
-def rule_for(rule: Rule, rows: Rows) -> Rule:
-    """Return a rule whose classes are in the order of the columns of rows.
-
-    >>> rows = Rows.of([[0.7, 0.3]], input="probs", classes=["yes", "no"])
-    >>> rule_for(ThresholdRule(0.2, 1, ("no", "yes")), rows).positive
-    0
-    """
-    places = places_in_rows(rule, rows)
-    if places is None or places == sorted(places):
-        return rule
-    if isinstance(rule, CostRule):
-        order = np.argsort(places)
-        return replace(rule, costs=rule.costs[np.ix_(order, order)], names=rows.names)
-    positive = None if rule.positive is None else places[rule.positive]
-    return replace(rule, positive=positive, names=rows.names)
 
 
 def named(decisions: IntArray, names: ClassNames | None) -> NDArray[Any]:
@@ -185,17 +160,30 @@ def read_rule(path: str | Path) -> Rule:
         positive = _entry(content, "positive", path)
         if type(positive) is not int or positive not in (0, 1):
             raise ValueError(f"{path.name}: 'positive' must be 0 or 1")
-        return ThresholdRule(_number(content, path), positive, *_names(content, 2, path))
+        return ThresholdRule(
+            threshold=_number(content, path),
+            positive=positive,
+            names=_names(content, "names", 2, path),
+            columns=_names(content, "columns", 2, path),
+            cost=_cost(content, path),
+        )
     if schema == "hcal/abstention/1":
         positive = content.get("positive")
         if positive is not None and (type(positive) is not int or positive not in (0, 1)):
             raise ValueError(f"{path.name}: 'positive' must be 0, 1 or null")
-        titles = content.get("names") or content.get("columns")
-        size = len(titles) if isinstance(titles, list) else 0
-        return AbstainRule(_number(content, path), positive, *_names(content, size, path))
+        return AbstainRule(
+            threshold=_number(content, path),
+            positive=positive,
+            names=_names(content, "names", None, path),
+            columns=_names(content, "columns", None, path),
+        )
     if schema == "hcal/cost-table/1":
         costs = check_table(_entry(content, "costs", path))
-        return CostRule(costs, *_names(content, len(costs), path))
+        return CostRule(
+            costs=costs,
+            names=_names(content, "names", len(costs), path),
+            columns=_names(content, "columns", len(costs), path),
+        )
     raise ValueError(
         f"{path.name} holds {quoted(schema)}, and a rule is the JSON of hcal.thresholds or "
         "hcal.abstain_below"
@@ -203,7 +191,7 @@ def read_rule(path: str | Path) -> Rule:
 
 
 def check_table(
-    costs: Any, n_classes: int | None = None, names: ClassNames | None = None
+    costs: Any, n_classes: int | None = None, names: Sequence[ColumnName] | None = None
 ) -> Float64:
     """Return a table of costs (K, K): the row is the true class, the column the decision.
 
@@ -226,35 +214,65 @@ def check_table(
         )
     if not np.isfinite(table).all():
         raise ValueError("a table of costs holds finite numbers alone")
-    return table[np.ix_(*_places_in_table(origin, names, len(table)))]
+    rows = _places_in_table("rows", origin.index, names, len(table))
+    columns = _places_in_table("columns", origin.columns, names, len(table))
+    as_they_are = list(range(len(table)))
+    if None in (rows, columns) and not {tuple(rows or ()), tuple(columns or ())} <= {
+        (),
+        tuple(as_they_are),
+    }:
+        raise ValueError(
+            "the rows or the columns of the table of costs have the names of the classes in "
+            "another order, and the others have no names: name both"
+        )
+    return table[np.ix_(rows or as_they_are, columns or as_they_are)]
 
 
 def _places_in_table(
-    origin: Origin, names: ClassNames | None, n_classes: int
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the place of each class among the rows, and among the columns, of a table of costs."""
-    as_they_are = list(range(n_classes))
-    titles = {"rows": origin.index, "columns": origin.columns}
-    places = []
-    for axis, axis_titles in titles.items():
-        named = None
-        if axis_titles is not None:
-            listed_titles = list(axis_titles)
-            named = order_by(names or as_they_are, listed_titles)
-            if named is None and listed_titles != as_they_are:
-                raise ValueError(
-                    f"the {axis} of the table of costs are "
-                    f"{one_line(', '.join(map(str, listed_titles)), 120)}, and the classes are "
-                    f"{one_line(', '.join(map(str, names or as_they_are)), 120)}"
-                )
-        places.append(named)
-    if None in places and any(place not in (None, as_they_are) for place in places):
+    axis: str, titles: Any, names: Sequence[ColumnName] | None, n_classes: int
+) -> list[int] | None:
+    """Return the place of each class among the titles of an axis; None where these only count, or are missing."""
+    listed = [] if titles is None else list(titles)
+    numbers = list(range(n_classes))
+    if not listed or (names is not None and listed == numbers):
+        return None
+    places = order_by(names or numbers, listed)
+    if places is None:
         raise ValueError(
-            "the rows or the columns of the table of costs have the names of the classes in another "
-            "order, and the others have no names: name both"
+            f"the {axis} of the table of costs are {one_line(', '.join(map(str, listed)), 120)}, "
+            f"and the classes are {one_line(', '.join(map(str, names or numbers)), 120)}"
         )
-    rows, columns = (as_they_are if place is None else place for place in places)
-    return rows, columns
+    return places
+
+
+def check_costs(cost: Any) -> tuple[float, float]:
+    """Return the costs of a missed event and of a false alarm.
+
+    >>> check_costs({"fn": 20, "fp": 1})
+    (20.0, 1.0)
+    """
+    if not isinstance(cost, Mapping) or set(cost) != {"fn", "fp"}:
+        raise ValueError(
+            "cost must be {'fn': …, 'fp': …}, the costs of a missed positive and of a false alarm, "
+            f"or a table of K x K costs; got {cost!r}"
+        )
+    costs = float(cost["fn"]), float(cost["fp"])
+    if not all(np.isfinite(value) and value >= 0 for value in costs) or not sum(costs) > 0:
+        raise ValueError(f"costs must be finite and not negative, and not all 0; got {cost!r}")
+    return costs
+
+
+def table_of(costs: tuple[float, float], positive: int) -> Float64:
+    """Return the table of costs (2, 2) of a missed positive and of a false alarm.
+
+    >>> table_of((20.0, 1.0), positive=1)
+    array([[ 0.,  1.],
+           [20.,  0.]])
+    """
+    table = np.zeros((2, 2))
+    table[positive, 1 - positive] = costs[0]
+    table[1 - positive, positive] = costs[1]
+    return table
 
 
 def _entry(content: Mapping[str, Any], name: str, path: Path) -> Any:
@@ -270,22 +288,23 @@ def _number(content: Mapping[str, Any], path: Path) -> float:
     return float(value)
 
 
-def _names(
-    content: Mapping[str, Any], n_classes: int, path: Path
-) -> tuple[ClassNames | None, tuple[ColumnName, ...] | None]:
-    """Return the names of the classes and of the columns that a saved rule holds."""
-    return (
-        _titles(content, "names", n_classes, path),
-        _titles(content, "columns", n_classes, path),
-    )
-
-
-def _titles(
-    content: Mapping[str, Any], entry: str, n_classes: int, path: Path
-) -> ClassNames | None:
-    titles = content.get(entry)
-    if titles is None:
+def _cost(content: Mapping[str, Any], path: Path) -> tuple[float, float] | None:
+    """Return the costs by which a threshold was chosen; None where it was chosen by something else."""
+    if content.get("criterion") != "cost":
         return None
-    if not isinstance(titles, list):
+    try:
+        return check_costs(content.get("wanted"))
+    except (TypeError, ValueError):
+        raise ValueError(f"{path.name}: 'wanted' must hold the costs 'fn' and 'fp'") from None
+
+
+def _names(
+    content: Mapping[str, Any], entry: str, n_classes: int | None, path: Path
+) -> ClassNames | None:
+    """Return the names of the classes, or those of their columns."""
+    names = content.get(entry)
+    if names is None:
+        return None
+    if not isinstance(names, list):
         raise ValueError(f"{path.name}: {entry!r} must be a list of the names of the classes")
-    return check_classes(titles, n_classes)
+    return check_classes(names, len(names) if n_classes is None else n_classes)

@@ -18,6 +18,7 @@ from hcal.decisions.threshold_curve import (
     criterion_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.sample import check_integer
@@ -75,8 +76,8 @@ class Thresholds(Result):
     n, events : float
         Rows, and rows of the positive class (sums of weights).
     share, precision, recall, net_benefit : Estimate
-        Of the threshold as it is, with bootstrap intervals: the share of rows decided positive, the share of
-        positives among them, and the share of all positives that is caught.
+        The share of rows decided positive, the share of positives among them, and the share of all positives that is
+        caught. The bootstrap intervals allow for the choice of the threshold on the same rows.
     cost : Estimate or None
         Mean cost of a row.
     on_new_rows : float
@@ -89,9 +90,8 @@ class Thresholds(Result):
     curve : DecisionCurvePoints
     confidence : float
     positive : int
-    names : tuple of 2 names, or None
-    columns : tuple of 2 names, or None
-        How the frame called its columns, by which other frames are put in this order.
+    names, columns : tuple of 2 names, or None
+        Of the classes, and of the columns of a frame.
     words : str
         The criterion in words.
     notes : tuple of str
@@ -126,14 +126,15 @@ class Thresholds(Result):
     confidence: float
     positive: int = 1
     names: ClassNames | None = None
-    columns: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
     words: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def rule(self) -> ThresholdRule:
         """What :func:`hcal.decide` needs."""
-        return ThresholdRule(self.threshold, self.positive, self.names, self.columns)
+        cost = (self.wanted["fn"], self.wanted["fp"]) if self.criterion == "cost" else None
+        return ThresholdRule(self.threshold, self.positive, self.names, self.columns, cost)
 
     @property
     def title(self) -> str:
@@ -167,10 +168,9 @@ class Thresholds(Result):
         nobody = self.points[-1].cost or 0.0
         return (
             f"1,000 rows cost {1000 * cost.value:,.0f} ({1000 * cost.low:,.0f} to "
-            f"{1000 * cost.high:,.0f}); "
-            f"on new rows expect {1000 * self.on_new_rows:,.0f}. Deciding {self.title} for all "
-            "costs "
-            f"{1000 * everybody:,.0f}, for none {1000 * nobody:,.0f}."
+            f"{1000 * cost.high:,.0f}); on new rows expect {1000 * self.on_new_rows:,.0f}. "
+            f"Deciding {self.title} for all costs {1000 * everybody:,.0f}, for none "
+            f"{1000 * nobody:,.0f}."
         )
 
     def __str__(self) -> str:
@@ -253,9 +253,16 @@ class CostTable(Result):
         The share of rows decided for each class.
     n : int
     confidence : float
-    names : tuple of K names, or None
-    columns : tuple of K names, or None
-        How the frame called its columns, by which other frames are put in this order.
+    names, columns : tuple of K names, or None
+        Of the classes, and of the columns of a frame.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> costs = [[0, 1, 1], [1, 0, 1], [5, 5, 0]]  # class 2 must not be missed
+    >>> probs = [[0.1, 0.2, 0.7], [0.8, 0.1, 0.1], [0.2, 0.6, 0.2]]
+    >>> hcal.thresholds(probs, [2, 0, 1], cost=costs).decided
+    array([0.33333333, 0.        , 0.66666667])
     """
 
     schema: ClassVar[str] = "hcal/cost-table/1"
@@ -268,7 +275,7 @@ class CostTable(Result):
     n: int
     confidence: float
     names: ClassNames | None = None
-    columns: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def rule(self) -> CostRule:
@@ -317,7 +324,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
         Calibrated probabilities of rows that the calibrator has not seen.
     y : array-like of shape (N,)
-    cost : dict, or array-like or frame of shape (K, K)
+    cost : dict, or array-like of shape (K, K)
         ``{"fn": 20, "fp": 1}``: a missed positive costs 20, a false alarm 1; chooses the least cost. A table holds
         the cost of deciding class j where class k is true, in row k and column j; then each row is decided for
         the class of the least expected cost, and nothing is chosen.
@@ -368,8 +375,7 @@ def _checked_positive(positive: Any, rows: Rows) -> int:
     if rows.n_classes != 2:
         raise ValueError(
             f"a threshold divides two classes, and probs has {rows.n_classes} columns: pass a "
-            "table of "
-            "K x K costs, or P(one class) against the rest"
+            "table of K x K costs, or P(one class) against the rest"
         )
     return positive_number(positive, rows.names or rows.columns, rows.n_classes)
 
@@ -450,9 +456,14 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
         if lower > 1.1 * share + 0.001:
             return (
                 "Equal probabilities cannot be divided: the next lower threshold decides "
-                f"{_percent(lower)} "
-                "of the rows.",
+                f"{_percent(lower)} of the rows.",
             )
+    if cut == last and criterion.name == "capacity":
+        highest = _percent(float(curve.counts.share[last - 1]))
+        return (
+            f"No row is decided positive: {highest} of the rows share the highest probability, and "
+            "equal probabilities cannot be divided.",
+        )
     if cut == last:
         return ("No row is decided positive: each threshold costs more than deciding none.",)
     if cut == 0:
@@ -462,7 +473,7 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
 
 def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
     """Decide each row for the class of the least expected cost, and measure the true cost."""
-    rule = CostRule(costs, rows.names, rows.columns)
+    rule = CostRule(costs)
     probs = rows.probs()
     expected = rule.expected(probs)
     decisions = expected.argmin(axis=1)

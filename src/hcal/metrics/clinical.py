@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 from scipy.special import expit
 
-from hcal.class_names import number_of_class
 from hcal.extras import pyplot
-from hcal.frames import ColumnName, refuse_other_index
+from hcal.frames import refuse_other_index
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     FEWEST_FOR_SCALED,
@@ -31,14 +30,13 @@ from hcal.metrics.estimates import (
     slope_and_intercept,
 )
 from hcal.metrics.estimates import Estimate as Estimate
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Vector, as_sample
 from hcal.metrics.smooth import spiegelhalter_z
 from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
 from hcal.results import Result
 from hcal.row_segments import Segments
-from hcal.rows import Rows
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -57,9 +55,8 @@ _POINTS: Final = 1000
 _PRINTED: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
-    "Do not rely on this test: it depends on the grouping, misses miscalibration in small "
-    "samples, finds "
-    "harmless miscalibration in large ones, and does not say how large it is."
+    "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, "
+    "finds harmless miscalibration in large ones, and does not say how large it is."
 )
 
 
@@ -254,7 +251,7 @@ def clinical(  # noqa: PLR0913 - a public door
     *,
     confidence: float = 0.95,
     thresholds: Iterable[float] | None = None,
-    positive: int | str | None = None,
+    positive: int = 1,
     groups: Any = None,
     by: Any = None,
 ) -> Clinical:
@@ -269,9 +266,8 @@ def clinical(  # noqa: PLR0913 - a public door
         Level of the intervals.
     thresholds : array-like of float, optional
         Risks at or above which one would treat, for the net benefit; 1 % to 99 % by default.
-    positive : int or str, optional
-        The class that is the outcome, by its number or name; the second by default. With more than two classes it is
-        compared with all others.
+    positive : int
+        The class that is the outcome; with more than two classes it is compared with all others.
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other (a patient, a hospital): standard errors count whole groups. Intervals
         need 20 groups, and the two tests, which need independent rows, are left out.
@@ -293,36 +289,27 @@ def clinical(  # noqa: PLR0913 - a public door
     (True, True)
     """
     confidence = check_confidence(confidence)
-    s, titles = _checked(probs, y, {"groups": groups, "by": by})
-    outcome = number_of_class(positive, titles, s.k)
+    refuse_other_index(probs, {"groups": groups, "by": by})
+    s = as_sample(probs, y, None)
+    if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
+        raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
     if s.weight is not None:
         raise ValueError(
             "the clinical panel treats rows as independent observations: it takes no sample_weight"
         )
-    event = (s.y == outcome).astype(np.float64)
-    risk = s.data.column(outcome)
+    event = (s.y == positive).astype(np.float64)
+    risk = s.data.column(int(positive))
     rows = Outcome(risk, event, confidence, check_groups(groups, s.n))
     levels = _checked_thresholds(thresholds)
     events = int(event.sum())
     if not 0 < events < s.n:
         raise ValueError(
-            f"clinical needs rows with and without class {outcome}; {events} of {s.n} rows have it"
+            f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
         )
     if by is None:
-        return _panel(rows, outcome, levels)
-    subgroups, notes = _of_segments(rows, Segments.of(by, s.n), outcome, levels)
-    return _panel(rows, outcome, levels, subgroups, notes)
-
-
-def _checked(
-    probs: Any, y: Any, beside_scores: dict[str, Any]
-) -> tuple[Sample, tuple[ColumnName, ...] | None]:
-    """Return the rows, and what the classes or the columns are called."""
-    if isinstance(probs, Sample) or y is None:
-        return as_sample(probs, y, None), None
-    refuse_other_index(probs, beside_scores)
-    rows = Rows.of_predictions(probs, y, input="probs")
-    return Sample(rows.scores, rows.y), rows.names or rows.columns
+        return _panel(rows, int(positive), levels)
+    subgroups, notes = _of_segments(rows, Segments.of(by, s.n), int(positive), levels)
+    return _panel(rows, int(positive), levels, subgroups, notes)
 
 
 def _of_segments(
