@@ -29,6 +29,7 @@ ORDER = (
     "progress",
     "inputs",
     "class_names",
+    "columns",
     "ageing",
     "row_segments",
     "rows",

@@ -202,7 +202,9 @@ def test_a_rule_knows_the_columns_that_it_was_chosen_on(labels: np.ndarray, tmp_
         for form in (rule, saved):
             decided = hcal.decide(turned, form)
             np.testing.assert_array_equal(decided, hcal.decide(RISKS, form))
-        with pytest.raises(ValueError, match="the rule is for the classes well, sick, and the col"):
+        with pytest.raises(
+            ValueError, match="the columns are a, b, and the classes are well, sick"
+        ):
             hcal.decide(RISKS.set_axis(["a", "b"], axis=1), rule)
     expected = hcal.estimate(RISKS, ["recall", "cost"], rule=rules[0]).values
     assert hcal.estimate(turned, ["recall", "cost"], rule=rules[0]).values == pytest.approx(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.columns import order_by
 from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
-from hcal.rows import Rows, order_by
+from hcal.rows import Rows
 from hcal.text import one_line
 
 
@@ -63,8 +64,9 @@ def rows_of_rule(rule: Rule, probs: Any, classes: Any, **others: Any) -> Rows:
     order = order_by(of_rule, of_rows)
     if order is None:
         raise ValueError(
-            f"the rule is for the classes {one_line(', '.join(map(str, of_rule)), 120)}, and the "
-            f"columns of probs are {one_line(', '.join(map(str, of_rows)), 120)}"
+            f"the columns are {one_line(', '.join(map(str, of_rows)), 120)}, and the classes are "
+            f"{one_line(', '.join(map(str, of_rule)), 120)}: rename the columns, or pass an array "
+            "whose columns are in the order of the classes"
         )
     turned = rows.with_columns(order)
     return turned if rule.names is None else replace(turned, names=rule.names)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal.class_names import positive_number
+from hcal.columns import order_by
 from hcal.decisions.deciding import as_rule, rows_of_rule
 from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect
 from hcal.decisions.rules import (
@@ -24,7 +25,7 @@ from hcal.extras import pyplot
 from hcal.inputs import check_confidence
 from hcal.numerics import Float64, IntArray
 from hcal.results import Result
-from hcal.rows import ClassNames, Rows, order_by
+from hcal.rows import ClassNames, Rows
 from hcal.text import printable
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
+from hcal.columns import ClassNames, order_by
 from hcal.frames import ColumnName, to_numpy
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.rows import ClassNames, order_by
 from hcal.text import one_line, quoted
 
 #: The decision for a row without an answer.

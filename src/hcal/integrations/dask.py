@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcal.certificates import Certificate, CertificateStream
+from hcal.columns import ClassNames, Layout, names_of_classes, names_of_columns
 from hcal.extras import load_extra
 from hcal.fit_record import refuse_segments
 from hcal.frames import ColumnName, to_numpy
@@ -26,7 +27,7 @@ from hcal.io.sources import RowSource
 from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import P, WorkerDiedError, merged
-from hcal.rows import ClassNames, Layout, Rows, names_of_classes, names_of_columns
+from hcal.rows import Rows
 
 load_extra("hcal.integrations.dask", "distributed", "dask")
 

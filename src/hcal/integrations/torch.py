@@ -311,8 +311,8 @@ def _refuse_other_classes(present: Calibrator, stored: Calibrator) -> None:
     kinds = present.prediction_.kind, stored.prediction_.kind
     if kinds[0] != kinds[1]:
         raise ValueError(
-            f"the stored calibrator takes {kinds[1]}, and this module's takes {kinds[0]}: build the "
-            "module without a calibrator, and load into that"
+            f"the stored calibrator takes {kinds[1]}, and this module's takes {kinds[0]}: build "
+            "the module without a calibrator, and load into that"
         )
     if not same:
         raise ValueError(

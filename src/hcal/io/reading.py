@@ -124,8 +124,8 @@ class DataFile:
         if self.turned and not class_names.is_text(y):
             raise ValueError(
                 f"{self.path.name}: the columns are in another order than the classes "
-                f"{listed(self.classes or ())}, and the labels are numbers, which may count either: "
-                "write names of classes as labels"
+                f"{listed(self.classes or ())}, and the labels are numbers, which may count "
+                "either: write names of classes as labels"
             )
         return np.asarray(class_names.encode(y, self.classes))
 

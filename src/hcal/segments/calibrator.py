@@ -203,7 +203,7 @@ class SegmentedCalibrator(Calibrator):
 
         The common method of the last fit counts too: ``method`` may have been changed since then.
         """
-        own_types = (*self.map_types, *self._common().types_of_maps())
+        own_types: tuple[type[Map], ...] = (*self.map_types, *self._common().types_of_maps())
         if "fit_" not in vars(self):
             return own_types
         fitted_method = self.fit_.details.get("common", {}).get("method")
