@@ -16,10 +16,10 @@ import hcal
 from hcal.cli.app import app
 from hcal.io.model_file import read_model, write_model
 from hcal.language_models import JointConfidence
-from hcal.language_models.joint import log_odds_of
+from hcal.language_models.joint import odds_of_kind
 from hcal.metrics import nll
 
-KINDS = {"said": "stated", "mean": "log_probs", "judge": "logits"}
+KINDS = {"said": "stated", "mean": "log_probs", "grader": "logits"}
 
 
 def answers(n: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def answers(n: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.nd
     confidences = {
         "said": expit(known + rng.normal(1.5, 1, n)).round(2),
         "mean": -np.exp(-0.7 * (known + rng.normal(0, 1, n))),
-        "judge": (5 + 2 * known + rng.normal(0, 3, n)).round(),
+        "grader": (5 + 2 * known + rng.normal(0, 3, n)).round(),
     }
     return confidences, right.astype(int), task
 
@@ -55,7 +55,7 @@ def test_without_priors_it_is_a_logistic_regression() -> None:
         [
             logit(old["said"].clip(0.005, 0.995)),
             old["mean"] - np.log1p(-np.exp(old["mean"])),
-            old["judge"],
+            old["grader"],
         ]
     )
     other = LogisticRegression(C=np.inf, max_iter=1000).fit(odds, right)
@@ -85,10 +85,10 @@ def test_what_says_nothing_gets_little_weight() -> None:
 def test_columns_are_found_by_name(library: Any) -> None:
     old, right, _ = answers(500, 0)
     joint = JointConfidence(KINDS).fit(library(old), right)
-    turned = {name: old[name] for name in ("judge", "said", "mean")}
+    turned = {name: old[name] for name in ("grader", "said", "mean")}
     expected = joint.predict_proba(old)
     np.testing.assert_array_equal(joint.predict_proba(library(turned | {"x": right})), expected)
-    with pytest.raises(ValueError, match="no column 'judge' of confidences; there are said, mean"):
+    with pytest.raises(ValueError, match="no column 'grader' of confidences; there are said, mean"):
         joint.predict_proba({"said": old["said"], "mean": old["mean"]})
 
 
@@ -126,7 +126,7 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
     old, right, _ = answers(100, 0)
     joint = JointConfidence(KINDS)
     with pytest.raises(ValueError, match="different lengths"):
-        joint.fit(old | {"judge": old["judge"][1:]}, right)
+        joint.fit(old | {"grader": old["grader"][1:]}, right)
     with pytest.raises(ValueError, match="correct needs both"):
         joint.fit(old, np.ones(100, dtype=int))
     with pytest.raises(ValueError, match="correct has the index of the scores in another order"):
@@ -140,7 +140,7 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
 
 
 def test_a_very_long_answer_has_finite_log_odds() -> None:
-    odds = log_odds_of([-np.inf, -5000.0, -1e-30, 0.0], "log_probs", "sum")
+    odds = odds_of_kind([-np.inf, -5000.0, -1e-30, 0.0], "log_probs", "sum")
     assert np.isfinite(odds).all()
     assert (np.diff(odds) >= 0).all()
 

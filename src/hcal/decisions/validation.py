@@ -72,6 +72,12 @@ class ValidatedFigure:
         What to expect on new rows, with an interval.
     out_of_bag : float
         On rows that were not drawn, for models that were fitted on the others.
+
+    Examples
+    --------
+    >>> figure = ValidatedFigure("slope", 1.0, 0.2, corrected=0.8, low=0.5, high=1.1, out_of_bag=0.7)
+    >>> round(figure.apparent - figure.optimism, 1) == figure.corrected
+    True
     """
 
     name: str
@@ -100,6 +106,18 @@ class Validation(Result):
         Whether the model fits its own rows so closely that the out-of-bag figures are to be taken.
     confidence : float
     notes : tuple of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 3))
+    >>> y = (X[:, 0] + rng.logistic(size=100) > 0).astype(int)
+    >>> validation = hcal.validate(LogisticRegression(), X, y, resamples=20)
+    >>> validation.slope.corrected < validation.slope.apparent
+    True
     """
 
     schema: ClassVar[str] = "hcal/validation/1"

@@ -1,4 +1,4 @@
-"""Several confidences of one answer (stated, computed from its tokens, of a judge) joined to one P(correct).
+"""Several confidences of one answer (stated, computed from its tokens, of a grader) joined to one P(correct).
 
 Each confidence is put on the scale of log-odds and standardised, and a logistic regression weighs them. Its
 coefficients have normal priors of deviation 1, so that a confidence that says nothing in few rows gets little weight.
@@ -61,12 +61,12 @@ class _Weighing:
 
 
 class JointConfidence(Estimator):
-    """P(correct) of answers from several confidences: stated, computed from the tokens, of a judge.
+    """P(correct) of answers from several confidences: stated, computed from the tokens, of a grader.
 
     Parameters
     ----------
     kinds : dict of str
-        What each confidence is, by its column: ``"stated"`` (from 0 to 1, by a model or a judge), ``"probs"`` or
+        What each confidence is, by its column: ``"stated"`` (from 0 to 1, by a model or a grader), ``"probs"`` or
         ``"log_probs"`` (computed), or ``"logits"`` (any score that grows with the confidence).
     method : str
         The calibrator of the joined log-odds: a registry name.
@@ -245,16 +245,16 @@ class JointConfidence(Estimator):
             )
         first = columns[next(iter(self.kinds))]
         refuse_other_index(first, {str(column): columns[column] for column in self.kinds})
-        odds = [log_odds_of(columns[column], kind, column) for column, kind in self.kinds.items()]
+        odds = [odds_of_kind(columns[column], kind, column) for column, kind in self.kinds.items()]
         if len({len(values) for values in odds}) > 1:
             raise ValueError("the columns of confidences have different lengths")
         return np.stack(odds, axis=1)
 
 
-def log_odds_of(values: Any, kind: str, column: str) -> Float64:
+def odds_of_kind(values: Any, kind: str, column: str) -> Float64:
     """Return confidences (N,) as log-odds; refuse what cannot be of that kind.
 
-    >>> log_odds_of([0.5, 1.0], "stated", "said").round(2), log_odds_of([-0.7, -5.0], "log_probs", "sum").round(1)
+    >>> odds_of_kind([0.5, 1.0], "stated", "said").round(2), odds_of_kind([-0.7, -5.0], "log_probs", "sum").round(1)
     (array([0.  , 5.29]), array([-0. , -5. ]))
     """
     array, _ = to_numpy(values, column)
