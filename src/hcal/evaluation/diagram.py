@@ -23,12 +23,13 @@ from hcal.evaluation.curves import (
     curve_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import AnyArray
 from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
 from hcal.numerics import IntArray
 from hcal.renamed import renamed
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
 
@@ -118,7 +119,7 @@ class Reliability(Result):
         errors = ", ".join(f"{curve.label} {curve.error_words}" for curve in worst)
         return [f"Reliability of {self.n:,} rows ({self.level}); errors: {errors}"]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each bin with rows, curve by curve."""
         return [record for curve in self.curves for record in curve.to_records()]
 
@@ -243,16 +244,16 @@ class Reliability(Result):
 
 @renamed(ci="confidence")
 def reliability(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     level: DiagramLevel | None = None,
-    by: Any = None,
-    groups: Any = None,
+    by: AnyArray = None,
+    groups: AnyArray = None,
     bins: int = 15,
     binning: Binning = "equal-width",
     confidence: float = 0.95,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     positive: int = 1,
     classes: Any = None,
     resamples: int = 200,
@@ -351,7 +352,7 @@ class _Input:
     by: Segments | None = None
 
     @classmethod
-    def of(cls, model: str, probs: Any, y: Any, info: Mapping[str, Any]) -> _Input:
+    def of(cls, model: str, probs: AnyArray, y: AnyArray, info: Mapping[str, Any]) -> _Input:
         if isinstance(probs, Sample):
             sample = as_sample(probs, y, info["weight"])
             return cls(model, sample, groups=info["groups"])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtr, ndtri
 
 from hcal.metrics.sample import Vector
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray, NumpyArray
 from hcal.solvers.regression import fit_logistic
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
@@ -137,7 +137,7 @@ def normal_interval(value: float, variance: float, z: float) -> Estimate:
 
 
 def weighted_mean(
-    values: Vector, weight: Vector, groups: NDArray[Any] | None, confidence: float
+    values: Vector, weight: Vector, groups: NumpyArray | None, confidence: float
 ) -> Estimate:
     """Return a mean over rows; its interval comes from the variance of rows, or of the sums of groups.
 
