@@ -41,7 +41,15 @@ _BLUE: Final = "#1d5fae"
 
 @dataclass(frozen=True)
 class EstimatedMetric:
-    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes."""
+    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> metric = hcal.estimate([[0.2, 0.8], [0.9, 0.1]], ["accuracy"]).metrics[0]
+    >>> metric.name, round(metric.value, 2)
+    ('accuracy', 0.85)
+    """
 
     name: str
     value: float
@@ -57,7 +65,16 @@ class EstimatedMetric:
 
 @dataclass(frozen=True)
 class SegmentEstimate:
-    """The estimates of one segment."""
+    """The estimates of one segment.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> probs = [[0.2, 0.8], [0.9, 0.1]]
+    >>> segment = hcal.estimate(probs, ["accuracy"], by=["DE", "FR"]).segments[0]
+    >>> segment.segment, segment.n
+    ('DE', 1)
+    """
 
     segment: str
     n: int

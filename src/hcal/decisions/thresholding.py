@@ -254,6 +254,14 @@ class CostTable(Result):
     confidence : float
     names, columns : tuple of K names, or None
         Of the classes, and of the columns of a frame.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> costs = [[0, 1, 1], [1, 0, 1], [5, 5, 0]]  # class 2 must not be missed
+    >>> probs = [[0.1, 0.2, 0.7], [0.8, 0.1, 0.1], [0.2, 0.6, 0.2]]
+    >>> hcal.thresholds(probs, [2, 0, 1], cost=costs).decided
+    array([0.33333333, 0.        , 0.66666667])
     """
 
     schema: ClassVar[str] = "hcal/cost-table/1"

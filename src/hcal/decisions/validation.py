@@ -24,8 +24,8 @@ from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
-from hcal.frames import AnyArray
-from hcal.inputs import check_confidence, check_groups
+from hcal.frames import AnyArray, refuse_other_index
+from hcal.inputs import check_confidence, check_groups, check_names
 from hcal.metrics.estimates import (
     Outcome,
     area,
@@ -71,6 +71,12 @@ class ValidatedFigure:
         What to expect on new rows, with an interval.
     out_of_bag : float
         On rows that were not drawn, for models that were fitted on the others.
+
+    Examples
+    --------
+    >>> figure = ValidatedFigure("slope", 1.0, 0.2, corrected=0.8, low=0.5, high=1.1, out_of_bag=0.7)
+    >>> round(figure.apparent - figure.optimism, 1) == figure.corrected
+    True
     """
 
     name: str
@@ -99,6 +105,18 @@ class Validation(Result):
         Whether the model fits its own rows so closely that the out-of-bag figures are to be taken.
     confidence : float
     notes : tuple of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 3))
+    >>> y = (X[:, 0] + rng.logistic(size=100) > 0).astype(int)
+    >>> validation = hcal.validate(LogisticRegression(), X, y, resamples=20)
+    >>> validation.slope.corrected < validation.slope.apparent
+    True
     """
 
     schema: ClassVar[str] = "hcal/validation/1"
@@ -443,9 +461,10 @@ def _refuse_fitted(model: Any) -> None:
 
 
 def _data(model: Any, X: AnyArray, y: AnyArray, groups: AnyArray, positive: Any) -> _Data:
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise ValueError(f"y must have one label a row, got shape {labels.shape}")
+    from sklearn.utils.validation import _num_samples
+
+    refuse_other_index(X, {"y": y, "groups": groups})
+    labels = check_names(y, _num_samples(X), "y")
     classes = np.unique(labels)
     if len(classes) != 2:
         raise ValueError(

@@ -191,6 +191,16 @@ def cross_fit(  # noqa: PLR0913 - a public door
     Returns
     -------
     CrossFit
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=300)
+    >>> y = (rng.random(300) < 1 / (1 + np.exp(-score))).astype(int)
+    >>> result = cross_fit("platt", 2 * score, y, resamples=20)
+    >>> result.probs.shape
+    (300, 2)
     """
     method = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
     rows = Rows.of(

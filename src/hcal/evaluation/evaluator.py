@@ -89,7 +89,7 @@ def evaluate(  # noqa: PLR0913 - a public door
         Names of the classes. ``y`` may then hold names, the sentences use them, and a frame whose columns have these
         names is put in their order.
     positive : int or str, optional
-        Of two classes, the number or name of the one whose probability is judged: the second by default. If the
+        Of two classes, the number or name of the one whose probability is measured: the second by default. If the
         names are integers, it is a name.
     calibration : array-like of shape (M, K), optional
         The rows that the calibrator was fitted on, in the same form as the predictions: hcal warns where some of them

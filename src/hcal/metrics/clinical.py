@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.extras import pyplot
-from hcal.frames import AnyArray
+from hcal.frames import AnyArray, refuse_other_index
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     FEWEST_FOR_SCALED,
@@ -289,6 +289,7 @@ def clinical(  # noqa: PLR0913 - a public door
     (True, True)
     """
     confidence = check_confidence(confidence)
+    refuse_other_index(probs, {"groups": groups, "by": by})
     s = as_sample(probs, y, None)
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
