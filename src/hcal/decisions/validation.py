@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
+from hcal.frames import refuse_lazy
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     Outcome,
@@ -447,6 +448,8 @@ def _refuse_fitted(model: Any) -> None:
 
 
 def _data(model: Any, X: Any, y: Any, groups: Any, positive: Any) -> _Data:
+    for name, values in {"X": X, "y": y, "groups": groups}.items():
+        refuse_lazy(values, name)
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise ValueError(f"y must have one label a row, got shape {labels.shape}")
