@@ -194,7 +194,8 @@ class Calibrator(TakesScores, ABC):
             states_zero=self.states_zero(None),
         )
         try:
-            self.fit_ = self._record(rows, fitted, fingerprint).with_age(age)
+            record = self._record(rows, fitted, fingerprint)
+            self.fit_ = record.with_age(age, has_times=rows.time is not None)
         except BaseException:
             self._forget()
             raise
