@@ -47,6 +47,19 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     return named(chosen.decide(rows.probs()), rows.names)
 
 
+def check_threshold(threshold: float | np.number[Any]) -> float:
+    """Return a threshold of a probability; NaN, and a number above which no probability lies, are refused.
+
+    >>> check_threshold(float("nan"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a threshold must lie between 0 and 1, got nan
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"a threshold must lie between 0 and 1, got {threshold}")
+    return float(threshold)
+
+
 def as_rule(rule: Any) -> Rule:
     """Return the rule of a result, of a file or of a threshold."""
     if isinstance(rule, ThresholdRule | CostRule | AbstainRule):
@@ -54,9 +67,7 @@ def as_rule(rule: Any) -> Rule:
     if isinstance(rule, str | Path):
         return read_rule(rule)
     if isinstance(rule, int | float | np.number) and not isinstance(rule, bool):
-        if not 0 <= rule <= 1:
-            raise ValueError(f"a threshold must lie between 0 and 1, got {rule}")
-        return ThresholdRule(float(rule))
+        return ThresholdRule(check_threshold(rule))
     result_rule = getattr(rule, "rule", None)
     if isinstance(result_rule, ThresholdRule | CostRule | AbstainRule):
         return result_rule
