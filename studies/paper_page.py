@@ -51,9 +51,10 @@ Row = dict[str, str]
 def write(shared: Path) -> list[Path]:
     """Write the pages and the pictures, and return their paths."""
     own, paper = ours(read()), theirs(shared)
-    tables = [*full_tables(own, paper), *summary_tables(own), *prediction_tables(own), *pictures()]
+    tables = [*full_tables(own, paper), *short_table(own, paper), *summary_tables(own)]
+    tables += [*prediction_tables(own), *pictures()]
     write_text(TABLES, "\n".join(tables) + "\n")
-    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *short_table(own, paper)])
+    replace_between(PAGE, MARKS, agreement(own, paper))
     bins = read_rows(BINS)
     figures = [draw_agreement(own, paper), draw_reliability(bins), draw_curves(read_rows(CURVES))]
     figures += [draw_all_reliability(bins, task) for task in TASKS]
@@ -67,7 +68,8 @@ def short_table(own: Numbers, paper: Numbers) -> list[str]:
     """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
     titles = " | ".join(f"{network(task)}: paper | hcal" for task in TASKS)
     lines = [
-        "The top-label error ECE^s:",
+        "",
+        "## Every method that we ran, by its top-label error ECE^s",
         "",
         f"| method | {titles} |",
         "|---|" + "---:|" * (2 * len(TASKS)),
@@ -78,7 +80,7 @@ def short_table(own: Numbers, paper: Numbers) -> list[str]:
             cells.append(_printed(paper, task, method))
             cells.append(f"{own[task, method, SHORT]:.5f}")
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
-    return [*lines, ""]
+    return lines
 
 
 def network(task: str) -> str:

@@ -24,7 +24,7 @@ from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import AnyArray, is_on_accelerator
 from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, learn_floor, raise_to_floor
+from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
@@ -49,7 +49,14 @@ _MOVED = {
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum."""
+    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", CalibrationWarning)  # a fit in doubt is an error then
+    """
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,13 @@ class Fitted:
         What this fit preserves, if that differs from the declaration of the class.
     history : dict of lists
         What the training recorded after each epoch.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> Fitted(cal.map_, notes=("one number was learned",)).converged
+    True
     """
 
     map: Map
@@ -96,6 +110,13 @@ class Calibrator(TakesScores, ABC):
         The formula of a prediction: the kind of the scores, the map that was learned, and what it preserves.
     fit_ : FitRecord
         What is known about the fit: rows, class frequencies, names, scores before and after, notes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> isinstance(cal, Calibrator), cal.predict_proba([[0.0, 2.0]]).round(2)
+    (True, array([[0.25, 0.75]]))
     """
 
     name: ClassVar[str]
@@ -191,9 +212,11 @@ class Calibrator(TakesScores, ABC):
             preserves=self.promises if preserves == "as declared" else preserves,
             floor=floor,
             prior=None,
+            states_zero=self.states_zero(None),
         )
         try:
-            self.fit_ = self._record(rows, fitted, fingerprint).with_age(age)
+            record = self._record(rows, fitted, fingerprint)
+            self.fit_ = record.with_age(age, has_times=rows.time is not None)
         except BaseException:
             self._forget()
             raise
@@ -218,22 +241,16 @@ class Calibrator(TakesScores, ABC):
 
             return predict_on_device(self, scores)
         rows = Rows.of_scores(scores, input=self.prediction_.kind, like=self.fit_)
-        return rows.restored(self._floored(rows, once=False))
+        return rows.restored(self.prediction_.in_blocks(rows.scores))
 
     def probs_of(self, rows: Rows) -> FloatArray:
-        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them.
+        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them."""
+        return self.prediction_.in_blocks(rows.scores, once=True)
 
-        None of them is 0, unless :meth:`with_prior` says that a class does not occur.
-        """
-        return self._floored(rows, once=True)
-
-    def _floored(self, rows: Rows, *, once: bool) -> FloatArray:
-        probs = self.prediction_.in_blocks(rows.scores, once=once)
-        log_ratio = self.prediction_.prior
-        excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
-        if self.floored and not excluded:
-            np.maximum(probs, LEAST_PROBABILITY, out=probs)
-        return probs
+    @classmethod
+    def states_zero(cls, log_ratio: Float64 | None) -> bool:
+        """Return whether a probability may be 0: only where :meth:`with_prior` says that a class does not occur."""
+        return not cls.floored or (log_ratio is not None and bool(np.isneginf(log_ratio).any()))
 
     def predict(self, scores: AnyArray) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
@@ -246,7 +263,7 @@ class Calibrator(TakesScores, ABC):
         -------
         array of shape (N,)
         """
-        probs = self._floored(self.rows_like(scores), once=False)
+        probs = self.prediction_.in_blocks(self.rows_like(scores).scores)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def score(self, scores: AnyArray, y: AnyArray, sample_weight: AnyArray = None) -> float:
@@ -514,7 +531,12 @@ class Calibrator(TakesScores, ABC):
         """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""
         other = self.clone()
         preserves = self.prediction_.preserves if log_ratio is None else None
-        other.prediction_ = replace(self.prediction_, prior=log_ratio, preserves=preserves)
+        other.prediction_ = replace(
+            self.prediction_,
+            prior=log_ratio,
+            preserves=preserves,
+            states_zero=self.states_zero(log_ratio),
+        )
         other.fit_ = self.fit_.with_prior(new)
         return other
 

@@ -316,7 +316,7 @@ class StreamingMetrics:
     metrics : list of str, optional
         Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
     event : {"auto", "top-label"}
-        What top-label metrics judge: of two classes the probability of ``positive`` ("auto"), else that of the
+        What top-label metrics measure: of two classes the probability of ``positive`` ("auto"), else that of the
         predicted class.
     positive : {0, 1}
 
@@ -437,7 +437,8 @@ class StreamingMetrics:
 
         Examples
         --------
-        >>> StreamingMetrics(2, ["ece_ew", "nll"]).update([[0.5, 0.5]] * 4, [0, 1, 1, 1]).by_chance()
+        >>> metrics = StreamingMetrics(2, ["ece_ew", "nll"]).update([[0.5, 0.5]] * 4, [0, 1, 1, 1])
+        >>> {name: round(level, 6) for name, level in metrics.by_chance().items()}
         {'ece_ew': 0.1875}
         """
         totals = self._totals()
