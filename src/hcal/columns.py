@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from numpy.typing import NDArray
-
 from hcal.class_names import ClassName, check_classes, class_part, is_text
 from hcal.frames import AnyArray, ColumnName
-from hcal.numerics import IntArray
+from hcal.numerics import IntArray, NumpyArray
 from hcal.text import one_line
 
 ClassNames = tuple[ClassName, ...]
@@ -40,7 +38,7 @@ class Layout(Protocol):
         """With two classes of logits, the least and the greatest score of class 1 that a fit saw."""
 
 
-def count_of_columns(array: NDArray[Any]) -> int:
+def count_of_columns(array: NumpyArray) -> int:
     """Return the number of classes of an unchecked array."""
     return int(array.shape[1]) if array.ndim == 2 else 2
 
@@ -103,11 +101,11 @@ def names_of_columns(
 
 
 def columns_in_order(
-    array: NDArray[Any],
+    array: NumpyArray,
     columns: tuple[ColumnName, ...],
     names: ClassNames | None,
     like: Layout | None,
-) -> tuple[NDArray[Any], tuple[ColumnName, ...]]:
+) -> tuple[NumpyArray, tuple[ColumnName, ...]]:
     """Return the scores with their columns in the order of the classes, and the names of these columns."""
     fitted = None if like is None else like.columns
     order = order_of_columns(columns, names, fitted, refuse=like is not None)

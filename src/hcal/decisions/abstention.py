@@ -28,11 +28,11 @@ from hcal.certificates.bounds import kl_upper
 from hcal.class_names import positive_number
 from hcal.decisions.rules import AbstainRule
 from hcal.extras import pyplot
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.clinical import Estimate
 from hcal.numerics import Float64, IntArray, run_starts
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import ClassNames, Rows
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Abstention(Result):
     def _headline(self) -> list[str]:
         return self.sentences
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each coverage with a bound."""
         columns = vars(self.bounds)
         return [
@@ -244,12 +244,12 @@ class Abstention(Result):
 
 
 def abstain_below(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     *,
     error: float,
     confidence: float = 0.95,
-    groups: Any = None,
+    groups: AnyArray = None,
     positive: int | str | None = None,
     classes: Any = None,
 ) -> Abstention:

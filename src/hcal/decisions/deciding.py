@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.columns import order_by
 from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
+from hcal.frames import AnyArray
+from hcal.numerics import NumpyArray
 from hcal.rows import Rows
 from hcal.text import one_line
 
 
-def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
+def decide(probs: AnyArray, rule: Any, *, classes: Any = None) -> NumpyArray:
     """Return a decision for each row; no labels are needed.
 
     Parameters
@@ -45,7 +46,20 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     return named(chosen.decide(rows.probs()), rows.names)
 
 
-def rows_of_rule(rule: Rule, probs: Any, classes: Any, **others: Any) -> Rows:
+def check_threshold(threshold: float | np.number[Any]) -> float:
+    """Return a threshold of a probability; NaN, and a number above which no probability lies, are refused.
+
+    >>> check_threshold(float("nan"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a threshold must lie between 0 and 1, got nan
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"a threshold must lie between 0 and 1, got {threshold}")
+    return float(threshold)
+
+
+def rows_of_rule(rule: Rule, probs: AnyArray, classes: Any, **others: Any) -> Rows:
     """Return checked probabilities with the classes in the order in which a rule counts them.
 
     ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
@@ -79,9 +93,7 @@ def as_rule(rule: Any, positive: int | None = None) -> Rule:
     if isinstance(rule, str | Path):
         return read_rule(rule)
     if isinstance(rule, int | float | np.number) and not isinstance(rule, bool):
-        if not 0 <= rule <= 1:
-            raise ValueError(f"a threshold must lie between 0 and 1, got {rule}")
-        return ThresholdRule(float(rule), 1 if positive is None else positive)
+        return ThresholdRule(check_threshold(rule), 1 if positive is None else positive)
     result_rule = getattr(rule, "rule", None)
     if isinstance(result_rule, ThresholdRule | CostRule | AbstainRule):
         return result_rule

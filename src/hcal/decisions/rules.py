@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
 from hcal.columns import ClassNames, order_by
 from hcal.frames import ColumnName, to_numpy
 from hcal.io.files import open_regular
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.text import one_line, quoted
 
 #: The decision for a row without an answer.
@@ -123,7 +122,7 @@ class AbstainRule:
 Rule = ThresholdRule | CostRule | AbstainRule
 
 
-def named(decisions: IntArray, names: ClassNames | None) -> NDArray[Any]:
+def named(decisions: IntArray, names: ClassNames | None) -> NumpyArray:
     """Return decisions as names of classes, None for rows without an answer; without names, as they are."""
     if names is None:
         return decisions
