@@ -30,7 +30,7 @@ from hcal.numerics import Float64, softmax
 from studies.drawing import SUBJECT, save_figure, styled, write_text
 from studies.paper import METRICS
 from studies.records import RESULTS, ROOT, origins, read_rows, stamped, write_rows
-from studies.tasks import load_task
+from studies.tasks import DATA, load_task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -387,7 +387,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["train", "measure", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after")

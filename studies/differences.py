@@ -27,7 +27,7 @@ from studies.drawing import replace_between
 from studies.published_loss import PublishedLoss
 from studies.published_maps import build_published
 from studies.records import RESULTS, ROOT, add_rows, read_rows
-from studies.tasks import Task, load_task
+from studies.tasks import DATA, Task, load_task
 
 FILE: Final = RESULTS / "differences.csv"
 PAGE: Final = ROOT / "docs" / "paper.md"
@@ -148,7 +148,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["run", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.data)

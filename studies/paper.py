@@ -22,8 +22,8 @@ import numpy as np
 import hcal
 from hcal import metrics
 from hcal.numerics import Float64, IntArray, softmax
-from studies.records import RESULTS, ROOT, add_rows, read_rows
-from studies.tasks import Task, load_task
+from studies.records import RESULTS, add_rows, read_rows
+from studies.tasks import DATA, Task, load_task
 
 FILE: Final = RESULTS / "paper.csv"
 TASKS: Final = {"resnet110_c10": "CIFAR-10, ResNet-110", "densenet40_c10": "CIFAR-10, DenseNet-40"}
@@ -157,7 +157,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["run", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.data)

@@ -27,7 +27,10 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.numerics import IntArray
 from studies.pickles import read_pickle
+from studies.records import ROOT
 
+#: The folder of the shared tasks.
+DATA: Final = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
 HUB_REPOSITORY: Final = "WJHuang/calibration"
 ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 _SHAPES: Final = {
@@ -249,7 +252,7 @@ def main() -> None:
     )
     parser.add_argument("command", nargs="?", choices=["list", "get", "npz"], default="list")
     parser.add_argument("name", nargs="?", choices=PAPER_TASKS)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     if arguments.command == "list":
         for name, (dataset, model) in PAPER_TASKS.items():

@@ -16,6 +16,7 @@ from typing import Final
 
 from studies.drawing import replace_between
 from studies.records import RESULTS, ROOT, read_rows, stamped, write_rows
+from studies.tasks import DATA
 
 FILE: Final = RESULTS / "whose_lead.csv"
 PAGE: Final = ROOT / "docs" / "why-not-the-papers-selector.md"
@@ -105,7 +106,7 @@ def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 def main() -> None:
     """Compute, write and show."""
-    rows = result_rows(ROOT.parent / "shared")
+    rows = result_rows(DATA.parent)
     write_rows(FILE, rows)
     lines = table(read_rows(FILE))
     replace_between(PAGE, MARKS, lines)
