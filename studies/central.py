@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hcal import metrics
+from hcal.evaluation.assessment import collapse_reasons
 from hcal.h_calibration.paper_maps import MixtureMap, TableMap
 from hcal.numerics import Float64, softmax
 from studies.drawing import SUBJECT, save_figure, styled, write_text
@@ -374,6 +375,34 @@ def old_ratio(start: str, rows: Sequence[Mapping[str, str]]) -> tuple[float, flo
             difference = np.mean(logs[task, "h"]) - np.mean(logs[task, "nll"])
             by_data_set[_old_data_set(task)].append(float(difference))
     return geometric_mean(np.array([np.mean(part) for part in by_data_set.values()]))
+
+
+def old_collapses(rows: Sequence[Mapping[str, str]], objective: str) -> tuple[int, int]:
+    """Return how many maps of the class-wise selector are nearly uniform, and how many there are.
+
+    Training began at the published start. The rule is that of the warning of ``hcal.evaluate``, on the test rows.
+    """
+    before = {row["task"]: float(row["nll"]) for row in rows if row["objective"] == "uncal"}
+    setting = {
+        "schedule": "early-stop",
+        "start": "published",
+        "selector": "class-wise",
+        "objective": objective,
+    }
+    chosen = [row for row in rows if setting.items() <= row.items()]
+    collapsed = [row for row in chosen if _reasons(row, before[row["task"]])]
+    return len(collapsed), len(chosen)
+
+
+def _reasons(row: Mapping[str, str], nll_before: float) -> list[str]:
+    """Return why the predictor of a row counts as nearly uniform."""
+    return collapse_reasons(
+        accuracy=float(row["accuracy"]),
+        mean_confidence=float(row["mean_confidence"]),
+        nll=float(row["nll"]),
+        n_classes=int(row["n_classes"]),
+        nll_before=nll_before,
+    )
 
 
 def _old_data_set(task: str) -> str:

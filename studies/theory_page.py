@@ -32,7 +32,12 @@ from studies.theory_norm import (
     check_proposition_psr,
     compare_with_scores,
 )
-from studies.theory_windows import check_theorem_5, check_theorem_6, check_theorem_7
+from studies.theory_windows import (
+    check_densities,
+    check_theorem_5,
+    check_theorem_6,
+    check_theorem_7,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +67,7 @@ def all_checks(draws: int = 200) -> list[Check]:
         check_theorem_5_modes(),
         check_theorem_6(),
         check_theorem_7(),
+        check_densities(),
         check_degenerate(),
         check_views(),
         check_pooled_is_blind(),
