@@ -202,7 +202,7 @@ def plot_theorem_6(checks: dict[str, Check]) -> Figure:
             ("Hoeffding bound", ":", "black"),
         ):
             axes.semilogy(m, check.column(name), style, color=colour, label=name)
-        axes.set(xlabel="window length M", ylabel="P(gap > 0.1)", ylim=(1e-9, 3))
+        axes.set(xlabel="window length M", ylabel="P(gap ≥ 0.1)", ylim=(1e-9, 3))
         axes.set_title("Theorem 6: exponential decay in M", loc="left")
         axes.legend()
     return figure  # type: ignore[no-any-return]

@@ -128,7 +128,7 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
 
 
 def check_theorem_6(kappa: float = 0.1) -> Check:
-    """The probability of a gap above κ falls exponentially with the window length.
+    """The probability of a gap of at least κ falls exponentially with the window length.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def check_theorem_6(kappa: float = 0.1) -> Check:
     at_200 = tail_probability(spread[200], 0.05), min(chernoff_bound(spread[200], 0.05), 1.0)
     return Check(
         "Theorem 6",
-        f"the probability of a gap above κ = {kappa:g} falls exponentially with M",
+        f"the probability of a gap of at least κ = {kappa:g} falls exponentially with M",
         ordered and abs(slope / -rate - 1) < 0.1,
         ("M", "exact probability", "Chernoff bound", "Hoeffding bound"),
         rows,
@@ -160,7 +160,7 @@ def check_theorem_6(kappa: float = 0.1) -> Check:
         f"logarithm falls by {-slope:.4f} per event; the rate γ(κ) of the proof is {rate:.4f}. The "
         "proof takes identically distributed events; with unequal ones the averaged cumulant "
         "gives the same bound. The decay is real but slow for small κ: at the paper's M = 200 a "
-        f"gap above 0.05 still has probability {at_200[0]:.3f} (bound {at_200[1]:.2f}), so a "
+        f"gap of at least 0.05 still has probability {at_200[0]:.3f} (bound {at_200[1]:.2f}), so a "
         "window's error at M = 200 is small, not negligible. A bound above 1 says nothing: here "
         "that is M = 10 and 25.",
     )

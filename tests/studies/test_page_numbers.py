@@ -1,0 +1,217 @@
+"""Every number in the prose of the paper's pages comes from a results file, or is a definition that is listed here.
+
+The tables of these pages are generated, and ``test_paper_studies.py`` compares them line by line. Here, a sentence with
+a measured number is computed from the results and must stand on its page, word for word. All other numbers of a page
+must be those of ``DEFINITIONS``, so a number that changes on a page, or a new one, makes a test fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import ROOT
+from studies import (
+    central,
+    differences,
+    paper,
+    published,
+    records,
+    selector_trap,
+    sensitivity,
+    theory_windows,
+    whose_lead,
+)
+
+#: A number: digits with signs, points and separators, not a part of a name such as ResNet-110.
+NUMBER = re.compile(r"(?<![\w^-])\d*\.?\d+(?:,\d{3})*")
+Rows = Sequence[Mapping[str, str]]
+
+
+@cache
+def prose(name: str) -> str:
+    """Return the text of a page without tables, programs, comments and targets of links, with single spaces."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for pattern in (r"```.*?```", r"<!-- (\w+): begin -->.*?<!-- \1: end -->", r"`[^`]*`"):
+        text = re.sub(pattern, "", text, flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    return " ".join(re.sub(r"\]\([^)]*\)", "]", " ".join(lines)).split())
+
+
+def rows_of(module: Any) -> Rows:
+    """Return the rows of a study's results file, which must not be empty."""
+    rows = records.read_rows(module.FILE)
+    assert rows, f"{module.FILE.name} is missing or empty"
+    return rows
+
+
+# -- sentences with measured numbers ------------------------------------------------------------------
+
+
+def central_sentences() -> list[str]:
+    experiment = central.experiment_of()
+    top_label = central.LEVELS[0]
+    lower = sum(experiment.task_ratio(task, top_label) < 1 for task in central.TASKS)
+    assert (lower, len(central.TASKS), len(set(central.TASKS.values()))) == (6, 10, 5)
+    change = 1 - experiment.ratio(top_label)[0]
+
+    ends = [experiment.ratio(central.LEVELS[place])[1:3] for place in (1, 3)]
+    farthest = np.abs(np.array(ends) - 1).max()
+
+    old_rows = records.read_rows(central.OLD_FILE)
+    old_tasks = {row["task"] for row in old_rows}
+    ratios = [central.old_ratio(start, old_rows) for start in ("identity", "published")]
+    identity, start = [f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high, _ in ratios]
+    return [
+        f"at most {central.EPOCHS:,} epochs from the identity",
+        f"lower on six networks of ten, by {change:.0%} in the mean".replace("%", " %"),
+        f"proper scores lie within {farthest:.0%} of 1".replace("%", " %"),
+        f"{len(old_tasks)} tasks with tables and generated data",
+        f"is {identity} from the identity and {start} from the published start",
+        f"has all {len(paper.METRICS)} metrics of the paper",
+    ]
+
+
+def selector_sentences() -> list[str]:
+    points = {row["point"]: row for row in rows_of(selector_trap)}
+    start = points["1"]
+    flat = {
+        name: float(value)
+        for name, value in points["0.1"].items()
+        if name != "commit" and name != "version"
+    }
+    # Every row of the flat predictor is less sure than it is right, so the error is the whole gap.
+    accuracy = flat["ece_ew"] + flat["mean_confidence"]
+    assert flat["cwece_a"] / float(start["cwece_a"]) == pytest.approx(1 / 3, abs=0.02)
+    assert flat["dkde_ce"] / float(start["dkde_ce"]) == pytest.approx(1 / 30, abs=0.002)
+
+    old_rows = records.read_rows(central.OLD_FILE)
+    objectives = {row["objective"] for row in old_rows} - {"uncal"}
+    collapses = {central.old_collapses(old_rows, objective) for objective in objectives}
+    assert len(collapses) == 1
+    ((collapsed, fits),) = collapses
+
+    leads = rows_of(whose_lead)
+    assert lead_over_others(leads, "tCWECE") == pytest.approx(4, abs=0.1)
+    assert lead_over_others(leads, "DKDE_CE") == pytest.approx(25, abs=0.5)
+    return [
+        "At s = 0.1 the class-wise error is a third of temperature scaling's and the canonical "
+        f"error a thirtieth, while the mean confidence is {flat['mean_confidence']:.0%} at an "
+        f"accuracy of {accuracy:.0%}".replace("%", " %"),
+        f"in {collapsed} of {fits} fits, under every objective",
+        "On these nine tasks h-calibration leads by a factor of four and of twenty-five.",
+    ]
+
+
+def lead_over_others(rows: Rows, metric: str) -> float:
+    """Return the ARE of the best other method over that of h-calibration, where h-calibration has an ensemble."""
+    part = {"metric": metric, "configuration": "ensemble"}
+    ratios = {row["method"]: float(row["are"]) for row in rows if part.items() <= row.items()}
+    of_paper = ratios.pop(whose_lead.OWN)
+    return min(ratios.values()) / of_paper
+
+
+def theory_sentences() -> list[str]:
+    rows = rows_of(sensitivity)
+    resnet, densenet = (relative_errors(rows, task, "epsilon") for task in sensitivity.TASKS)
+    up_to_a_hundredth = np.abs(np.array([resnet[:-1], densenet[:-1]]) - 1)
+    assert up_to_a_hundredth.max() < 0.1
+    assert densenet[-1] == pytest.approx(0.8, abs=0.01)
+    assert sensitivity.largest_change(rows, "scale") < 0.005
+    clusters = sensitivity.errors_of(rows, "cifar10_resnet110", "clusters", "ece_s1")
+    least, most = (f"{error:.4f}".lstrip("0") for error in (min(clusters), max(clusters)))
+    largest = max(sensitivity.CONSTANTS, key=lambda name: spread(rows, name))
+    assert largest == "clusters"
+
+    tail = theory_windows.tail_probability(np.linspace(0.3, 0.7, 200), 0.05)
+    return [
+        f"of 0.05 or more still has a probability of {tail:.2f} at 200 rows with μ between 0.3 and 0.7",
+        f"0.1 raises it by {resnet[-1] - 1:.0%} on ResNet-110 and lowers it by a fifth on "
+        "DenseNet-40.".replace("%", " %"),
+        f"M moves the error by up to {sensitivity.largest_change(rows, 'window'):.0%}.".replace(
+            "%", " %"
+        ),
+        f"on ResNet-110 the error lies between {least} and {most}.",
+    ]
+
+
+def relative_errors(rows: Rows, task: str, constant: str) -> list[float]:
+    """Return the errors of a task at the values of a constant, divided by that of the paper's value."""
+    errors = sensitivity.errors_of(rows, task, constant, "ece_s1")
+    settings = sensitivity.CONSTANTS[constant]
+    of_paper = errors[settings.tried.index(settings.paper)]
+    return [error / of_paper for error in errors]
+
+
+def spread(rows: Rows, constant: str) -> float:
+    """Return the largest error of ResNet-110 over the least, within the values of a constant that do not break it."""
+    errors = sensitivity.errors_of(rows, "cifar10_resnet110", constant, "ece_s1")
+    usual = errors[:-1] if constant == "epsilon" else errors
+    return max(usual) / min(usual)
+
+
+def paper_sentences() -> list[str]:
+    rows = rows_of(differences)
+    converged = differences.ratios(rows, "k-means until nothing moves", "top_label", "ece_s1")
+    slow = "published loss, leave-one-class-out passes"
+    passes = differences.ratios(rows, slow, "top_label", "ece_s1")
+    mean, worst = np.exp(np.log(converged).mean()), converged.max()
+    seconds = {
+        (row["task"], row["variant"]): float(row["seconds"])
+        for row in rows
+        if row["task"] in differences.SLOW
+    }
+    factors = [seconds[task, slow] / seconds[task, "hcal"] for task in differences.SLOW]
+    return [
+        f"it makes the top-label error {mean - 1:.0%} worse on average and {worst - 1:.0%} worse on "
+        "one task.".replace("%", " %"),
+        f"are {1 - np.exp(np.log(passes).mean()):.0%} better at the top label on two tasks, at "
+        f"{np.mean(factors):.0f} times the training time".replace("%", " %"),
+    ]
+
+
+def reproduction_sentences() -> list[str]:
+    maps = records.read_rows(published.MAPS_FILE)
+    errors = [float(row["ece_s1"]) for row in maps]
+    assert len(errors) == 12
+    least, most = (f"{error:.4f}".lstrip("0") for error in (min(errors), max(errors)))
+    return [
+        f"the test errors of the twelve maps lie between {least} and {most}",
+        f"has every method and all {len(paper.METRICS)} metrics.",
+    ]
+
+
+SENTENCES: Mapping[str, Callable[[], list[str]]] = {
+    "docs/central-experiment.md": central_sentences,
+    "docs/why-not-the-papers-selector.md": selector_sentences,
+    "docs/theory.md": theory_sentences,
+    "docs/paper.md": paper_sentences,
+    "docs/reproduction.md": reproduction_sentences,
+}
+#: The other numbers of each page, in their order: years, numbers of theorems, constants of definitions, sizes of data.
+DEFINITIONS: Mapping[str, str] = {
+    "docs/central-experiment.md": "",
+    "docs/why-not-the-papers-selector.md": "",
+    "docs/theory.md": "",
+    "docs/paper.md": "",
+    "docs/reproduction.md": "",
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_sentence_with_a_measured_number_is_computed(name: str) -> None:
+    for sentence in SENTENCES[name]():
+        assert sentence in prose(name), sentence
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_every_other_number_is_a_definition(name: str) -> None:
+    text = prose(name)
+    for sentence in SENTENCES[name]():
+        text = text.replace(sentence, "")
+    assert NUMBER.findall(text) == DEFINITIONS[name].split()
