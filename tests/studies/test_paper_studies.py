@@ -11,6 +11,7 @@ from studies import (
     central,
     differences,
     paper,
+    paper_page,
     published,
     records,
     selector_trap,
@@ -123,6 +124,28 @@ def test_the_numbers_of_the_published_mode():
         assert line in page
 
 
+def test_the_verdicts_and_paired_intervals_are_those_of_the_page():
+    pairs = records.read_rows(paper.PAIRS)
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    for line in paper_page.pair_table(pairs):
+        assert line in page
+    shared = ROOT.parent / "shared"
+    if (shared / "paper_tables.csv").exists():
+        measured, printed = paper.ours(paper.read()), paper.theirs(shared)
+        for line in paper_page.verdicts(measured, printed, pairs):
+            assert line in page
+        tables = paper_page.TABLES.read_text(encoding="utf-8")
+        for line in paper_page.full_tables(measured, printed):
+            assert line in tables
+
+
+def test_a_paired_interval_of_equal_predictions_is_zero():
+    probs = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.1, 0.9]])
+    rows = paper.pair_rows(probs, probs, np.array([0, 1, 1, 1]))
+    assert {row["metric"] for row in rows} == set(paper.PAIRED_METRICS)
+    assert all((row["change"], row["low"], row["high"]) == (0, 0, 0) for row in rows)
+
+
 def test_the_printed_numbers_are_those_of_the_papers_tables():
     shared = ROOT.parent / "shared"
     if not (shared / "paper_tables.csv").exists():
@@ -179,6 +202,7 @@ def test_the_table_of_constants_is_that_of_the_page():
 
 def test_the_table_of_differences_is_that_of_the_page():
     rows = records.read_rows(differences.FILE)
+    assert {row["variant"] for row in rows} == set(differences.VARIANTS)
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     for line in differences.table(rows):
         assert line in page
