@@ -19,6 +19,8 @@ from helpers import ROOT
 from studies import (
     central,
     differences,
+    learning_curve,
+    limit,
     paper,
     published,
     records,
@@ -207,6 +209,44 @@ def reproduction_sentences() -> list[str]:
     ]
 
 
+def default_sentences() -> list[str]:
+    """Return the sentences on the limit and on the learning curve; other tests have the rest of this page."""
+    gaps = rows_of(limit)
+    over_bins, over_classes = (
+        limit.root_mean_square([row for row in gaps if row["kind"] == kind])
+        for kind in ("confidence", "class")
+    )
+    by_task = {
+        task: limit.root_mean_square(
+            [row for row in gaps if (row["kind"], row["task"]) == ("class", task)]
+        )
+        for task in limit.TASKS
+    }
+    worst = max(by_task, key=lambda task: by_task[task])
+    assert worst == "agnews_gpt2"
+    joint = [limit.ratio(gaps, kind, "joint") for kind in ("drawn", "real")]
+    canonical = [limit.ratio(gaps, kind, "canonical") for kind in ("drawn", "real")]
+
+    curve = rows_of(learning_curve)
+    networks, tables = (
+        {row["task"] for row in curve if row["group"] == group} for group in learning_curve.SIZES
+    )
+    assert len(networks) == 10
+    enough = {group: learning_curve.rows_saved(curve, group) for group in learning_curve.SIZES}
+    most = {group: sizes[-1] for group, sizes in learning_curve.SIZES.items()}
+    return [
+        f"has a root mean square of {over_bins:.2f} standard errors over bins of the confidence and "
+        f"{over_classes:.2f} over classes.",
+        f"The largest of a network is {by_task[worst]:.2f}, over the four classes of AG News.",
+        f"the joint error is still {joint[0]:.3f}, with real labels {joint[1]:.3f}; alone is "
+        f"{canonical[0]:.3f} and {canonical[1]:.3f}.",
+        f"On ten networks the default with {enough['networks']:,} rows has a lower NLL than",
+        f"with {most['networks']:,}: a fifth of the labels.",
+        f"On {len(tables)} tables it needs half: {enough['tables']:,} rows instead of "
+        f"{most['tables']:,}.",
+    ]
+
+
 def readme_sentences() -> list[str]:
     measured = paper.ours(rows_of(paper))
     ratios = [
@@ -229,6 +269,7 @@ SENTENCES: Mapping[str, Callable[[], list[str]]] = {
     "docs/theory.md": theory_sentences,
     "docs/paper.md": paper_sentences,
     "docs/reproduction.md": reproduction_sentences,
+    "docs/default.md": default_sentences,
     "README.md": readme_sentences,
 }
 #: The other numbers of each page, in their order: years, numbers of theorems, constants of definitions, sizes of data.
