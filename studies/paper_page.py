@@ -63,6 +63,7 @@ def write(shared: Path) -> list[Path]:
     measured, paper = ours(read()), theirs(shared)
     tables = [
         *full_tables(measured, paper),
+        *short_table(measured, paper),
         *summary_tables(measured),
         *prediction_tables(measured),
         *pictures(),
@@ -146,9 +147,36 @@ def pair_text(pairs: Sequence[Row], task: str, method: str, metric: str) -> str:
     return f"{change:+.4f} [{low:+.4f}, {high:+.4f}]"
 
 
+def short_table(measured: Numbers, paper: Numbers) -> list[str]:
+    """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
+    titles = " | ".join(f"{network(task)}: paper | hcal" for task in TASKS)
+    lines = [
+        "",
+        "## Every method that we ran, by its top-label error ECE^s",
+        "",
+        f"| method | {titles} |",
+        "|---|" + "---:|" * (2 * len(TASKS)),
+    ]
+    for method in ALL_METHODS:
+        cells = []
+        for task in TASKS:
+            cells.append(_printed(paper, task, method))
+            cells.append(f"{measured[task, method, SHORT]:.5f}")
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return lines
+
+
 def network(task: str) -> str:
     """Return the name of a task's network."""
     return TASKS[task].partition(", ")[2]
+
+
+def _printed(paper: Numbers, task: str, method: str) -> str:
+    """Return the paper's value; its own method has one in the setting for this metric alone."""
+    base = method.partition(":")[0]
+    value = paper.get((task, base, SHORT))
+    other_setting = base == "h" and method != PRINTED[SHORT]
+    return "–" if value is None or other_setting else f"{value:.5f}"
 
 
 def full_tables(measured: Numbers, paper: Numbers) -> list[str]:

@@ -23,7 +23,10 @@ _METHODS: Final = (*_PAPER, "src/hcal/methods", "src/hcal/pool", "studies/paper.
 _DEFAULT: Final = ("src/hcal/pool", "src/hcal/solvers", "studies/pool.py")
 #: The command that writes each file, and the code that its numbers speak of.
 SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "central.csv": ("python -m studies.central train, then measure", (*_PAPER, "studies/central.py")),
+    "central.csv": (
+        "python -m studies.central train, then measure",
+        (*_PAPER, "studies/central.py"),
+    ),
     "coverage.csv": (
         "python -m studies.coverage",
         ("src/hcal/certificates", "src/hcal/metrics", "studies/coverage.py"),
