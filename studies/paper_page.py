@@ -63,6 +63,7 @@ def write(shared: Path) -> list[Path]:
     measured, paper = ours(read()), theirs(shared)
     tables = [
         *full_tables(measured, paper),
+        *agreement(measured, paper),
         *short_table(measured, paper),
         *summary_tables(measured),
         *prediction_tables(measured),
@@ -71,7 +72,7 @@ def write(shared: Path) -> list[Path]:
     write_text(TABLES, "\n".join(tables) + "\n")
     pairs = read_rows(PAIRS)
     replace_between(PAGE, VERDICT_MARKS, verdicts(measured, paper, pairs))
-    replace_between(PAGE, MARKS, [*agreement(measured, paper), "", *pair_table(pairs)])
+    replace_between(PAGE, MARKS, pair_table(pairs))
     bins = read_rows(BINS)
     figures = [
         draw_agreement(measured, paper),
@@ -287,8 +288,9 @@ def pictures() -> list[str]:
 
 
 def agreement(measured: Numbers, paper: Numbers) -> list[str]:
-    """Return in a few sentences how far the two agree."""
-    return [_agreement_on(measured, paper, task) for task in TASKS]
+    """Return the section on how far the two agree, in a few sentences."""
+    sentences = [_agreement_on(measured, paper, task) for task in TASKS]
+    return ["", "## Which methods agree", "", *sentences]
 
 
 def _agreement_on(measured: Numbers, paper: Numbers, task: str) -> str:
