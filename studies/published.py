@@ -2,7 +2,6 @@
 
     python -m studies.published          # trains the published mode, and compares it with the paper's numbers
     python -m studies.published run      # writes results/published.csv; goes on where it stopped
-    python -m studies.published maps     # results/published_maps.csv: all twelve maps on DenseNet-40
     python -m studies.published page     # writes the tables of docs/reproduction.md
 
 The published code differs from the paper in its piecewise map (:mod:`studies.published_maps`) and in its loss
@@ -27,7 +26,7 @@ from torch import Tensor
 from hcal import metrics
 from hcal.h_calibration.candidates import seed_of
 from hcal.h_calibration.loss import HCalibrationLoss
-from hcal.h_calibration.trainable_maps import PAPER_MAPS, build_trainable
+from hcal.h_calibration.trainable_maps import build_trainable
 from hcal.h_calibration.training import SELECTORS, AdamSettings, train
 from hcal.numerics import Float64, IntArray, softmax
 from studies.drawing import replace_between
@@ -39,7 +38,6 @@ from studies.records import RESULTS, ROOT, add_rows, read_rows
 from studies.tasks import DATA, load_task
 
 FILE: Final = RESULTS / "published.csv"
-MAPS_FILE: Final = RESULTS / "published_maps.csv"
 PAGE: Final = ROOT / "docs" / "reproduction.md"
 MARKS: Final = ("<!-- published: begin -->", "<!-- published: end -->")
 FACTOR_MARKS: Final = ("<!-- factors: begin -->", "<!-- factors: end -->")
@@ -145,15 +143,6 @@ def check(data: Path) -> bool:
     compared = reproductions(rows)
     print(*compared, sep="\n")
     return all(reproduction.is_close for reproduction in compared)
-
-
-def compare_maps(data: Path, file: Path = MAPS_FILE) -> None:
-    """Train the paper's maps in the published mode for the top-label error of DenseNet-40, what the file lacks."""
-    done = {row["map"] for row in read_rows(file)}
-    for name in PAPER_MAPS:
-        if name not in done:
-            configuration = Configuration("densenet40_c10", "top_label", name, {})
-            add_rows(file, [measure(data, configuration, "published", "published", seed=0)])
 
 
 def modes_of(configuration: Configuration) -> Sequence[tuple[str, str]]:
@@ -292,17 +281,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "command", nargs="?", choices=["check", "run", "maps", "page"], default="check"
-    )
+    parser.add_argument("command", nargs="?", choices=["check", "run", "page"], default="check")
     parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     if arguments.command == "check":
         sys.exit(not check(arguments.data))
     elif arguments.command == "run":
         run(arguments.data)
-    elif arguments.command == "maps":
-        compare_maps(arguments.data)
     else:
         rows = read_rows(FILE)
         replace_between(PAGE, MARKS, table(rows))

@@ -58,7 +58,6 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "pool_selection.csv": ("python -m studies.pool selection", _DEFAULT),
     "pool_stability.csv": ("python -m studies.pool stability", _DEFAULT),
     "published.csv": ("python -m studies.published run", (*_PAPER, "studies/published.py")),
-    "published_maps.csv": ("python -m studies.published maps", (*_PAPER, "studies/published.py")),
     "runtimes.csv": (
         "python -m studies.runtimes",
         ("src/hcal/integrations", "src/hcal/maps", "studies/runtimes.py"),

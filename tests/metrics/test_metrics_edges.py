@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -330,7 +331,7 @@ def test_without_ties_the_debiased_error_is_the_published_one():
     cuts = np.rint(20 * np.arange(16) / 15).astype(int)
     plug = 0.0
     expected = []
-    for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+    for low, high in pairwise(cuts):
         rows = order[low:high]
         gap = y[rows].mean() - p[rows].mean()
         spread = np.sqrt(y[rows].mean() * (1 - y[rows].mean()) / len(rows))
