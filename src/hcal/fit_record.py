@@ -40,6 +40,12 @@ _MOST_CLASSES: Final = 100
 _NOISE_OF_MAP: Final = 2.0
 
 
+#: What is said of rows that have times and a fit that does not use them.
+NO_HALF_LIFE: Final = (
+    "the times of the rows have no effect on the fit, because there is no half-life"
+)
+
+
 @dataclass(frozen=True)
 class ProbabilityBins:
     """How the calibrated probabilities of a fit are distributed, so that new ones can be compared with them.
@@ -229,10 +235,10 @@ class FitRecord:
             return f"fitted on a sample of {self.rows:,} of {self.source_rows:,} rows"
         return f"fitted on all {self.rows:,} rows"
 
-    def with_age(self, age: Aged | None) -> FitRecord:
+    def with_age(self, age: Aged | None, *, has_times: bool) -> FitRecord:
         """Return this record with how the rows were weighed by their age, if they were."""
         if age is None:
-            return self
+            return replace(self, notes=(*self.notes, NO_HALF_LIFE)) if has_times else self
         return replace(
             self,
             notes=(*self.notes, age.sentence),

@@ -63,7 +63,22 @@ class Overlap:
 
 
 class RowsOfTheFitError(ValueError):
-    """A certificate was asked for on rows that the calibrator was fitted on."""
+    """A certificate was asked for on rows that the calibrator was fitted on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> cal = hcal.TemperatureScaling().fit(np.log(probs), y)
+    >>> try:
+    ...     hcal.certify(cal, np.log(probs), y)
+    ... except RowsOfTheFitError as error:
+    ...     print(str(error)[:14])
+    no certificate
+    """
 
 
 def fingerprint(x: NDArray[Any]) -> Fingerprint:

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.ageing import Times
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import AnyArray, ColumnName, Origin, refuse_other_index, restore, to_numpy
+from hcal.frames import (
+    AnyArray,
+    ColumnName,
+    Origin,
+    refuse_index_of_others,
+    refuse_other_index,
+    restore,
+    to_numpy,
+)
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
@@ -232,6 +240,8 @@ class Rows:
     @classmethod
     def of_baseline(cls, baseline: AnyArray, rows: Rows, input: InputKind) -> Rows:
         """Check other predictions for the same rows; columns that have names are put in their order."""
+        if rows.origin is not None:
+            refuse_index_of_others(rows.origin.index, {"baseline": baseline})
         if not is_ragged(baseline):
             array, _ = to_numpy(baseline, "baseline")
             n_classes = _width(array)

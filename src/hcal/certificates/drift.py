@@ -53,6 +53,14 @@ class Drift(Result):
         distributions count as changed in at most 1 % of the cases.
     rows : (int, int)
         Number of reference and of new rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> hcal.drift(rng.normal(size=200), rng.normal(2, 1, size=200)).changed
+    True
     """
 
     schema: ClassVar[str] = "hcal/drift/1"

@@ -360,5 +360,16 @@ class EventCertificate:
 
 
 def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
-    """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``."""
+    """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=300)
+    >>> y = (rng.random(300) < 1 / (1 + np.exp(-score))).astype(int)
+    >>> certificate = certify_event("rain", 1 / (1 + np.exp(-score)), y)
+    >>> 0 < certificate.bound < 0.3
+    True
+    """
     return EventCertificate(name, EventTable.of_rows(np.asarray(p), np.asarray(c)), failure)

@@ -64,6 +64,17 @@ class Alarm:
         Number of rows seen when the alarm was last raised.
     until : int or None
         Number of rows seen when the alarm ended; None while it lasts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> stated = rng.uniform(0.6, 1, 4000)
+    >>> monitor = hcal.Monitor()
+    >>> _ = monitor.update(stated, (rng.random(4000) < 0.3).astype(int))
+    >>> monitor.alarm.direction
+    'stated too high'
     """
 
     row: int

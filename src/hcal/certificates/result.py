@@ -37,6 +37,16 @@ class ClassCertificates:
     refutations : dict of Refutation
         By class number, for the classes with a window that is proven to be off.
     names : sequence of K str or int, or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> hcal.certify(probs, y).classes.bound.shape
+    (3,)
     """
 
     frequency: Vector
@@ -239,6 +249,17 @@ class OutOfFoldCertificate(Result):
     pooled : EventCertificate
         The certificate of all out-of-fold predictions as if they came from one predictor. It is not valid as a
         proof, because predictions of one fold depend on the labels of the others; it serves the estimates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> certificate = hcal.certify("ts", np.log(probs), y, out_of_fold=True, folds=2)
+    >>> certificate.n, len(certificate.folds)
+    (200, 2)
     """
 
     schema: ClassVar[str] = "hcal/certify_out_of_fold/1"

@@ -40,7 +40,15 @@ _BLUE: Final = "#1d5fae"
 
 @dataclass(frozen=True)
 class EstimatedMetric:
-    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes."""
+    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> metric = hcal.estimate([[0.2, 0.8], [0.9, 0.1]], ["accuracy"]).metrics[0]
+    >>> metric.name, round(metric.value, 2)
+    ('accuracy', 0.85)
+    """
 
     name: str
     value: float
@@ -56,7 +64,16 @@ class EstimatedMetric:
 
 @dataclass(frozen=True)
 class SegmentEstimate:
-    """The estimates of one segment."""
+    """The estimates of one segment.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> probs = [[0.2, 0.8], [0.9, 0.1]]
+    >>> segment = hcal.estimate(probs, ["accuracy"], by=["DE", "FR"]).segments[0]
+    >>> segment.segment, segment.n
+    ('DE', 1)
+    """
 
     segment: str
     n: int
@@ -119,9 +136,8 @@ class LabelFreeEstimates(Result):
         return [
             f"Expected of {self.n:,} rows without labels, where {self.decision}.",
             "The numbers are right if the calibrator is as good on these rows as on its own. "
-            "Another mix of the same "
-            "kinds of rows keeps that; a change in how outcomes follow from inputs does not, "
-            "and only labels show it.",
+            "Another mix of the same kinds of rows keeps that; a change in how outcomes follow "
+            "from inputs does not, and only labels show it.",
             f"The {100 * self.confidence:g} % intervals hold the chance of the labels alone.",
         ]
 

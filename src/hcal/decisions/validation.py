@@ -25,7 +25,8 @@ from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
-from hcal.inputs import check_confidence, check_groups
+from hcal.frames import refuse_other_index
+from hcal.inputs import check_confidence, check_groups, check_names
 from hcal.metrics.estimates import (
     Outcome,
     area,
@@ -71,6 +72,12 @@ class ValidatedFigure:
         What to expect on new rows, with an interval.
     out_of_bag : float
         On rows that were not drawn, for models that were fitted on the others.
+
+    Examples
+    --------
+    >>> figure = ValidatedFigure("slope", 1.0, 0.2, corrected=0.8, low=0.5, high=1.1, out_of_bag=0.7)
+    >>> round(figure.apparent - figure.optimism, 1) == figure.corrected
+    True
     """
 
     name: str
@@ -99,6 +106,18 @@ class Validation(Result):
         Whether the model fits its own rows so closely that the out-of-bag figures are to be taken.
     confidence : float
     notes : tuple of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 3))
+    >>> y = (X[:, 0] + rng.logistic(size=100) > 0).astype(int)
+    >>> validation = hcal.validate(LogisticRegression(), X, y, resamples=20)
+    >>> validation.slope.corrected < validation.slope.apparent
+    True
     """
 
     schema: ClassVar[str] = "hcal/validation/1"
@@ -133,8 +152,7 @@ class Validation(Result):
         expected = self.gate_values()
         return [
             f"Model and calibrator were fitted on {self.n:,} rows, {self.events:,} of them with "
-            "the outcome, and again "
-            f"on {self.resamples:,} bootstrap samples.",
+            f"the outcome, and again on {self.resamples:,} bootstrap samples.",
             f"On new rows expect a calibration slope of {expected['slope']:.3f}, an intercept of "
             f"{expected['intercept']:+.3f}, a Brier score of {expected['brier']:.4f} and an AUC of "
             f"{expected['auc']:.3f}.",
@@ -236,9 +254,8 @@ def validate(  # noqa: PLR0913 - a public door
             advance(1)
     if len(samples) < resamples / 2:
         raise ValueError(
-            f"only {len(samples)} of {resamples} bootstrap samples held rows with and without "
-            "the outcome: these are "
-            "too few rows to validate on"
+            f"only {len(samples)} of {resamples} bootstrap samples held rows with and without the "
+            "outcome: these are too few rows to validate on"
         )
     return _validation(data, fitted, apparent, samples, confidence, resamples)
 
@@ -390,9 +407,8 @@ def _notes(remembers: bool, one_class: int, no_slope: int) -> tuple[str, ...]:
     notes = []
     if remembers:
         notes.append(
-            "The model fits its own rows far better than others, as forests do. The optimism "
-            "is then estimated too "
-            "small: take the out-of-bag figures, which are slightly too bad."
+            "The model fits its own rows far better than others, as forests do. The optimism is "
+            "then estimated too small: take the out-of-bag figures, which are slightly too bad."
         )
     if one_class:
         notes.append(
@@ -439,17 +455,17 @@ def _refuse_fitted(model: Any) -> None:
     frozen = any(type(part).__name__ == "FrozenEstimator" for part in parts)
     if frozen or getattr(model, "cv", None) == "prefit":
         raise ValueError(
-            "the model inside is fitted already, so its optimism cannot be seen: pass one that "
-            "is fitted again on "
-            "each sample, such as CalibratedClassifier(estimator), or test on other rows with "
-            "hcal.clinical"
+            "the model inside is fitted already, so its optimism cannot be seen: pass one that is "
+            "fitted again on each sample, such as CalibratedClassifier(estimator), or test on "
+            "other rows with hcal.clinical"
         )
 
 
 def _data(model: Any, X: Any, y: Any, groups: Any, positive: Any) -> _Data:
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise ValueError(f"y must have one label a row, got shape {labels.shape}")
+    from sklearn.utils.validation import _num_samples
+
+    refuse_other_index(X, {"y": y, "groups": groups})
+    labels = check_names(y, _num_samples(X), "y")
     classes = np.unique(labels)
     if len(classes) != 2:
         raise ValueError(

@@ -40,28 +40,23 @@ FEW_ROWS = 0.01
 MANY_ROWS = 0.05
 #: If segments or classes that are proven to be off hold more than this share of the rows, errors cancel at best.
 MOST_ROWS = 0.5
+#: Differences of means that rounding alone can make: a predictor that states the base rates is not better than they.
+_ROUNDING: Final = 1e-9
 #: About this many labels are drawn to see how a calibrated predictor compares with base rates.
 _MOST_DRAWS: Final = 20_000_000
 
 RULE: Final = (
     "The tolerance is 5 points for the predicted class, and 10·√(π(1−π)) points for a class of "
-    "frequency π. "
-    "Good: the smooth calibration error is proven to be within the tolerance, at most 1 % of "
-    "the rows are "
-    "proven to be off by more, and NLL is better than that of the base rates. "
-    "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and "
-    "the error is "
-    "not proven to be within it; or NLL is worse than that of the base rates, or more than 1 % "
-    "worse than "
-    "before calibration, as the Brier score must not be; or the predictor has collapsed; or "
-    "segments or "
-    "classes that are proven to be off by more than the tolerance hold more than half of the "
-    "rows. With "
-    "care: within the tolerance on average, but with more rows off than that, or with a "
-    "segment that is "
-    "proven to be off, or not shown to know more than the base rates, or less accurate by more "
-    "than 1 point "
-    "than before calibration. Otherwise the rows cannot tell."
+    "frequency π. Good: the smooth calibration error is proven to be within the tolerance, at most "
+    "1 % of the rows are proven to be off by more, and NLL is better than that of the base rates. "
+    "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and the "
+    "error is not proven to be within it; or NLL is worse than that of the base rates, or more "
+    "than 1 % worse than before calibration, as the Brier score must not be; or the predictor has "
+    "collapsed; or segments or classes that are proven to be off by more than the tolerance hold "
+    "more than half of the rows. With care: within the tolerance on average, but with more rows "
+    "off than that, or with a segment that is proven to be off, or not shown to know more than the "
+    "base rates, or less accurate by more than 1 point than before calibration. Otherwise the rows "
+    "cannot tell."
 )
 
 
@@ -100,6 +95,13 @@ class Assessment:
         The segments (``by=``) that are proven to be off; None if no segments were given.
     classes : ClassesOff or None
         The classes that are proven to be off; None with two classes, which the event speaks of.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> evaluation = hcal.evaluate([[0.2, 0.8], [0.3, 0.7]], [1, 1], metrics=["nll"], confidence=0.95)
+    >>> evaluation.assessment.grade  # two rows are few
+    'few'
     """
 
     event: str
@@ -287,13 +289,13 @@ def knows_more(s: Sample, confidence: float, groups: IntArray | None = None) -> 
     losses = nll_rows(s)
     own_rates = _base_rate_losses(s.y[None], s.k, left_out=False)[0]
     _, high = _mean_interval(losses - own_rates, confidence, groups)
-    if high < 0:
+    if high < -_ROUNDING:
         words = _against(losses, own_rates, "states the base rates")
         return Statement("proven", f"It knows more than the base rates: {words}.")
 
     other_rates = _base_rate_losses(s.y[None], s.k, left_out=True)[0]
     low, _ = _mean_interval(losses - other_rates, confidence, groups)
-    if low > 0 and _improbable_if_calibrated(s, losses - other_rates, confidence):
+    if low > _ROUNDING and _improbable_if_calibrated(s, losses - other_rates, confidence):
         words = _against(losses, other_rates, "states the base rates of the other rows")
         return Statement("refuted", f"It is worse than the base rates: {words}.")
     words = _against(losses, own_rates, "states the base rates")
@@ -411,8 +413,7 @@ def collapse_reasons(
     if rose and mean_confidence < accuracy - 0.2 and not by_chance:
         reasons.append(
             f"NLL rose from {nll_before:.4g} to {nll:.4g} and mean confidence "
-            f"{mean_confidence:.3f} "
-            f"lies far below the accuracy {accuracy:.3f}"
+            f"{mean_confidence:.3f} lies far below the accuracy {accuracy:.3f}"
         )
     return reasons
 

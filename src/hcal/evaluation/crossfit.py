@@ -96,9 +96,8 @@ class CrossFit(Result):
         if self.brier is not None:
             sentences.append(self._correction(self.brier))
             sentences.append(
-                "This is the optimism of the calibrator alone, and not that of the model, "
-                "which was not "
-                "refitted: hcal.validate refits both."
+                "This is the optimism of the calibrator alone, and not that of the model, which "
+                "was not refitted: hcal.validate refits both."
             )
         if self.note:
             sentences.append(self.note)
@@ -191,6 +190,16 @@ def cross_fit(  # noqa: PLR0913 - a public door
     Returns
     -------
     CrossFit
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=300)
+    >>> y = (rng.random(300) < 1 / (1 + np.exp(-score))).astype(int)
+    >>> result = cross_fit("platt", 2 * score, y, resamples=20)
+    >>> result.probs.shape
+    (300, 2)
     """
     method = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
     rows = Rows.of(
@@ -203,9 +212,8 @@ def cross_fit(  # noqa: PLR0913 - a public door
         return CrossFit(probs, fold, final, None, None, 0)
     if rows.groups is not None and (n_groups := len(np.unique(rows.groups))) < FEWEST_GROUPS:
         note = (
-            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws "
-            "whole groups, "
-            f"and needs at least {FEWEST_GROUPS}."
+            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws whole "
+            f"groups, and needs at least {FEWEST_GROUPS}."
         )
         return CrossFit(probs, fold, final, None, None, 0, note)
     slope, brier, note = _optimism(method, rows, resamples, random_state)

@@ -112,6 +112,13 @@ class ReliabilityCurve:
         Confidence interval of ``observed``, of curves in bins.
     model, segment : str
         Whose probabilities these are, and of which rows; empty if there is one of them alone.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> curve = hcal.reliability([[0.2, 0.8], [0.3, 0.7]], [1, 1], bins=1)[0]
+    >>> curve.predicted, curve.observed
+    (array([0.75]), array([1.]))
     """
 
     title: str

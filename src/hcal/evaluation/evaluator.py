@@ -88,7 +88,7 @@ def evaluate(  # noqa: PLR0913 - a public door
         Names of the classes. ``y`` may then hold names, the sentences use them, and a frame whose columns have these
         names is put in their order.
     positive : int or str, optional
-        Of two classes, the number or name of the one whose probability is judged: the second by default. If the
+        Of two classes, the number or name of the one whose probability is measured: the second by default. If the
         names are integers, it is a name.
     calibration : array-like of shape (M, K), optional
         The rows that the calibrator was fitted on, in the same form as the predictions: hcal warns where some of them
@@ -123,9 +123,8 @@ def evaluate(  # noqa: PLR0913 - a public door
         return evaluate_survey(survey_source(source, settings, predictor), settings)
     if y is not None:
         raise TypeError(
-            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be "
-            "a fitted calibrator, "
-            "and metrics and confidence are passed by name"
+            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be a "
+            "fitted calibrator, and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):
         return _evaluate_sample(predictor, info, settings, positive, baseline)

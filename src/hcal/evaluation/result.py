@@ -338,9 +338,8 @@ class Evaluation(Result):
         if self.clinical is not None:
             c = self.clinical
             lines.append(
-                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, "
-                f"ICI {c.ici}, "
-                f"AUC {c.auc}; hcal.clinical has more"
+                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, ICI "
+                f"{c.ici}, AUC {c.auc}; hcal.clinical has more"
             )
         if self.certificate is not None and self.groups:
             lines += group_sentences(self.groups)

@@ -23,7 +23,7 @@ class Scorer:
     metric : str
         One of :func:`hcal.list_metrics`.
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``pos_label`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``pos_label`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     pos_label : label, optional
         The positive class of two; the second class by default.
@@ -79,6 +79,12 @@ class CalibrationDisplay:
     pos_label : object
     ax_, figure_
         The matplotlib axes and figure of the diagram.
+
+    Examples
+    --------
+    >>> display = CalibrationDisplay.from_predictions([0, 1, 1], [0.2, 0.8, 0.9], n_bins=2)
+    >>> display.prob_pred
+    array([0.2 , 0.85])
     """
 
     diagram: Reliability

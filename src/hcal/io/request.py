@@ -62,7 +62,7 @@ class Request:
         What the scores are; needed where their names do not say it.
     unit : str, optional
         ``"percent"`` if probabilities, or stated confidences, go up to 100; the ends of another scale, such as
-        ``"0-10"`` for the marks of a judge; ``"fraction"`` by default.
+        ``"0-10"`` for the marks of a grader; ``"fraction"`` by default.
     option_score : {"sum", "length", "mutual-information", "mean", "least"}, optional
         How samples of lm-evaluation-harness score an option (the first three), and how the log-probabilities of
         generated tokens become one score (``"sum"``, ``"mean"``, ``"least"``); ``"sum"`` by default.

@@ -1,4 +1,4 @@
-"""What plain numbers stand for that are no probabilities yet: a fraction, per cent, or the marks of a judge."""
+"""What plain numbers stand for that are no probabilities yet: a fraction, per cent, or the marks of a grader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)-(\d{1,9}(?:\.\d{1,9})?)")
 
 @dataclass(frozen=True)
 class Scale:
-    """From where to where plain numbers go: 0 to 1, 0 to 100 for per cent, 0 to 10 for many judges."""
+    """From where to where plain numbers go: 0 to 1, 0 to 100 for per cent, 0 to 10 for many graders."""
 
     low: float
     high: float

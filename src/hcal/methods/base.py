@@ -49,7 +49,14 @@ _MOVED = {
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum."""
+    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", CalibrationWarning)  # a fit in doubt is an error then
+    """
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,13 @@ class Fitted:
         What this fit preserves, if that differs from the declaration of the class.
     history : dict of lists
         What the training recorded after each epoch.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> Fitted(cal.map_, notes=("one number was learned",)).converged
+    True
     """
 
     map: Map
@@ -96,6 +110,13 @@ class Calibrator(TakesScores, ABC):
         The formula of a prediction: the kind of the scores, the map that was learned, and what it preserves.
     fit_ : FitRecord
         What is known about the fit: rows, class frequencies, names, scores before and after, notes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> isinstance(cal, Calibrator), cal.predict_proba([[0.0, 2.0]]).round(2)
+    (True, array([[0.25, 0.75]]))
     """
 
     name: ClassVar[str]
@@ -194,7 +215,8 @@ class Calibrator(TakesScores, ABC):
             states_zero=self.states_zero(None),
         )
         try:
-            self.fit_ = self._record(rows, fitted, fingerprint).with_age(age)
+            record = self._record(rows, fitted, fingerprint)
+            self.fit_ = record.with_age(age, has_times=rows.time is not None)
         except BaseException:
             self._forget()
             raise

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.extras import pyplot
+from hcal.frames import refuse_other_index
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     FEWEST_FOR_SCALED,
@@ -54,9 +55,8 @@ _POINTS: Final = 1000
 _PRINTED: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
-    "Do not rely on this test: it depends on the grouping, misses miscalibration in small "
-    "samples, finds "
-    "harmless miscalibration in large ones, and does not say how large it is."
+    "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, "
+    "finds harmless miscalibration in large ones, and does not say how large it is."
 )
 
 
@@ -289,6 +289,7 @@ def clinical(  # noqa: PLR0913 - a public door
     (True, True)
     """
     confidence = check_confidence(confidence)
+    refuse_other_index(probs, {"groups": groups, "by": by})
     s = as_sample(probs, y, None)
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")

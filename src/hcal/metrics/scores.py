@@ -145,7 +145,19 @@ def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A proper score and its parts; for a calibrated predictor ``calibration`` can be slightly negative."""
+    """A proper score and its parts; for a calibrated predictor ``calibration`` can be slightly negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> parts = hcal.metrics.decompose(probs, y)
+    >>> bool(np.isclose(parts.score, parts.calibration + parts.refinement))
+    True
+    """
 
     score: float
     calibration: float

@@ -150,7 +150,9 @@ def _area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | None:
 
 def _mean_area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | None:
     """Return the interval of a mean of areas, on the scale of its log-odds, from what each row adds to all of them."""
-    if not 0 < value < 1 or s.n < FEWEST_OUTCOMES:
+    rarest = np.bincount(s.y, minlength=s.k)
+    # A class of few rows looks more certain than it is: its rows show too little of their spread.
+    if not 0 < value < 1 or rarest[rarest > 0].min() < FEWEST_OUTCOMES:
         return None
     influence = np.zeros(s.n)
     tested = 0

@@ -1,6 +1,6 @@
 """Top-label errors without bins: cumulated gaps, kernels, densities, and Spiegelhalter's test.
 
-``conf`` is the probability of the judged event (:data:`hcal.metrics.sample.Event`) and ``hit`` is 1 if it happened,
+``conf`` is the probability of the measured event (:data:`hcal.metrics.sample.Event`) and ``hit`` is 1 if it happened,
 else 0. Both arrays are in ascending order of ``conf``.
 """
 

@@ -316,7 +316,7 @@ class StreamingMetrics:
     metrics : list of str, optional
         Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
     event : {"auto", "top-label"}
-        What top-label metrics judge: of two classes the probability of ``positive`` ("auto"), else that of the
+        What top-label metrics measure: of two classes the probability of ``positive`` ("auto"), else that of the
         predicted class.
     positive : {0, 1}
 

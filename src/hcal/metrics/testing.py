@@ -56,6 +56,16 @@ class CalibrationTest(Result):
         How many sets of labels were drawn; 0 for a limit.
     reason : str
         Why there is no p-value; empty if there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> hcal.metrics.calibration_test(probs, y).p_value > 0.05  # the labels were drawn from these
+    True
     """
 
     schema: ClassVar[str] = "hcal/calibration_test/1"

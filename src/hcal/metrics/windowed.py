@@ -44,6 +44,17 @@ class HError:
         Standard error of ``squared``, by the jackknife over rows, corrected for the noise of single pairs.
     noise : float
         If the predictions are calibrated, ``value`` exceeds this in about 5 % of samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> error = hcal.metrics.h_error(probs, y)
+    >>> error.value < error.noise
+    True
     """
 
     value: float
@@ -126,8 +137,7 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
     "class-wise",
     "h-calibration error, class-wise",
     "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over "
-    "classes, "
-    "chance removed; can be negative",
+    "classes, chance removed; can be negative",
     label="HCE",
     kind="debiased",
     weights="copies",

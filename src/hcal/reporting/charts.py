@@ -127,8 +127,8 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
         by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
         f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; "
-        f"{error}{of} is "
-        f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
+        f"{error}{of} is {number(curve.error, True)}{by_chance}. The numbers are in the table "
+        "below."
     )
 
 

@@ -228,8 +228,7 @@ def _state(evaluation: Evaluation, subject: str) -> str:
         direction = "neither over- nor under-confident on average"
     return (
         f"{subject} is {direction}: it states {number(evaluation.mean_confidence, True)} on "
-        "average "
-        f"and is right {number(accuracy, True)} of the time."
+        f"average and is right {number(accuracy, True)} of the time."
     )
 
 
