@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from hcal import inputs
+from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray, log_softmax
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import Rows
 
 _BINS: Final = 10
@@ -77,7 +78,7 @@ class Drift(Result):
         """The p-value of both tests together."""
         return min(2 * min(self.psi_p_value, self.accuracy_p_value), 1.0)
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         return {**super()._content(), "p_value": self.p_value}
 
     def _headline(self) -> list[str]:
@@ -90,7 +91,7 @@ class Drift(Result):
 
 
 def drift(
-    reference: Any, scores: Any, *, input: inputs.InputKind = "logits", random_state: int = 0
+    reference: Any, scores: AnyArray, *, input: inputs.InputKind = "logits", random_state: int = 0
 ) -> Drift:
     """Compare new scores with reference scores, without labels.
 

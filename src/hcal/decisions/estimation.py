@@ -20,9 +20,10 @@ from hcal.decisions.rules import (
     table_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import AnyArray
 from hcal.inputs import check_confidence
 from hcal.numerics import Float64, IntArray
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import ClassNames, Rows
 from hcal.text import printable
 
@@ -171,7 +172,7 @@ class LabelFreeEstimates(Result):
         numbers = ", ".join(map(str, self.metrics[:4]))
         return [self.sentences[0], numbers]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each metric; with segments, for each segment and metric too."""
         records = [{"segment": "", "rows": self.n, **vars(metric)} for metric in self.metrics]
         for entry in self.segments:
@@ -229,13 +230,13 @@ class LabelFreeEstimates(Result):
 
 
 def estimate(  # noqa: PLR0913 - a public door
-    probs: Any,
+    probs: AnyArray,
     metrics: Iterable[str] | str | None = None,
     *,
     rule: Any = None,
     cost: Any = None,
-    by: Any = None,
-    sample_weight: Any = None,
+    by: AnyArray = None,
+    sample_weight: AnyArray = None,
     positive: int | None = None,
     classes: Any = None,
     confidence: float = 0.95,

@@ -17,12 +17,12 @@ from hcal.decisions.threshold_curve import (
     criterion_of,
 )
 from hcal.extras import pyplot
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import ClassNames, Rows
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Thresholds(Result):
     def _headline(self) -> list[str]:
         return self.sentences
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return the chosen threshold and its neighbours, one dictionary each."""
         return [dict(vars(point)) for point in self.points]
 
@@ -289,7 +289,7 @@ class CostTable(Result):
             f"Always deciding the most probable class costs {1000 * self.most_probable_cost:,.4g}.",
         ]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each class: its name, and the share of rows decided for it."""
         labels = self.names or tuple(range(len(self.costs)))
         shares = zip(labels, self.decided.tolist(), strict=True)
@@ -297,15 +297,15 @@ class CostTable(Result):
 
 
 def thresholds(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     *,
     cost: Any = None,
     capacity: float | None = None,
     precision: float | None = None,
     recall: float | None = None,
-    sample_weight: Any = None,
-    groups: Any = None,
+    sample_weight: AnyArray = None,
+    groups: AnyArray = None,
     confidence: float = 0.95,
     positive: int = 1,
     classes: Any = None,

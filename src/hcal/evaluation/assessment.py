@@ -8,7 +8,7 @@ number of rows alone. ``hcal.evaluate`` prints the verdict and the report shows 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -29,6 +29,7 @@ from hcal.metrics.sample import Sample
 from hcal.metrics.scores import SMALLEST, nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
 from hcal.numerics import Float64, IntArray
+from hcal.results import JsonObject
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
@@ -139,7 +140,7 @@ class Assessment:
             sentences.append(self.classes.words)
         return sentences
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, ready for JSON."""
         return asdict(self)
 

@@ -25,6 +25,7 @@ from hcal.metrics.noise import Noise
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
 from hcal.numerics import Float64, IntArray
+from hcal.results import JsonObject
 
 Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
 BINNINGS: tuple[str, ...] = get_args(Binning)
@@ -164,12 +165,12 @@ class ReliabilityCurve:
         with np.errstate(invalid="ignore"):
             return (self.observed < self.low) | (self.observed > self.high)
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each bin with rows."""
         return [self._record(b) for b in np.flatnonzero(self.full).tolist()]
 
-    def _record(self, b: int) -> dict[str, Any]:
-        record: dict[str, Any] = {"curve": self.title}
+    def _record(self, b: int) -> JsonObject:
+        record: JsonObject = {"curve": self.title}
         if self.model:
             record["model"] = self.model
         if self.segment:

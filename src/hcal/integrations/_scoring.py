@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import Reliability, reliability
+from hcal.frames import AnyArray
 from hcal.integrations._classifier_scores import class_numbers, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
@@ -47,7 +48,9 @@ class Scorer:
     def __post_init__(self) -> None:
         get_metric(self.metric)
 
-    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def __call__(
+        self, estimator: Any, X: AnyArray, y: AnyArray, sample_weight: AnyArray = None
+    ) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         metric = get_metric(self.metric)
         classes = np.asarray(estimator.classes_)
@@ -97,7 +100,7 @@ class CalibrationDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any
+        cls, estimator: Any, X: AnyArray, y: AnyArray, *, name: str | None = None, **options: Any
     ) -> Self:
         """Measure a fitted classifier and draw its diagram.
 
@@ -125,7 +128,7 @@ class CalibrationDisplay:
         n_bins: int = 15,
         strategy: str = "uniform",
         pos_label: Any = None,
-        labels: Any = None,
+        labels: AnyArray = None,
         name: str = "",
         ax: Any = None,
         **options: Any,

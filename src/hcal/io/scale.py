@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.numerics import NumpyArray
 from hcal.text import quoted
 
 #: The ends of a scale, as a text names them.
@@ -43,7 +43,7 @@ class Scale:
         """Return where a number stands between the ends, 0 to 1."""
         return float(self.shares(np.asarray(number)))
 
-    def shares(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def shares(self, numbers: NumpyArray) -> NumpyArray:
         """Return where numbers stand between the ends.
 
         >>> Scale.of("percent").shares(np.array([25.0, 50.0]))

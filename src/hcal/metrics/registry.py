@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.metrics.sample import MOST_COPIES, Sample, Vector, as_sample
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
@@ -269,7 +270,9 @@ def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callabl
     """Wrap a user's metric so that it checks its input and accepts a ``Sample``, as hcal's metrics do."""
 
     @wraps(function)
-    def call(probs: Any, y: Any = None, *, sample_weight: Any = None, **options: Any) -> float:
+    def call(
+        probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, **options: Any
+    ) -> float:
         s = as_sample(probs, y, sample_weight)
         if weighs:
             value = function(s.data.probs, s.y, sample_weight=s.weight, **options)

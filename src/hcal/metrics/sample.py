@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
+from hcal.frames import AnyArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, prefix_sums, row_blocks
 from hcal.rows import Rows
 
 Vector = Float64
@@ -47,7 +48,9 @@ class Entries(NamedTuple):
 class Data:
     """Probabilities and labels without weights; everything derived from them is computed at its first use."""
 
-    def __init__(self, probs: Any, y: Any, event: Event = "auto", positive: int = 1) -> None:
+    def __init__(
+        self, probs: AnyArray, y: AnyArray, event: Event = "auto", positive: int = 1
+    ) -> None:
         self.probs, _ = inputs.check_probs(probs)
         self.n, self.k = self.probs.shape
         self.y = inputs.check_labels(y, self.n, self.k)
@@ -328,9 +331,9 @@ class Sample:
 
     def __init__(
         self,
-        probs: Any,
-        y: Any,
-        sample_weight: Any = None,
+        probs: AnyArray,
+        y: AnyArray,
+        sample_weight: AnyArray = None,
         *,
         event: Event = "auto",
         positive: int = 1,
@@ -371,7 +374,7 @@ class Sample:
                 other.__dict__[name] = self.__dict__[name]
         return other
 
-    def with_hits(self, hit: NDArray[Any]) -> Sample:
+    def with_hits(self, hit: NumpyArray) -> Sample:
         """Return the same confidences with other hits, which are given in ascending order of the confidences.
 
         A hit may be a share, if a row stands for several.
@@ -507,7 +510,7 @@ def check_bandwidth(bandwidth: float) -> None:
 
 
 def as_sample(
-    probs: Any, y: Any, sample_weight: Any, event: Event = "auto", positive: int = 1
+    probs: AnyArray, y: AnyArray, sample_weight: AnyArray, event: Event = "auto", positive: int = 1
 ) -> Sample:
     """Return the arguments of a metric as a checked sample; a ``Sample`` is returned as it is.
 

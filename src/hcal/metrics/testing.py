@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import chdtrc, ndtr
 
+from hcal.frames import AnyArray
 from hcal.metrics.canonical import skce
 from hcal.metrics.merging import merged_samples
 from hcal.metrics.registry import Metric, get_metric
@@ -95,8 +96,8 @@ class CalibrationTest(Result):
 
 @renamed(n_resamples="resamples")
 def calibration_test(  # noqa: PLR0913
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     method: Literal["resampling", "skce"] = "resampling",
     statistic: str = "ks",
