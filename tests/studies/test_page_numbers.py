@@ -283,7 +283,7 @@ DEFINITIONS: Mapping[str, str] = {
     "docs/central-experiment.md": "0.2 1,000",
     "docs/why-not-the-papers-selector.md": "100 1 1 0 0.2 15 64 128",
     "docs/theory.md": "2025 0 1 2 3 4 5 6 7 1 7 1 1 1 0 2 3 200 4 0 15 1 200 0.01 1 2 1 2 0.9 3 2",
-    "docs/paper.md": "2025 25 3",
+    "docs/paper.md": "2025 25",
     "docs/reproduction.md": "2 15 1 2 0 3 5,000 10,000 0.002 0.003",
 }
 
