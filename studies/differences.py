@@ -126,7 +126,8 @@ def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
         "| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |",
         "|---|---|---|---|---|",
     ]
-    for variant in dict.fromkeys(row["variant"] for row in rows):
+    variants = dict.fromkeys(row["variant"] for row in rows if row["variant"] != "hcal")
+    for variant in variants:
         columns = [ratios(rows, variant, select, metric) for select, metric in COLUMNS]
         cells = " | ".join(_cell(column) for column in columns)
         lines.append(f"| {variant} | {cells} | {len(columns[0])} |")

@@ -155,6 +155,15 @@ def read(file: Path = FILE) -> list[dict[str, str]]:
     return read_rows(file)
 
 
+def network(task: str) -> str:
+    """Return the name of a task's network.
+
+    >>> network("resnet110_c10")
+    'ResNet-110'
+    """
+    return TASKS[task].partition(", ")[2]
+
+
 def ours(rows: list[dict[str, str]]) -> Numbers:
     """Return our values by task, method and metric."""
     return {(r["task"], r["method"], r["metric"]): float(r["value"]) for r in rows}

@@ -29,6 +29,7 @@ from studies.paper import (
     SHORT,
     TASKS,
     Numbers,
+    network,
     ours,
     read,
     theirs,
@@ -165,11 +166,6 @@ def short_table(measured: Numbers, paper: Numbers) -> list[str]:
             cells.append(f"{measured[task, method, SHORT]:.5f}")
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
     return lines
-
-
-def network(task: str) -> str:
-    """Return the name of a task's network."""
-    return TASKS[task].partition(", ")[2]
 
 
 def _printed(paper: Numbers, task: str, method: str) -> str:

@@ -31,7 +31,7 @@ from hcal.h_calibration.training import SELECTORS, AdamSettings, train
 from hcal.numerics import Float64, IntArray, softmax
 from studies.drawing import replace_between
 from studies.paper import FILE as PAPER_FILE
-from studies.paper import TASKS, ours
+from studies.paper import network, ours
 from studies.published_loss import PublishedLoss
 from studies.published_maps import build_published
 from studies.records import RESULTS, ROOT, add_rows, read_rows
@@ -113,11 +113,11 @@ class Reproduction(NamedTuple):
         return abs(self.difference) <= self.tolerance
 
     def __str__(self) -> str:
-        network = TASKS[self.configuration.task]
+        name = network(self.configuration.task)
         seeds = f", mean of {len(self.errors)} seeds" if len(self.errors) > 1 else ""
         verdict = "within" if self.is_close else "NOT within"
         return (
-            f"{network}, {TITLES[self.metric]}: paper {self.printed:.5f}, published mode "
+            f"{name}, {TITLES[self.metric]}: paper {self.printed:.5f}, published mode "
             f"{statistics.fmean(self.errors):.5f}{seeds} ({self.difference:+.1%}, {verdict} "
             f"{self.tolerance:.0%})"
         )
@@ -252,7 +252,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
         seeds = f" ({', '.join(f'{error:.5f}' for error in errors)})" if len(errors) > 1 else ""
         error_of_h = of_hcal[configuration.task, OF_HCAL[metric], metric]
         lines.append(
-            f"| {TASKS[configuration.task]}, {TITLES[metric]} | `{configuration.map}` | "
+            f"| {network(configuration.task)}, {TITLES[metric]} | `{configuration.map}` | "
             f"{printed:.5f} | {mean:.5f}{seeds} | {error_of_h:.5f} |"
         )
     return lines
@@ -268,7 +268,7 @@ def factor_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     for row in rows:
         if row["select"] == "class_wise":
             lines.append(
-                f"| {TASKS[row['task']]} | {row['map_code']} | {row['loss_code']} | "
+                f"| {network(row['task'])} | {row['map_code']} | {row['loss_code']} | "
                 f"{float(row['tcwece']):.4f} | {float(row['dkde_ce']):.5f} | "
                 f"{float(row['nll']):.4f} | {row['changed_predictions']} | "
                 f"{row['rows_with_inversions']} |"
