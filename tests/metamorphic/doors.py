@@ -254,7 +254,7 @@ def estimate(pair: Pair) -> Answer:
         ["rate", "accuracy", "auc", "brier", "nll"],
         by=test.by(),
         sample_weight=test.weights(),
-        positive=test.place,
+        positive=test.positive,
         classes=test.classes,
     )
     return flat(test, estimates.to_dict())
@@ -560,7 +560,7 @@ def thresholds(pair: Pair) -> Answer:
         test.labels(),
         cost={"fn": 5, "fp": 1},
         sample_weight=test.weights(),
-        positive=test.place,
+        positive=test.positive,
         classes=test.classes,
         resamples=20,
     )
