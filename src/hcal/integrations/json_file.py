@@ -22,7 +22,7 @@ from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray, softmax
 from hcal.results import JsonObject
-from hcal.text import without_nan
+from hcal.text import json_without_controls, without_nan
 from hcal.xp import log_softmax
 
 #: Changes when the layout of the file changes.
@@ -132,7 +132,8 @@ def as_json(calibrator: Calibrator) -> str:
         polyline = polyline_of(calibrator.map_)
         if polyline is not None:
             content["curve"] = _described_curve(polyline, calibrator.prediction_)
-    return json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False)
+    return json_without_controls(text) + "\n"
 
 
 def recorded(calibrator: Calibrator) -> Program:
