@@ -173,21 +173,6 @@ def test_frequencies_with_names_are_those_of_their_classes() -> None:
         cal.with_prior({"ant": 1, "cow": 1, "cat": 1})
 
 
-def test_costs_with_names_are_those_of_their_classes() -> None:
-    costs = pd.DataFrame([[0, 1, 2], [3, 0, 1], [4, 5, 0]], index=NAMES, columns=NAMES)
-    plain = hcal.estimate(PROBS, ["cost"], cost=costs.to_numpy())["cost"].value
-    assert hcal.estimate(PROBS, ["cost"], cost=costs.loc[TURNED, TURNED])["cost"].value == plain
-    chosen = [
-        hcal.thresholds(PROBS, LABELS, cost=table, resamples=20).to_json()
-        for table in (costs.to_numpy(), costs, costs.loc[TURNED], costs[TURNED])
-    ]
-    assert len(set(chosen)) == 1
-    with pytest.raises(ValueError, match="and the others have no names: name both"):
-        hcal.estimate(PROBS, ["cost"], cost=costs[TURNED].set_axis(range(3), axis=0))
-    with pytest.raises(ValueError, match="rows of the table of costs are a, b, c, and the classes"):
-        hcal.estimate(PROBS, ["cost"], cost=costs.set_axis(list("abc"), axis=0))
-
-
 @pytest.mark.parametrize("labels", [SICK, np.array(["well", "sick"])[SICK]])
 def test_a_rule_knows_the_columns_that_it_was_chosen_on(labels: np.ndarray, tmp_path: Path) -> None:
     turned = RISKS[["sick", "well"]]

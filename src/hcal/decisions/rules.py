@@ -7,7 +7,7 @@ no answer is given. A result is saved with ``to_json()``; :func:`read_rule` chec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from hcal.class_names import check_classes
-from hcal.columns import ClassNames, order_by
-from hcal.frames import ColumnName, to_numpy
+from hcal.frames import ColumnName, index_of
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
+from hcal.rows import ClassNames
 from hcal.text import one_line, quoted
 
 #: The decision for a row without an answer.
@@ -190,19 +190,19 @@ def read_rule(path: str | Path) -> Rule:
 
 
 def check_table(
-    costs: Any, n_classes: int | None = None, names: Sequence[ColumnName] | None = None
+    costs: Any, n_classes: int | None = None, names: ClassNames | None = None
 ) -> Float64:
     """Return a table of costs (K, K): the row is the true class, the column the decision.
 
-    The rows and columns of a frame that have names are put in the order of the classes.
+    Rows and columns of a frame that have the names of classes are put in their order.
 
     >>> check_table([[0, 1], [20, 0]])
     array([[ 0.,  1.],
            [20.,  0.]])
     """
+    in_order = _by_name(costs, names)
     try:
-        array, origin = to_numpy(costs, "a table of costs")
-        table = array.astype(np.float64)
+        table = np.asarray(in_order, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError("a table of costs must hold K x K numbers") from None
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
@@ -213,35 +213,32 @@ def check_table(
         )
     if not np.isfinite(table).all():
         raise ValueError("a table of costs holds finite numbers alone")
-    rows = _places_in_table("rows", origin.index, names, len(table))
-    columns = _places_in_table("columns", origin.columns, names, len(table))
-    as_they_are = list(range(len(table)))
-    if None in (rows, columns) and not {tuple(rows or ()), tuple(columns or ())} <= {
-        (),
-        tuple(as_they_are),
-    }:
-        raise ValueError(
-            "the rows or the columns of the table of costs have the names of the classes in "
-            "another order, and the others have no names: name both"
-        )
-    return table[np.ix_(rows or as_they_are, columns or as_they_are)]
+    return table
 
 
-def _places_in_table(
-    axis: str, titles: Any, names: Sequence[ColumnName] | None, n_classes: int
-) -> list[int] | None:
-    """Return the place of each class among the titles of an axis; None where these only count, or are missing."""
-    listed = [] if titles is None else list(titles)
-    numbers = list(range(n_classes))
-    if not listed or (names is not None and listed == numbers):
-        return None
-    places = order_by(names or numbers, listed)
-    if places is None:
-        raise ValueError(
-            f"the {axis} of the table of costs are {one_line(', '.join(map(str, listed)), 120)}, "
-            f"and the classes are {one_line(', '.join(map(str, names or numbers)), 120)}"
-        )
-    return places
+def _by_name(costs: Any, names: ClassNames | None) -> Any:
+    """Return a table of pandas with its rows and columns in the order of the classes; others as they are."""
+    titles = getattr(costs, "columns", None)
+    if index_of(costs) is None or titles is None:
+        return costs
+    decided = [str(title) for title in titles]
+    true = [str(title) for title in costs.index]
+    wanted = [str(name) for name in names or range(len(decided))]
+    numbers = [str(number) for number in range(len(wanted))]
+    for titles_of_axis in (true, decided):
+        if set(titles_of_axis) != set(wanted) and titles_of_axis != numbers:
+            if names is None and true == decided:
+                return costs.to_numpy()
+            raise ValueError(
+                f"the table of costs is of {one_line(', '.join(titles_of_axis), 120)}, and the "
+                f"classes are {one_line(', '.join(wanted), 120)}: pass costs.to_numpy(), with the "
+                "true classes in rows and the decisions in columns, in the order of the classes"
+            )
+    rows = [true.index(name) if name in true else place for place, name in enumerate(wanted)]
+    columns = [
+        decided.index(name) if name in decided else place for place, name in enumerate(wanted)
+    ]
+    return costs.to_numpy()[np.ix_(rows, columns)]
 
 
 def check_costs(cost: Any) -> tuple[float, float]:

@@ -66,7 +66,7 @@ OPERATIONS = {
     "expm1": "e to the power of a, minus 1, accurate near a = 0",
     "log": "the natural logarithm of a; of 0 it is -infinity",
     "log1p": "the natural logarithm of 1 + a, accurate near a = 0",
-    "sqrt": "the square root of a",
+    "sqrt": "the square root of a; of a negative number it is NaN",
     "floor": "a rounded down to a whole number",
     "maximum": "the larger of a and b; NaN if one is NaN",
     "minimum": "the smaller of a and b; NaN if one is NaN",
