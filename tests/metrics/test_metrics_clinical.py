@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import hcal
+from hcal.metrics.estimates import Outcome, brier_scores
 
 
 def risks(n: int, seed: int, slope: float = 0.8, intercept: float = 0.2) -> tuple[np.ndarray, ...]:
@@ -250,3 +251,21 @@ def test_a_class_of_many_and_the_other_class_of_two() -> None:
     assert "Do not rely on this test" in text
     assert set(content["slope"]) == {"value", "low", "high"}
     assert len(content["net_benefit"]["thresholds"]) == 99
+
+
+def test_the_scaled_brier_score_is_covered_where_outcomes_are_few() -> None:
+    """Samples were chosen by their observed outcomes, and those with many held the truth in 78 % of cases."""
+    from studies.coverage_clinical import World
+
+    world = World.of("too timid", 0.05)
+    truth = world.truths()["scaled_brier"]
+    rng = np.random.default_rng(5)
+    intervals = []
+    for _ in range(600):
+        risk, event = world.draw(300, rng)
+        interval = brier_scores(Outcome(risk, event))[1]
+        if not np.isnan(interval.low):
+            intervals.append((interval.low, interval.high))
+    low, high = np.array(intervals).T
+    assert len(low) > 300
+    assert 0.92 <= np.mean((low <= truth) & (truth <= high)) <= 0.98
