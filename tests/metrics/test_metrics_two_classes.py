@@ -233,3 +233,20 @@ def test_a_sweep_over_few_values_tries_more_bins_than_values() -> None:
     assert (
         metrics.ece_s1(many, labels.astype(int)) < 1e-4
     )  # 100,000 numbers of bins: one by one, minutes
+
+
+def test_an_evaluation_judges_the_class_that_its_sample_judges() -> None:
+    """The metrics were those of class 0, and the rate, the verdict and the panel those of class 1."""
+    rng = np.random.default_rng(5)
+    risk = rng.beta(1, 4, 300)
+    y = (rng.random(300) < risk).astype(int)
+    probs = np.stack([1 - risk, risk], axis=1)
+    sample = Sample(probs, y, positive=0)
+    options = {"metrics": ["ece_ew"], "confidence": 0.9, "resamples": 20}
+    of_sample = hcal.evaluate(sample, **options)
+    of_arrays = hcal.evaluate(probs, y, positive=0, **options)
+    assert of_sample.to_dict() == of_arrays.to_dict()
+    assert of_sample.positive.name == "class 0"
+    assert of_sample.clinical.positive == 0
+    with pytest.raises(ValueError, match="the Sample judges class 0, and positive=1 is another"):
+        hcal.evaluate(sample, positive=1, **options)
