@@ -45,8 +45,8 @@ scores, y, month = rows[:, 0], rows[:, 1].astype(int), rows[:, 2].astype(int)
 # ---------------------------------------------------------
 # ``predict_proba`` adds a step to the graph and computes nothing yet.
 
-known = slice(0, 2 * ROWS)
-months = hcal_dask.rows(scores[known], y[known], input="logits")
+labelled_rows = slice(0, 2 * ROWS)
+months = hcal_dask.rows(scores[labelled_rows], y[labelled_rows], input="logits")
 calibrator = hcal.PooledCalibrator().fit(months)
 probs = hcal_dask.predict_proba(calibrator, scores)
 

@@ -12,12 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import is_number
 from hcal.frames import AnyArray
-from hcal.numerics import Float64
+from hcal.numerics import Float64, NumpyArray
 
 _SECONDS: Final = {
     "s": 1.0,
@@ -201,7 +200,7 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _numbers(cells: NDArray[Any]) -> Float64 | None:
+def _numbers(cells: NumpyArray) -> Float64 | None:
     """Return texts as numbers if all of them are numbers."""
     try:
         return cells.astype(np.float64)

@@ -14,6 +14,7 @@ import os
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass, replace
+from datetime import date as day_of_text
 from typing import Any, Self
 
 import numpy as np
@@ -23,10 +24,12 @@ from hcal.certificates import monitor_file
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.class_names import check_classes, class_part, class_title
+from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
+from hcal.results import JsonObject
 from hcal.rows import ClassNames, Rows
-from hcal.text import printable
+from hcal.text import printable, quoted
 
 #: Rows in a block, after which the capital is redistributed. Fixed, so that the size of batches has no influence.
 BLOCK = 128
@@ -64,6 +67,17 @@ class Alarm:
         Number of rows seen when the alarm was last raised.
     until : int or None
         Number of rows seen when the alarm ended; None while it lasts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> stated = rng.uniform(0.6, 1, 4000)
+    >>> monitor = hcal.Monitor()
+    >>> _ = monitor.update(stated, (rng.random(4000) < 0.3).astype(int))
+    >>> monitor.alarm.direction
+    'stated too high'
     """
 
     row: int
@@ -166,7 +180,7 @@ class Monitor:
             self.n_classes = 0
             self.alarm: Alarm | None = None
             self.alarms: list[Alarm] = []
-            self.files: list[dict[str, Any]] = []
+            self.files: list[JsonObject] = []
             self._gamblers: dict[str, Gamblers] = {}
             self._past = 0.0  # log-evidence of all rows before the last restart
             self._raised = False  # whether an alarm was raised in the current block
@@ -180,7 +194,13 @@ class Monitor:
     # -- rows -------------------------------------------------------------------------------------
 
     def update(
-        self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = ""
+        self,
+        probs: AnyArray,
+        y: AnyArray,
+        *,
+        name: str | None = None,
+        digest: str = "",
+        date: str = "",
     ) -> Self:
         """Add rows in the order in which they came.
 
@@ -189,8 +209,10 @@ class Monitor:
         probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         y : array-like of shape (N,)
         name, digest, date : str, optional
-            The file that the rows come from. It is kept in ``files``, and the same digest is refused a second time.
+            The file that the rows come from, and its day (2026-05-01). They are kept in ``files``, and the same
+            digest is refused a second time.
         """
+        check_day(date)
         with self._lock:
             self._refuse_twice(name, digest)
             rows = Rows.of_predictions(probs, y, input="probs", classes=self.classes)
@@ -381,6 +403,7 @@ class Monitor:
             ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
             gap's standard error if calibrated; of P(class 1) with two classes, else of the top label.
         """
+        check_day(since)
         with self._lock:
             if since is None:
                 sums = [block[:, self._column] for block in self._recent]
@@ -438,7 +461,7 @@ class Monitor:
         return arrays
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Everything that is needed to continue later, as plain values."""
         with self._lock:
             automatic = None if self._automatic is None else self._automatic.tolist()
@@ -460,7 +483,7 @@ class Monitor:
             }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Monitor:
+    def from_state(cls, state: JsonObject) -> Monitor:
         """Restore a monitor from its :attr:`state`; a malformed state raises ValueError with the reason.
 
         Examples
@@ -493,7 +516,7 @@ class Monitor:
         return monitor
 
     @classmethod
-    def _of_settings(cls, state: dict[str, Any]) -> Monitor:
+    def _of_settings(cls, state: JsonObject) -> Monitor:
         """Return a monitor without rows that has the settings of a state."""
         is_automatic = state["tolerance"] == "auto"
         tolerance = 0.0 if is_automatic else state["tolerance"]
@@ -513,7 +536,7 @@ class Monitor:
                 monitor.classes = check_classes(monitor.classes, n_classes)
         return monitor
 
-    def _form(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _form(self, state: JsonObject) -> JsonObject:
         """Return a template of a valid state with these settings: types, shapes and least values of the arrays."""
         least = {
             name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
@@ -567,6 +590,24 @@ def automatic_tolerance(calibrator: Any) -> Float64:
     confidence = 0.5 if record.after is None else record.after["mean_confidence"]
     checked = frequencies[1:] if len(frequencies) == 2 else frequencies
     return class_tolerance(np.append(confidence, checked), TOLERANCE)
+
+
+def check_day(text: str | None) -> None:
+    """Refuse text that is no day: days are compared as text, and 2026-5-1 would be after 2026-10-01.
+
+    >>> check_day("2026-5-1")
+    Traceback (most recent call last):
+    ...
+    ValueError: a day is written as 2026-05-01, got '2026-5-1'
+    """
+    if not text:
+        return
+    try:
+        is_day = day_of_text.fromisoformat(text).isoformat() == text
+    except (ValueError, TypeError):
+        is_day = False
+    if not is_day:
+        raise ValueError(f"a day is written as 2026-05-01, got {quoted(text)}")
 
 
 def _check_tolerance(tolerance: Any) -> float | str:

@@ -14,6 +14,7 @@ from typer import Argument, BadParameter, Context, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
+from hcal.results import JsonObject
 
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Request, RowSource
@@ -441,6 +442,10 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     from hcal.methods.files import load
 
     calibrator = None if path is None else load(path)
+    if getattr(calibrator, "name", "") == "joint":
+        raise ValueError(
+            f"{path} joins several confidences of an answer: use it from Python, with hcal.load"
+        )
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
         raise ValueError(
             f"{path} has several labels a row: apply, evaluate and info read it, other commands "
@@ -456,7 +461,7 @@ def check_output(output: Path | None, *inputs: Path | None) -> None:
     check(output, inputs)
 
 
-def file_facts(data: "DataFile") -> dict[str, Any]:
+def file_facts(data: "DataFile") -> JsonObject:
     """Return what JSON says of the file that was read."""
     return {
         "file": console.title_of(data.path),

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
+from hcal.numerics import NumpyArray
 from hcal.rows import ClassNames, Rows
 
 
-def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
+def decide(probs: AnyArray, rule: Any, *, classes: Any = None) -> NumpyArray:
     """Return a decision for each row; no labels are needed.
 
     Parameters
@@ -44,6 +44,19 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     return named(chosen.decide(rows.probs()), rows.names)
 
 
+def check_threshold(threshold: float | np.number[Any]) -> float:
+    """Return a threshold of a probability; NaN, and a number above which no probability lies, are refused.
+
+    >>> check_threshold(float("nan"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a threshold must lie between 0 and 1, got nan
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"a threshold must lie between 0 and 1, got {threshold}")
+    return float(threshold)
+
+
 @dataclass(frozen=True)
 class _OrderOfClasses:
     """The order of classes in which a rule counts them: rows are put into it."""
@@ -54,7 +67,7 @@ class _OrderOfClasses:
     score_range: tuple[float, float] | None = None
 
 
-def rows_of_rule(rule: Rule, probs: Any, classes: Any, **others: Any) -> Rows:
+def rows_of_rule(rule: Rule, probs: AnyArray, classes: Any, **others: Any) -> Rows:
     """Return checked probabilities with the classes in the order in which a rule counts them.
 
     ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
@@ -78,9 +91,7 @@ def as_rule(rule: Any, positive: int | None = None) -> Rule:
     if isinstance(rule, str | Path):
         return read_rule(rule)
     if isinstance(rule, int | float | np.number) and not isinstance(rule, bool):
-        if not 0 <= rule <= 1:
-            raise ValueError(f"a threshold must lie between 0 and 1, got {rule}")
-        return ThresholdRule(float(rule), 1 if positive is None else positive)
+        return ThresholdRule(check_threshold(rule), 1 if positive is None else positive)
     result_rule = getattr(rule, "rule", None)
     if isinstance(result_rule, ThresholdRule | CostRule | AbstainRule):
         return result_rule

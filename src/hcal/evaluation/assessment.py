@@ -8,7 +8,7 @@ number of rows alone. ``hcal.evaluate`` prints the verdict and the report shows 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -29,6 +29,7 @@ from hcal.metrics.sample import Sample
 from hcal.metrics.scores import SMALLEST, nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
 from hcal.numerics import Float64, IntArray
+from hcal.results import JsonObject
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
@@ -95,6 +96,13 @@ class Assessment:
         The segments (``by=``) that are proven to be off; None if no segments were given.
     classes : ClassesOff or None
         The classes that are proven to be off; None with two classes, which the event speaks of.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> evaluation = hcal.evaluate([[0.2, 0.8], [0.3, 0.7]], [1, 1], metrics=["nll"], confidence=0.95)
+    >>> evaluation.assessment.grade  # two rows are few
+    'few'
     """
 
     event: str
@@ -132,7 +140,7 @@ class Assessment:
             sentences.append(self.classes.words)
         return sentences
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, ready for JSON."""
         return asdict(self)
 

@@ -23,13 +23,13 @@ from hcal.evaluation.curves import (
     curve_of,
 )
 from hcal.extras import pyplot
-from hcal.frames import refuse_other_index, to_numpy
+from hcal.frames import AnyArray, refuse_other_index, to_numpy
 from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
 from hcal.numerics import IntArray, is_ragged
 from hcal.renamed import renamed
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
 
@@ -119,7 +119,7 @@ class Reliability(Result):
         errors = ", ".join(f"{curve.label} {curve.error_words}" for curve in worst)
         return [f"Reliability of {self.n:,} rows ({self.level}); errors: {errors}"]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each bin with rows, curve by curve."""
         return [record for curve in self.curves for record in curve.to_records()]
 
@@ -244,16 +244,16 @@ class Reliability(Result):
 
 @renamed(ci="confidence")
 def reliability(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     level: DiagramLevel | None = None,
-    by: Any = None,
-    groups: Any = None,
+    by: AnyArray = None,
+    groups: AnyArray = None,
     bins: int = 15,
     binning: Binning = "equal-width",
     confidence: float = 0.95,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     positive: int = 1,
     classes: Any = None,
     resamples: int = 200,
@@ -341,7 +341,7 @@ def _checked_level(level: DiagramLevel | None, s: Sample, *, several: bool) -> D
     return level
 
 
-def _inputs(models: Mapping[str, Any], y: Any, info: Mapping[str, Any]) -> list[_Input]:
+def _inputs(models: Mapping[str, Any], y: AnyArray, info: Mapping[str, Any]) -> list[_Input]:
     """Return the checked rows of every model, which must be the same rows with the same classes."""
     scores = list(models.values())
     others = {f"the model {name!r}": values for name, values in list(models.items())[1:]}
@@ -364,7 +364,12 @@ class _Input:
 
     @classmethod
     def of(
-        cls, model: str, probs: Any, y: Any, info: Mapping[str, Any], like: Rows | None = None
+        cls,
+        model: str,
+        probs: AnyArray,
+        y: AnyArray,
+        info: Mapping[str, Any],
+        like: Rows | None = None,
     ) -> _Input:
         """Check the rows of a model; named columns are put in the order of those of another model."""
         if isinstance(probs, Sample):
@@ -408,7 +413,7 @@ class _Input:
         return JudgedEvent(title, p, happened, s.w, self.groups, self.model)
 
 
-def _has_columns_of(probs: Any, other: Rows) -> bool:
+def _has_columns_of(probs: AnyArray, other: Rows) -> bool:
     """Return whether a frame has the columns of other rows, perhaps in another order."""
     columns = to_numpy(probs, "probs")[1].columns if not is_ragged(probs) else None
     return None not in (columns, other.columns) and set(columns or ()) == set(other.columns or ())

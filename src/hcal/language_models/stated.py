@@ -1,4 +1,4 @@
-"""Confidences that a model, or a judge, states about answers: in numbers on a scale, or in words.
+"""Confidences that a model, or a grader, states about answers: in numbers on a scale, or in words.
 
 A text states a confidence only if it can be read in one way. "50/50", "between 70 and 80 %", "at least 90 %" and
 "95 % confident, 5 % doubt" cannot: such answers are unreadable, and they are counted and quoted.
@@ -46,6 +46,13 @@ class Stated:
         The numbers of the records whose confidence could not be read; they are not among the N.
     quotes : list of str
         What these records say, and where.
+
+    Examples
+    --------
+    >>> from hcal.language_models import read_stated
+    >>> stated = read_stated([{"confidence": "95 %", "correct": True}])
+    >>> stated.confidence, stated.correct
+    (array([0.95]), array([1]))
     """
 
     confidence: Float64
@@ -74,7 +81,7 @@ def read_stated(
     words: Mapping[str, float] = WORDS,
     places: Sequence[str] | None = None,
 ) -> Stated:
-    """Read the confidences that a model, or a judge, states about answers.
+    """Read the confidences that a model, or a grader, states about answers.
 
     Parameters
     ----------
@@ -84,7 +91,7 @@ def read_stated(
         list of texts, which are compared by :func:`normal_answer`.
     unit : str
         What plain numbers are: ``"fraction"`` (up to 1), ``"percent"`` (up to 100), or the ends of another scale,
-        such as ``"0-10"`` or ``"1-5"`` for a judge. A number with a per cent sign is always a percentage.
+        such as ``"0-10"`` or ``"1-5"`` for a grader. A number with a per cent sign is always a percentage.
     ranges : {"error", "middle"}
         Whether "70-80 %" counts as unreadable or as 0.75.
     unreadable : {"drop", "error"}
@@ -258,7 +265,11 @@ class Reader:
         text = _COUNT.sub(" ", text)
         if _TURNED.search(text):
             return None
-        for pattern, value_of in ((_RANGE, self._range), (_RATIO, _ratio), (_QUANTITY, self._one)):
+        for pattern, value_of in (
+            (_RANGE, self._range),
+            (_RATIO, self._mark),
+            (_QUANTITY, self._one),
+        ):
             match = pattern.search(text)
             if match is not None:
                 return value_of(match) if _stands_alone(text, match) else None
@@ -274,6 +285,12 @@ class Reader:
             return None if is_mixed or high > 100 else (low + high) / 200
         shares = [self._on_scale(low), self._on_scale(high)]
         return None if None in shares else self._scale.share((low + high) / 2)
+
+    def _mark(self, match: re.Match[str]) -> float | None:
+        """Return a ratio; on a scale from 1 to 5, "4/5" is the mark 4, as "4" is."""
+        if self._scale.low != 0 and float(match[2]) == self._scale.high:
+            return self._on_scale(float(match[1]))
+        return _ratio(match)
 
     def _one(self, match: re.Match[str]) -> float | None:
         """Return a single number, a percentage or one on the scale."""

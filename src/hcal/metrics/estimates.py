@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtr, ndtri, stdtrit
 
 from hcal.metrics.sample import Vector
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray, NumpyArray
 from hcal.solvers.regression import fit_logistic
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
@@ -159,7 +159,7 @@ class MeanSpread:
     skew: float
 
     @classmethod
-    def of(cls, residual: Vector, weight: Vector, groups: NDArray[Any] | None) -> MeanSpread:
+    def of(cls, residual: Vector, weight: Vector, groups: NumpyArray | None) -> MeanSpread:
         """Return the spread of a weighted mean from what its rows differ from it, (N,).
 
         A whole weight stands for that many copies of a row. If any weight is not whole, every row is one observation.
@@ -194,7 +194,7 @@ class MeanSpread:
 
 
 def weighted_mean(
-    values: Vector, weight: Vector, groups: NDArray[Any] | None, confidence: float
+    values: Vector, weight: Vector, groups: NumpyArray | None, confidence: float
 ) -> Estimate:
     """Return a mean over rows; its interval allows for the skewness of the values, as that of costs or losses.
 
@@ -212,7 +212,7 @@ def weighted_mean(
 
 
 def weighted_share(
-    happened: Vector, weight: Vector, groups: NDArray[Any] | None, confidence: float
+    happened: Vector, weight: Vector, groups: NumpyArray | None, confidence: float
 ) -> Estimate:
     """Return the share of rows in which something happened (0.0 or 1.0), with Wilson's interval.
 

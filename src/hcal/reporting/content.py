@@ -10,11 +10,13 @@ import numpy as np
 
 from hcal.certificates.survey import Side, Survey
 from hcal.class_names import positive_number
+from hcal.decisions.deciding import check_threshold
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
 from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_confidence
 from hcal.io.doors import RowInfo, source_of
 from hcal.methods import Calibrator
@@ -200,8 +202,8 @@ class Content:
 
 
 def measure_report(  # noqa: PLR0913
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     calibrator: Calibrator | str | None = None,
     *,
     input: InputKind | None = None,
@@ -209,8 +211,8 @@ def measure_report(  # noqa: PLR0913
     source: Source | None = None,
     confidence: float = 0.95,
     positive: Any = None,
-    groups: Any = None,
-    by: Any = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
     cross_fit: bool = False,
@@ -283,7 +285,7 @@ def _options(
     return ReportOptions(
         confidence=check_confidence(confidence),
         positive=positive_number(positive, names, n_classes),
-        threshold=tuple(np.atleast_1d(threshold).tolist()),
+        threshold=tuple(map(check_threshold, np.atleast_1d(threshold).tolist())),
         cost=_checked_cost(cost),
     )
 
