@@ -33,6 +33,9 @@ def test_the_tables_keep_the_promises() -> None:
     with (ROOT / "results" / "coverage.csv").open(newline="") as f:
         rows = list(csv.DictReader(f))
     assert {row["part"] for row in rows} == {"certificates", "tests", "intervals", "alarms"}
+    most_sets: dict[str, int] = {}
+    for row in rows:
+        most_sets[row["world"]] = max(int(row["sets"]), most_sets.get(row["world"], 0))
     for row in rows:
         sets = int(row["sets"])
         share = float(row["share"])
@@ -43,6 +46,9 @@ def test_the_tables_keep_the_promises() -> None:
         elif row["part"] == "intervals":
             # A smooth curve of three knots cannot follow a wave: its distance is not that of the truth.
             bent = row["world"].startswith("wave") and row["statement"].endswith("ici")
+            # Samples that are chosen by their outcomes, as few of them have an interval, tell nothing of the others.
+            if sets < max(most_sets[row["world"]] / 2, 100):
+                continue
             noise = 2 * (allowed * (1 - allowed) / sets) ** 0.5
             assert bent or share <= allowed + 0.02 + noise, row
         else:
