@@ -45,8 +45,11 @@ def say(**facts: object) -> None:
 def of_size(n: int, k: int) -> None:
     """Measure one size."""
     z, y = task(n, k)
-    size, x, labels = f"{n}x{k}", torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
-    cal, loss = hcal.PooledCalibrator().fit(z, y), hcal.HCalibrationLoss()
+    size = f"{n}x{k}"
+    x = torch.from_numpy(z).cuda()
+    labels = torch.from_numpy(y).cuda()
+    cal = hcal.PooledCalibrator().fit(z, y)
+    loss = hcal.HCalibrationLoss()
     softmax = seconds(lambda: torch.softmax(x, dim=1))
     host = torch.from_numpy(cal.predict_proba(z)).cuda()
     difference = float((cal.predict_proba(x) - host).abs().max())
@@ -130,7 +133,8 @@ def steps(n: int, k: int, epochs: int = 100) -> None:
 def training(n: int, k: int) -> None:
     """Measure the paper's training of twelve maps."""
     z, y = task(n, k)
-    x, labels = torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
+    x = torch.from_numpy(z).cuda()
+    labels = torch.from_numpy(y).cuda()
     start = time.perf_counter()
     hcal.HCalibrator(device="cuda").fit(x, labels)
     say(size=f"{n}x{k}", what="HCalibrator, twelve maps", seconds=time.perf_counter() - start)

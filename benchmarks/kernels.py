@@ -58,7 +58,8 @@ def call(what: str) -> Callable[[], object]:
         n, k, device = (25_000, 1000, "cuda") if what.endswith("gpu") else (5000, 100, "cpu")
         scores, y = data(n, k)
         probs = torch.from_numpy(scores).to(device).softmax(1).requires_grad_()
-        labels, loss = torch.from_numpy(y).to(device), hcal.HCalibrationLoss(check=False)
+        labels = torch.from_numpy(y).to(device)
+        loss = hcal.HCalibrationLoss(check=False)
         return lambda: loss(probs, labels).backward()
     n, k, epochs, device = (
         (25_000, 1000, 300, "cuda") if what.endswith("gpu") else (5000, 10, 30, None)

@@ -52,7 +52,8 @@ def matrix(batch: pa.RecordBatch) -> np.ndarray:
 
 def main(rows: int = 3_000_000) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "scores.parquet", Path(folder) / "probs.parquet"
+        source = Path(folder) / "scores.parquet"
+        target = Path(folder) / "probs.parquet"
         write(source, rows)
         start = time.perf_counter()
         file = pq.ParquetFile(source)

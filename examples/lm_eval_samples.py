@@ -45,7 +45,8 @@ def write_samples(path: Path, n: int, options: int, seed: int) -> None:
 
 def calibrate(learn_from: list[Path], judge_on: list[Path]) -> dict[str, hcal.Evaluation]:
     """Fit one temperature over all tasks, and measure it on other questions."""
-    known, new = read_lm_eval(learn_from), read_lm_eval(judge_on)
+    known = read_lm_eval(learn_from)
+    new = read_lm_eval(judge_on)
     calibrator = MultipleChoiceCalibrator().fit(known.scores, known.y)
     print(f"temperature {calibrator.temperature_:.2f}, from {len(known)} questions")
     wanted = ["ece_ew", "smece", "nll", "brier", "accuracy"]

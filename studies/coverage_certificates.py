@@ -39,7 +39,9 @@ def certificates(world: str, number: int) -> dict[str, bool]:
     """Return which statements about one draw of a world are false."""
     rng = np.random.default_rng([list(WORLDS).index(world), number])
     f, q = WORLDS[world](N, K, rng)
-    y, top, rows = draw_labels(q, rng), f.argmax(axis=1), np.arange(N)
+    y = draw_labels(q, rng)
+    top = f.argmax(axis=1)
+    rows = np.arange(N)
     pairs = [(f[rows, top], top == y, q[rows, top])] + [
         (f[:, k], y == k, q[:, k]) for k in range(K)
     ]
@@ -104,7 +106,8 @@ def out_of_fold(world: str, number: int) -> dict[str, bool]:
     """Return whether the out-of-fold certificate of a binning method is false, and what its own rows would say."""
     rng = np.random.default_rng([300 + list(WORLDS).index(world), number])
     f, q = WORLDS[world](400, 2, rng)
-    y, z = draw_labels(q, rng), np.log(np.maximum(f, 1e-12))
+    y = draw_labels(q, rng)
+    z = np.log(np.maximum(f, 1e-12))
     method = hcal.make_calibrator("hb", bins=100)
     found = hcal.certify(method, z, y, confidence=1 - FAILURE, out_of_fold=True)
     held = found.pooled.table
@@ -131,7 +134,8 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
     truth: dict[str, float] = {}
     rows = []
     for world in worlds:
-        drawn, false = Counter[str](), Counter[str]()
+        drawn = Counter[str]()
+        false = Counter[str]()
         for number in range(sets):
             found = (
                 certificates(world, number) | monotone(world, number) | gain(world, number, truth)

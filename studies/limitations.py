@@ -56,7 +56,8 @@ def no_link() -> Demonstration:
     from studies.central import new_objective
 
     task = make_synthetic("calibrated", n_cal=4000)
-    x, y = torch.from_numpy(task.logits_cal), torch.from_numpy(task.y_cal)
+    x = torch.from_numpy(task.logits_cal)
+    y = torch.from_numpy(task.y_cal)
     scales = torch.linspace(0.3, 1.5, 61, dtype=torch.float64)
     found = {}
     for name in ("focal", "smoothing", "nll", "h"):
@@ -94,7 +95,8 @@ def binned_training() -> Demonstration:
             loss(new(x), y).backward()
             optimiser.step()
         with torch.no_grad():
-            own, other = ece_ew(new(x).numpy(), task.y_cal), ece_ew(new(fresh).numpy(), task.y_test)
+            own = ece_ew(new(x).numpy(), task.y_cal)
+            other = ece_ew(new(fresh).numpy(), task.y_test)
         shown.append(f"{name} {own:.3f} / {other:.3f}")
     before = ece_ew(hcal.softmax(task.logits_test), task.y_test)
     return Demonstration(
@@ -158,7 +160,8 @@ def level_errors(world: World) -> dict[str, float]:
     >>> level_errors(World(np.ones(1), np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]])))
     {'top-label': 0.25, 'class-wise': 0.25, 'canonical': 0.25}
     """
-    predicted, true = world.predicted, world.true
+    predicted = world.predicted
+    true = world.true
     top = predicted.argmax(axis=1)[:, None]
     p, mu = (np.take_along_axis(a, top, axis=1) for a in (predicted, true))
     columns = [[c] for c in range(predicted.shape[1])]
@@ -252,7 +255,8 @@ def unit_measure() -> Demonstration:
     from sklearn.isotonic import IsotonicRegression
 
     task = make_synthetic("class_bias", n_classes=10, n_cal=3000, n_test=10_000)
-    cal, test = hcal.softmax(task.logits_cal), hcal.softmax(task.logits_test)
+    cal = hcal.softmax(task.logits_cal)
+    test = hcal.softmax(task.logits_test)
     curves = np.stack(
         [
             IsotonicRegression(out_of_bounds="clip")

@@ -55,8 +55,10 @@ def population(temperature: float, n: int = 1_000_000) -> dict[str, float]:
     """Return the true scores and binned errors, from true probabilities in place of labels."""
     rng = np.random.default_rng(12345)
     z = SCALE * rng.normal(size=(n, K))
-    p, q = softmax(z), softmax(temperature * z)
-    conf, acc = q.max(1), p.max(1)
+    p = softmax(z)
+    q = softmax(temperature * z)
+    conf = q.max(1)
+    acc = p.max(1)
     order = np.argsort(conf)
     gap = np.concatenate([[0.0], np.cumsum((conf - acc)[order])])
     mass = gap[np.rint(n * np.arange(16) / 15).astype(int)]
@@ -136,7 +138,8 @@ def shard(
     T = 1.2, so its interval is judged at T = 2.
     """
     rng = np.random.default_rng([seed, round(1000 * temperature)])
-    calibrated, clearly = temperature == 1, temperature >= 1.5
+    calibrated = temperature == 1
+    clearly = temperature >= 1.5
     names = ("hce_pooled",) if calibrated else ("dece", "hce_pooled")
     if clearly:
         names = ("dece", "skce", "hce_pooled")
@@ -285,7 +288,8 @@ def tables() -> str:
     lines = []
     for r in study_by_t:
         t = r["temperature"]
-        h, rejected = r["hce_squared"], r["rejected"]
+        h = r["hce_squared"]
+        rejected = r["rejected"]
         lines += [
             f"**T = {t:g}**. Calibration test at 5 %: ks rejects {rejected['ks']:.1%} (of "
             f"{r['tested']['ks']} sets), skce {rejected['skce']:.1%} (of {r['tested']['skce']} "

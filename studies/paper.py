@@ -144,7 +144,8 @@ def theirs(shared: Path) -> Numbers:
         for row in read(shared / file):
             if row["task"] not in TASKS or row["metric"] not in metric_of:
                 continue
-            task, metric = row["task"], metric_of[row["metric"]]
+            task = row["task"]
+            metric = metric_of[row["metric"]]
             numbers[task, method_of.get(row["method"], "h"), metric] = float(row["post"])
             if row["pre"]:
                 numbers.setdefault((task, "uncal", metric), float(row["pre"]))

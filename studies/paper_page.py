@@ -50,7 +50,8 @@ Row = dict[str, str]
 
 def write(shared: Path) -> list[Path]:
     """Write the pages and the pictures, and return their paths."""
-    own, paper = ours(read()), theirs(shared)
+    own = ours(read())
+    paper = theirs(shared)
     tables = [*full_tables(own, paper), *summary_tables(own), *prediction_tables(own), *pictures()]
     write_text(TABLES, "\n".join(tables) + "\n")
     replace_between(PAGE, MARKS, [*agreement(own, paper), "", *short_table(own, paper)])

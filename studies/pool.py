@@ -97,7 +97,8 @@ def load(task: str) -> Split:
 def load_table(task: str) -> Split:
     """Return probs_cal, y_cal, probs_test, y_test of a table."""
     with np.load(DATA / "tabular" / f"{task}.npz") as f:
-        y_cal, y_test = f["y_cal"].astype(np.int64), f["y_test"].astype(np.int64)
+        y_cal = f["y_cal"].astype(np.int64)
+        y_test = f["y_test"].astype(np.int64)
         return f["probs_cal"], y_cal, f["probs_test"], y_test
 
 
@@ -197,7 +198,8 @@ def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Ite
 
 def table_rows(methods: Sequence[str], tasks: Sequence[str] | None = None) -> Iterator[Row]:
     """Measure methods on tables, a row a task and method."""
-    listed, peers = tables(), peer_scores()
+    listed = tables()
+    peers = peer_scores()
     for task in listed if tasks is None else tasks:
         cal, y, test, y_test = load_table(task)
         k = listed[task]["k"]
@@ -600,7 +602,8 @@ def part_table() -> list[str]:
     ]
     lines.append("|---" * 4 + "|")
     for name in names:
-        own, full = means["network", name], means["network", "full"]
+        own = means["network", name]
+        full = means["network", "full"]
         cells = [name, f"{own['joint'] / full['joint']:.3f}, {own['nll'] / full['nll']:.3f}"]
         for kind in ("multiclass", "binary"):
             ratio = [means[kind, name][s] / means[kind, "full"][s] for s in ("nll", "brier")]

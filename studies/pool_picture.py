@@ -56,7 +56,8 @@ def svg() -> str:
         left = 15 + 121 * i
         out.append(f'<text x="{left + 48}" y="232" text-anchor="middle" fill="#555">{name}</text>')
         for j, p in enumerate(probs):
-            x, high = left + 24 * j, 170 * float(p)
+            x = left + 24 * j
+            high = 170 * float(p)
             out.append(
                 f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" fill="{COLORS[j]}"/>'
             )

@@ -90,10 +90,8 @@ def load_task(name: str, data: Path) -> Task:
         raise ValueError(f"{name!r} is neither a file of {data} nor one of the paper's tasks")
     task = _checked(name, parts)
     if name in PAPER_TASKS:
-        wanted, found = (
-            _SHAPES[PAPER_TASKS[name][0]],
-            (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test)),
-        )
+        wanted = _SHAPES[PAPER_TASKS[name][0]]
+        found = (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test))
         if found != wanted:
             raise ValueError(
                 f"{name}: classes, calibration and test rows are {found}, the paper says {wanted}"

@@ -228,7 +228,8 @@ def smallest_epsilon(mu: Array, pc: Array, delta: float) -> float:
     >>> round(smallest_epsilon(np.array([[0.7]]), np.array([[0.5]]), 0.1), 3)
     0.2
     """
-    low, high = np.maximum(delta, pc - delta), np.minimum(1 - delta, pc + delta)
+    low = np.maximum(delta, pc - delta)
+    high = np.minimum(1 - delta, pc + delta)
     return float(np.maximum(np.abs(low - mu), np.abs(high - mu)).max() - delta)
 
 
@@ -236,7 +237,8 @@ def _random_subsets_epsilon(mu: Array, pc: Array, delta: float, rng: np.random.G
     """Return the largest violation over random intervals and random subsets: never above the exact one."""
     worst = -np.inf
     for _ in range(2000):
-        event, a = rng.integers(len(pc)), rng.uniform(delta, 1 - delta)
+        event = rng.integers(len(pc))
+        a = rng.uniform(delta, 1 - delta)
         inside = np.flatnonzero(np.abs(pc[event] - a) <= delta)
         if inside.size:
             subset = rng.choice(inside, size=rng.integers(1, inside.size + 1), replace=False)

@@ -209,7 +209,8 @@ def plot_propositions(checks: dict[str, Check]) -> Figure:
         figure, panels = plt.subplots(1, 2, figsize=(7.4, 3.0), sharey=True)
         for axes, label in zip(panels, labels, strict=True):
             check = checks[label]
-            alpha, bound = check.column("α"), check.column(check.columns[1])
+            alpha = check.column("α")
+            bound = check.column(check.columns[1])
             axes.semilogx(alpha, bound, "--", color="black", label=check.columns[1])
             axes.semilogx(
                 alpha, check.column(check.columns[2]), "o-", color=SUBJECT, label="observed, worst"

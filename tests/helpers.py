@@ -28,7 +28,8 @@ def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     if not path.exists():
         pytest.skip(f"needs the shared data: {path.name} is not in ../shared/data or HCAL_DATA")
     with np.load(path) as f:
-        y_cal, y_test = f["y_cal"].astype(np.int64), f["y_test"].astype(np.int64)
+        y_cal = f["y_cal"].astype(np.int64)
+        y_test = f["y_test"].astype(np.int64)
         if "logits_cal" in f:
             return f["logits_cal"], y_cal, f["logits_test"], y_test
         tiny = np.finfo(f["probs_cal"].dtype).smallest_subnormal

@@ -114,14 +114,16 @@ def test_training_limits_its_own_thread_only() -> None:
     try:
         torch.set_num_threads(2)
         seen: list[int] = []
-        running, looked = threading.Event(), threading.Event()
+        running = threading.Event()
+        looked = threading.Event()
 
         def tick() -> None:
             seen.append(torch.get_num_threads())
             running.set()
             assert looked.wait(60)
 
-        x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
+        x = torch.log_softmax(torch.randn(20, 3), 1)
+        y = torch.zeros(20, dtype=torch.int64)
         keywords = {"select": {"nll": torch_nll}, "settings": AdamSettings(epochs=2), "tick": tick}
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(train, PiecewiseLinear(1), x, y, torch_nll, **keywords)

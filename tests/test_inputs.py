@@ -296,7 +296,8 @@ def test_every_door_refuses_masked_entries() -> None:
         inputs.check_probs(scores)[0], np.asarray(scores)
     )  # nothing is masked
     assert type(inputs.check_labels(y, 40, 2)) is np.ndarray
-    bad_scores, bad_y = scores.copy(), y.copy()
+    bad_scores = scores.copy()
+    bad_y = y.copy()
     bad_scores[3, 1] = bad_y[3] = np.ma.masked
     for given, message in (
         ((bad_scores, y), "probs has masked entries, first at row 3, column 1: leave these"),

@@ -101,7 +101,8 @@ def test_no_path_of_a_machine_and_no_loose_end_is_in_the_project() -> None:
 
 def walk(call: object) -> tuple[set[str], set[tuple[str, str]]]:
     """Return the files of the package that a call passes through, and the functions."""
-    root, seen = str(ROOT / "src" / "hcal"), set()
+    root = str(ROOT / "src" / "hcal")
+    seen = set()
 
     def note(frame: object, event: str, _: object) -> None:
         code = frame.f_code  # type: ignore[attr-defined]

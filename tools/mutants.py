@@ -195,7 +195,9 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
-    parts, killed, tried = options.part or list(PARTS), Counter[str](), Counter[str]()
+    parts = options.part or list(PARTS)
+    killed = Counter[str]()
+    tried = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / str(i)) for i in range(options.workers)]
         for part in parts:

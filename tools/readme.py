@@ -41,7 +41,8 @@ def with_demo(text: str) -> str:
             subprocess.run(command, capture_output=True, text=True, check=True).stdout
         )
         draw(Path(folder), ROOT / "docs" / "assets" / "before-after.svg")
-    before, after = found["before"], found["after"]
+    before = found["before"]
+    after = found["after"]
     for row, key in ROWS.items():
         line = f"| {row} | {before[key]:.3f} | {after[key]:.3f} |"
         text = re.sub(rf"^\| {re.escape(row)} \|.*$", line, text, flags=re.MULTILINE)
@@ -59,7 +60,8 @@ def draw(demo: Path, path: Path) -> None:
     from docs.gallery_style import STYLE
 
     task = np.load(demo / "digits.npz")
-    logits, y = task["logits_test"], task["y_test"]
+    logits = task["logits_test"]
+    y = task["y_test"]
     panels = {
         "The network as it is": hcal.softmax(logits),
         "Calibrated by hcal": hcal.load(demo / "model.hcal").predict_proba(logits),

@@ -103,7 +103,8 @@ class Replay:
         self.receive = receive
 
     async def __call__(self) -> Message:
-        message, self.message = self.message, None
+        message = self.message
+        self.message = None
         return await self.receive() if message is None else message
 
 

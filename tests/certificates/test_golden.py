@@ -48,7 +48,8 @@ def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
 
 def _lines() -> Iterator[str]:
     f, y = _rows("T=2", 3000, 4)
-    names, groups = ["ant", "bee", "cat", "dog"], np.arange(3000) % 10 // 4
+    names = ["ant", "bee", "cat", "dog"]
+    groups = np.arange(3000) % 10 // 4
     cooler = f**0.5 / (f**0.5).sum(axis=1, keepdims=True)
     yield str(hcal.certify(f, y, classes=names, by=groups, baseline=cooler))
     for world, k, n in (

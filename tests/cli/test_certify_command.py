@@ -21,7 +21,8 @@ def _run(*arguments: object, code: int = 0) -> str:
 
 @pytest.fixture
 def task(tmp_path: Path) -> tuple[Path, Path]:
-    file, model = tmp_path / "task.npz", tmp_path / "m.hcal"
+    file = tmp_path / "task.npz"
+    model = tmp_path / "m.hcal"
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(3000, seed=2)
     site = np.where(np.arange(3000) < 1000, "north", "south")
     np.savez(
@@ -87,7 +88,8 @@ def test_the_settings_of_a_watch_are_those_of_its_state_and_its_model(tmp_path: 
     hcal.save(hcal.make_calibrator("ts").fit(logits, y), tmp_path / "m.hcal")
     _run("watch", tmp_path / "new.npz", "--state", tmp_path / "plain.json", "--confidence", "0.99")
     plain = hcal.Monitor.load(tmp_path / "plain.json")
-    assert (plain.confidence, plain.tolerance) == (0.99, 0.0)
+    assert plain.confidence == 0.99
+    assert plain.tolerance == 0.0
     model = ("--model", tmp_path / "m.hcal")
     _run("watch", tmp_path / "new.npz", *model, "--state", tmp_path / "model.json")
     assert hcal.Monitor.load(tmp_path / "model.json").tolerance == "auto"
@@ -142,7 +144,8 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
 def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Path) -> None:
     """Certify said 5,500 and the report 4,600, because the level was shared with whatever else was asked."""
     (logits_cal, y_cal), (logits, y) = synthetic(1500, k, seed=1), synthetic(400, k, seed=2)
-    file, model = tmp_path / "test.npz", tmp_path / "m.hcal"
+    file = tmp_path / "test.npz"
+    model = tmp_path / "m.hcal"
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
     said = [

@@ -43,7 +43,9 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
     with np.load(task) as f:
         expected = hcal.make_calibrator("ts").fit(f["logits_cal"], f["y_cal"])
     fit = hcal.load(path).fit_
-    assert (fit.file, fit.part, fit.sha256) == ("task.npz", "cal", checksum(task))
+    assert fit.file == "task.npz"
+    assert fit.part == "cal"
+    assert fit.sha256 == checksum(task)
     assert fit.request == {"input": "logits"}
     assert fit.date.startswith("20")
     assert fit.after == expected.fit_.after
@@ -93,7 +95,8 @@ def test_evaluate_agrees_with_the_library(task: Path, model: Path) -> None:
     result = run("evaluate", task, "--model", model, "--json")
     found = json.loads(result.stdout)
     with np.load(task) as f:
-        logits, y = f["logits_test"], f["y_test"]
+        logits = f["logits_test"]
+        y = f["y_test"]
     probs = hcal.load(model).predict_proba(logits)
     assert found["schema"] == "hcal/evaluate/1"
     assert found["n"] == 600
@@ -148,13 +151,16 @@ def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: P
     assert "class spam is now predicted when the model's own score is above" in told.output
     assert f"{moved} of 300 predictions change" in told.output
     found = json.loads(run("fit", task, "-o", model, "--json").stdout)
-    assert (found["method"], found["rows"], found["classes"]) == ("pool", 300, 2)
+    assert found["method"] == "pool"
+    assert found["rows"] == 300
+    assert found["classes"] == 2
     assert found["fit"]["converged"]
     assert found["fit"]["details"]["changed_predictions"] == moved
 
 
 def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
-    path, cal = task.with_name("shifted.npz"), hcal.load(model)
+    path = task.with_name("shifted.npz")
+    cal = hcal.load(model)
     with np.load(task) as f:
         logits = f["logits_test"]
     known = cal.with_prior([0.1, 0.2, 0.3, 0.4])

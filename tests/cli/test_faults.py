@@ -63,7 +63,8 @@ def test_brackets_in_names_are_printed(
     """``run[/x].npz``, which closes a tag, ended in a MarkupError after the file was written."""
     monkeypatch.chdir(folder)
     Path(f"{name}.npz").parent.mkdir(exist_ok=True)
-    data, model = f"{name}.npz", f"{name}.hcal"
+    data = f"{name}.npz"
+    model = f"{name}.hcal"
     os.link("task.npz", data)
     for command, wrote in (
         (("fit", data, "--method", "ts", "-o", model), model),

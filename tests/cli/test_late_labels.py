@@ -136,7 +136,8 @@ def test_names_of_classes_travel_from_the_model_to_the_labels() -> None:
     late = ("watch", "labels.csv", "--model", "m.hcal", *STORE, *STATE, "--late-labels")
     run(*late, "--label", "answer")
     monitor = hcal.Monitor.load("watch.json")
-    assert (monitor.n, monitor.classes) == (900, ("no", "yes"))
+    assert monitor.n == 900
+    assert monitor.classes == ("no", "yes")
     assert monitor.alarm is None
 
 

@@ -86,18 +86,21 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
 
 
 def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> None:
-    model, days = tmp_path / "m.hcal", tmp_path / "days"
+    model = tmp_path / "m.hcal"
+    days = tmp_path / "days"
     days.mkdir()
     for i in range(5):
         table(days / f"day{i}.csv", i, rows=40)
     run("fit", table(tmp_path / "cal.csv", 2), *FOUR, "--method", "ts", "-o", model, "-q")
     found = json.loads(run("apply", model, days, "-o", tmp_path / "out", "--json").stdout)
-    assert (found["files"], found["rows"]) == (5, 200)
+    assert found["files"] == 5
+    assert found["rows"] == 200
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [f"day{i}.csv" for i in range(5)]
 
 
 def test_rows_without_a_label(tmp_path: Path) -> None:
-    cal, model = two_classes(tmp_path / "cal.csv", 0, unlabelled=7), tmp_path / "m.hcal"
+    cal = two_classes(tmp_path / "cal.csv", 0, unlabelled=7)
+    model = tmp_path / "m.hcal"
     refused = run("fit", cal, *TWO, "-o", model, code=1).stderr
     assert "--unlabelled drop" in refused
     assert "7" in refused
@@ -111,11 +114,10 @@ def test_rows_without_a_label(tmp_path: Path) -> None:
 
 
 def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
-    cal, new = (
-        two_classes(tmp_path / "cal.csv", 0, 2000),
-        two_classes(tmp_path / "new.csv", 1, 2000),
-    )
-    model, page = tmp_path / "m.hcal", tmp_path / "r.html"
+    cal = two_classes(tmp_path / "cal.csv", 0, 2000)
+    new = two_classes(tmp_path / "new.csv", 1, 2000)
+    model = tmp_path / "m.hcal"
+    page = tmp_path / "r.html"
     run("fit", cal, *TWO, "-o", model, "-q")
     told = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
     assert "P(sick) stated" in told
@@ -137,7 +139,8 @@ def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
 
 
 def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
-    study, page = two_classes(tmp_path / "study.csv", 0, 250), tmp_path / "r.html"
+    study = two_classes(tmp_path / "study.csv", 0, 250)
+    page = tmp_path / "r.html"
     run("report", study, *TWO, "--cross-fit", "--method", "platt", "-o", page)
     text = page.read_text(encoding="utf-8")
     assert "each row predicted by a fit without it" in text
@@ -147,7 +150,8 @@ def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
 
 def test_a_certificate_of_applied_probabilities_asks_for_the_model(tmp_path: Path) -> None:
     """Apply, then certify, was a way around the check of the rows of the fit."""
-    cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
+    cal = two_classes(tmp_path / "cal.csv", 0)
+    model = tmp_path / "m.hcal"
     run("fit", cal, *TWO, "--method", "platt", "-o", model, "-q")
     for name in ("p.npz", "p.parquet"):
         run("apply", model, cal, "-o", tmp_path / name)
@@ -241,7 +245,8 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     z = rng.normal(size=(400, 3))
     y = (rng.random(z.shape) < 1 / (1 + np.exp(-z))).astype(int)
     np.savez(tmp_path / "a.npz", logits=3 * z, y=y)
-    model, out = tmp_path / "m.hcal", tmp_path / "p.npz"
+    model = tmp_path / "m.hcal"
+    out = tmp_path / "p.npz"
     assert "MultilabelCalibrator" in run("fit", tmp_path / "a.npz", "-o", model, code=1).stderr
     run("fit", tmp_path / "a.npz", "--multilabel", "--method", "platt", "-o", model)
     assert hcal.load(model).predict_proba(3 * z).shape == (400, 3)
@@ -279,7 +284,8 @@ def test_language_models_stated_confidence_and_logprobs(tmp_path: Path) -> None:
         json.dumps({"answer": "Paris.", "target": "Paris" if ok else "Rome", "confidence": c})
         for c, ok in zip(said, right, strict=True)
     ]
-    file, model = tmp_path / "stated.jsonl", tmp_path / "m.hcal"
+    file = tmp_path / "stated.jsonl"
+    model = tmp_path / "m.hcal"
     file.write_text("\n".join(lines))
     refused = run("fit", file, "-o", model, code=1).stderr
     assert "no idea" in refused or "70-80" in refused
@@ -292,7 +298,8 @@ def test_questions_keep_their_number_and_their_options(tmp_path: Path) -> None:
 
     write_samples(tmp_path, n=60, counts=(4, 3))
     (file,) = tmp_path.glob("*.jsonl")
-    model, out = tmp_path / "m.hcal", tmp_path / "out.csv"
+    model = tmp_path / "m.hcal"
+    out = tmp_path / "out.csv"
     run("fit", file, "-o", model, "-q")
     run("apply", model, file, "-o", out)
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
@@ -346,13 +353,13 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
     z = 2 * rng.normal(size=400)
     y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(int)
     p = 1 / (1 + np.exp(-2 * z))
-    two, names = np.stack([1 - p, p], axis=1), np.array(["well", "sick"])[y]
-    of_probs, three = (
-        hcal.make_calibrator("ts", input="probs"),
-        hcal.make_calibrator("ts").fit(*synthetic(90, 3)),
-    )
+    two = np.stack([1 - p, p], axis=1)
+    names = np.array(["well", "sick"])[y]
+    of_probs = hcal.make_calibrator("ts", input="probs")
+    three = hcal.make_calibrator("ts").fit(*synthetic(90, 3))
     wrapper = CalibratedClassifier(GaussianNB(), method="ts")
-    frame, labels = pd.DataFrame({"a": z}), pd.Series(names, name="target", dtype=object)
+    frame = pd.DataFrame({"a": z})
+    labels = pd.Series(names, name="target", dtype=object)
     missing = labels.where(np.arange(400) > 1)
     wrapped = wrapper.fit(frame, labels)
     np.savez(tmp_path / "a.npz", probs=100 * two, y=y)
@@ -413,11 +420,9 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
-    cal, new, model = (
-        two_classes(tmp_path / "a.csv", 0),
-        two_classes(tmp_path / "b.csv", 1),
-        tmp_path / "m.hcal",
-    )
+    cal = two_classes(tmp_path / "a.csv", 0)
+    new = two_classes(tmp_path / "b.csv", 1)
+    model = tmp_path / "m.hcal"
     run("fit", cal, "--scores", "p_*", "--label", "y", "--method", "platt", "-o", model, "-q")
     new.write_text(
         new.read_text().replace("p_well,p_sick", "p_sick,p_well")

@@ -89,7 +89,8 @@ def test_scikit_learn_finds_no_better_threshold_and_decides_the_same() -> None:
     X = rng.normal(size=(2000, 3))
     y = (rng.random(2000) < 1 / (1 + np.exp(4 - X @ [1.0, 0.5, 0.2]))).astype(int)
     model = LogisticRegression().fit(X[:1000], y[:1000])
-    X, y = X[1000:], y[1000:]
+    X = X[1000:]
+    y = y[1000:]
     p = model.predict_proba(X)[:, 1]
 
     def gain(truth: np.ndarray, decided: np.ndarray) -> float:

@@ -110,7 +110,8 @@ def test_variants_and_instances(task: tuple[np.ndarray, ...]) -> None:
 
 def test_probs_in_place_of_logits(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_test, y_test = task
-    p, p_test = hcal.softmax(z), hcal.softmax(z_test)
+    p = hcal.softmax(z)
+    p_test = hcal.softmax(z_test)
     of_probs = hcal.compare(p, y, p_test, y_test, methods=["hb", "ts"], input="probs")
     of_logits = hcal.compare(*task, methods=["hb", "ts"])
     assert of_probs["hb"]["nll"] == pytest.approx(of_logits["hb"]["nll"], rel=1e-12)
@@ -139,7 +140,8 @@ def test_folds_do_not_favour_flexible_methods() -> None:
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, resamples=0)
-    out, fold = np.empty_like(z), deal_folds(z, 4)
+    out = np.empty_like(z)
+    fold = deal_folds(z, 4)
     for k in range(4):
         held = fold == k
         out[held] = hcal.make_calibrator("hb").fit(z[~held], y[~held]).predict_proba(z[held])
@@ -170,7 +172,9 @@ def test_cross_fit_corrects_optimism() -> None:
 
 def test_grouped_folds_keep_copies_together() -> None:
     z, y = synthetic(60, 3)
-    z, y, groups = np.repeat(z, 5, axis=0), np.repeat(y, 5), np.repeat(np.arange(60), 5)
+    z = np.repeat(z, 5, axis=0)
+    y = np.repeat(y, 5)
+    groups = np.repeat(np.arange(60), 5)
     honest = hcal.compare(z, y, methods=["lece"], folds=5, groups=groups)
     leaky = hcal.compare(z, y, methods=["lece"], folds=5)
     assert leaky["lece"]["nll"] < honest["lece"]["nll"]
@@ -211,7 +215,8 @@ def test_several_tasks_files_and_formats(task: tuple[np.ndarray, ...], tmp_path:
         file, **dict(zip(("logits_cal", "y_cal", "logits_test", "y_test"), other, strict=True))
     )
     table = hcal.compare(tasks={"one": task, "two": file}, methods=["ts", "hb"], resamples=20)
-    one, two = hcal.compare(*task, methods=["ts"]), hcal.compare(*other, methods=["ts"])
+    one = hcal.compare(*task, methods=["ts"])
+    two = hcal.compare(*other, methods=["ts"])
     assert table["ts"]["nll"] == pytest.approx((one["ts"]["nll"] + two["ts"]["nll"]) / 2)
     assert table.task("two")["ts"]["nll"] == pytest.approx(two["ts"]["nll"])
     assert table.best("phi") == "ts"

@@ -20,7 +20,8 @@ P = softmax(LOGITS)
 @pytest.mark.parametrize("binning", ["equal-width", "equal-mass"])
 def test_top_label_curve_is_its_definition(binning: str) -> None:
     curve = hcal.reliability(P, Y, bins=10, binning=binning)[0]
-    conf, hit = P.max(1), (P.argmax(1) == Y).astype(float)
+    conf = P.max(1)
+    hit = (P.argmax(1) == Y).astype(float)
     assert curve.weight.sum() == 500
     for b in range(10):
         inside = (conf > curve.edges[b]) & (conf <= curve.edges[b + 1])

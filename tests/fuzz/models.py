@@ -116,7 +116,8 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
 
 
 def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:
-    data, place = bytearray(content), int(rng.integers(len(content)))
+    data = bytearray(content)
+    place = int(rng.integers(len(content)))
     kind = str(rng.choice(["flip", "flip", "cut", "grown", "zeroed", "length"]))
     if kind == "flip":
         data[place] ^= 1 << int(rng.integers(8))
@@ -234,7 +235,9 @@ def _improbable(p: Any) -> str:
 
 def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Judge ``count`` tampered files; return what happened, and the failures."""
-    whole, happened, failures = originals(), Counter[str](), list[str]()
+    whole = originals()
+    happened = Counter[str]()
+    failures = list[str]()
     worker = Worker("models")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.hcal"

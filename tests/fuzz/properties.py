@@ -307,7 +307,8 @@ def run_case(number: int, seed: int) -> tuple[Counter[str], list[str]]:
     checks.append((f"refusal by {door}", lambda: check_refusal(door, case, wrong)))
     if number % 20 == 0:
         checks.append(("compare", lambda: check_compare(case)))
-    counts, faults = Counter[str](), []
+    counts = Counter[str]()
+    faults = []
     for what, check in checks:
         counts[what.split(" ")[0]] += 1
         try:
@@ -323,7 +324,8 @@ def run_case(number: int, seed: int) -> tuple[Counter[str], list[str]]:
 
 def main(count: int, seed: int) -> int:
     """Run the cases, print what was found and how much was tried; 1 if there is any fault."""
-    total, found = Counter[str](), 0
+    total = Counter[str]()
+    found = 0
     for number in range(count):
         counts, faults = run_case(number, seed)
         total += counts

@@ -123,7 +123,8 @@ def _flip(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
 
 
 def _size(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
-    width, order = rng.choice([2, 4, 8]), rng.choice(["little", "big"])
+    width = rng.choice([2, 4, 8])
+    order = rng.choice(["little", "big"])
     value = _INTERESTING[int(rng.integers(len(_INTERESTING)))] % 2 ** (8 * int(width))
     out[place : place + width] = value.to_bytes(int(width), str(order))  # type: ignore[arg-type]
     return out
@@ -144,7 +145,8 @@ def _cut(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
 
 
 def _repeat(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
-    size, times = int(rng.integers(1, 200)), int(rng.integers(1, 100))
+    size = int(rng.integers(1, 200))
+    times = int(rng.integers(1, 100))
     out[place:place] = out[place : place + size] * times
     return out
 
@@ -177,7 +179,8 @@ def judge(path: Path) -> str:
         )
         verdict = "refused"
     except Exception as error:
-        problem, verdict = f"{type(error).__name__}: {str(error)[:200]}", "failed"
+        problem = f"{type(error).__name__}: {str(error)[:200]}"
+        verdict = "failed"
     seconds = time.monotonic() - start
     if not problem and seconds > SECONDS:
         problem = f"took {seconds:.0f} s"
@@ -204,7 +207,8 @@ class Worker:
     """The ``judge`` of a module in a process of its own; a new one where the old one died."""
 
     def __init__(self, module: str) -> None:
-        self.context, self.module = get_context("spawn"), module
+        self.context = get_context("spawn")
+        self.module = module
         self.start()
 
     def start(self) -> None:

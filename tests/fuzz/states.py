@@ -83,7 +83,8 @@ def check(path: Path, p: np.ndarray, y: np.ndarray) -> str:
 
 def main(count: int, seed: int) -> int:
     """Run the cases and print what is not as promised."""
-    rng, found = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    found = 0
     p = rng.dirichlet([1, 1, 1], size=300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
     state = (

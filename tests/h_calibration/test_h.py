@@ -57,7 +57,8 @@ def test_each_selector_gets_its_own_best_epoch():
         candidates = result.details["candidates"]
         assert [c["map"] for c in candidates] == list(FEW)
         best = min(candidates, key=lambda c: c["score"])
-        assert (result.details["map"], result.details["epoch"]) == (best["map"], best["epoch"])
+        assert result.details["map"] == best["map"]
+        assert result.details["epoch"] == best["epoch"]
         # the fitted map is that epoch's: its score on the training set is the recorded one
         probs = np.exp(result.map(logits))
         score = SELECTORS[select](torch.from_numpy(probs), torch.from_numpy(y)).item()
@@ -91,7 +92,8 @@ def test_mini_batches_learn():
 
 def test_early_stop_and_schedule():
     logits, y = synthetic()
-    x, labels = torch.log_softmax(torch.from_numpy(logits), 1), torch.from_numpy(y)
+    x = torch.log_softmax(torch.from_numpy(logits), 1)
+    labels = torch.from_numpy(y)
     settings = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
     ticks = []
     done = train(

@@ -88,7 +88,8 @@ def test_golden_piecewise(golden):
 def test_golden_monotonic_net(golden):
     """1e-5 in logits, as the golden README allows for an exact integral instead of its quadrature."""
     values, z = stored(golden)
-    x, entry = torch.from_numpy(log_softmax(z)), values["monotonic_2_2"]
+    x = torch.from_numpy(log_softmax(z))
+    entry = values["monotonic_2_2"]
     place = {"mean": entry["mean"], "std": entry["std"], "lowest": float(x.min())}
     new = with_values(MonotonicNet(2, **place, init="published"), *entry["weights"].values())
     anchored = table_scores(x, new.values(), new.step)
@@ -106,7 +107,8 @@ def test_monotonic_net_is_the_integral_of_its_network():
     std, mean = torch.std_mean(x)
 
     def positive(v):
-        layers, out = [p.detach() for p in new.layers], v[:, None]
+        layers = [p.detach() for p in new.layers]
+        out = v[:, None]
         for w, b in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
             out = torch.relu(out @ w.T + b)
         return torch.nn.functional.elu((out @ layers[-2].T + layers[-1])[:, 0]) + 1
@@ -131,7 +133,8 @@ def test_starts():
         [0.999, 0.9995, 1.0, 1.0005, 1.001], abs=1e-12
     )
     assert EnsembleLinear(2).a.tolist() == pytest.approx([0.999, 1.001])
-    assert (EnsembleLinear(1).a.item(), EnsembleLinear(1).w.item()) == (1.0, 1.0)
+    assert EnsembleLinear(1).a.item() == 1.0
+    assert EnsembleLinear(1).w.item() == 1.0
     assert [bool(p.any()) for p in build_trainable("monotonic-3", x).layers] == [True] * 4 + [
         False
     ] * 2
@@ -164,9 +167,11 @@ def test_gradients_against_finite_differences():
         new = disturbed(name, x)
         (new(x) * direction).sum().backward()
         for p in new.parameters():
-            flat, slope = p.data.reshape(-1), p.grad.reshape(-1)
+            flat = p.data.reshape(-1)
+            slope = p.grad.reshape(-1)
             for i in range(min(4, len(flat))):
-                kept, values = flat[i].item(), []
+                kept = flat[i].item()
+                values = []
                 for h in (1e-6, -1e-6):
                     flat[i] = kept + h
                     values.append((new(x) * direction).sum().item())
@@ -212,7 +217,8 @@ def test_sums_over_ordered_cells_are_the_same_gradient():
         x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
     for name in ("piecewise-1", "piecewise-40", "monotonic-5"):
-        grads, new = [], disturbed(name, x / 2)
+        grads = []
+        new = disturbed(name, x / 2)
         for order in (None, new.cell_order(x)):
             new.zero_grad()
             (new(x, order) * direction).sum().backward()
@@ -225,7 +231,8 @@ def test_which_kernels_take_a_tensor(monkeypatch):
     """Tensors that only say where they are: Triton's kernels count in 32 bits and hold a row in registers."""
     monkeypatch.setattr(trainable_maps.importlib, "import_module", lambda module: module)
     monkeypatch.setattr(trainable_maps, "has_kernel", lambda _: True)
-    most, narrow = 2**31 - 2**16, torch.float32
+    most = 2**31 - 2**16
+    narrow = torch.float32
     for events, classes, dtype in (
         (most - 1, 8192, narrow),
         (most, 8192, narrow),

@@ -155,7 +155,8 @@ def test_the_display_of_two_classes_is_scikit_learns() -> None:
     true, predicted = calibration_curve(BINARY == "yes", model.predict_proba(X)[:, 1], n_bins=10)
     np.testing.assert_allclose(display.prob_true, true)
     np.testing.assert_allclose(display.prob_pred, predicted)
-    assert (display.estimator_name, display.pos_label) == ("LogisticRegression", "yes")
+    assert display.estimator_name == "LogisticRegression"
+    assert display.pos_label == "yes"
     other = CalibrationDisplay.from_estimator(
         model, X, BINARY, n_bins=10, pos_label="no", name="mine"
     )

@@ -78,7 +78,9 @@ def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Pa
     x = _arrays()[0].rechunk((400, -1))
     p = on_dask.predict_proba(CAL, x)
     assert len(p.dask.layers) == len(x.dask.layers) + 1
-    assert (p.shape, p.chunks, p.dtype) == (x.shape, x.chunks, x.dtype)
+    assert p.shape == x.shape
+    assert p.chunks == x.chunks
+    assert p.dtype == x.dtype
     np.testing.assert_array_equal(p, PROBS)
     fragile = x.map_blocks(_die_once, str(tmp_path / "mark"), 3, dtype=x.dtype)
     np.testing.assert_array_equal(on_dask.predict_proba(CAL, fragile), PROBS)
@@ -93,7 +95,8 @@ def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> No
     )
     x = dd.from_pandas(frame, npartitions=5)
     found = on_dask.predict_proba(CAL, x)
-    assert (found.npartitions, found.divisions) == (5, x.divisions)
+    assert found.npartitions == 5
+    assert found.divisions == x.divisions
     pd.testing.assert_frame_equal(found.compute(), CAL.predict_proba(frame))
     named = hcal.make_calibrator("ts").fit(LOGITS, Y, classes=["north", "east", "south", "west"])
     rare = float(frame.a.nlargest(2).iloc[-1])

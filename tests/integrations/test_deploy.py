@@ -18,7 +18,8 @@ pytest.importorskip("onnxscript")
 from hcal.integrations.torch import CalibrationHead, MapModule  # noqa: E402
 
 NAMES = [name for name in hcal.list_calibrators() if name != "h"]
-NAN, INF = np.nan, np.inf
+NAN = np.nan
+INF = np.inf
 #: Scores of one row -> whether every probability of it is NaN.
 ODD_ROWS = {
     "a NaN": ([NAN, 0.0, 1.0, 2.0], True),
@@ -79,7 +80,8 @@ def run_onnx(path, x: np.ndarray) -> np.ndarray:
 )
 def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
     z = synthetic(500, 4, seed=5)[0].astype(np.float32)
-    cal, path = fitted[name, 4], tmp_path / f"{name}.onnx"
+    cal = fitted[name, 4]
+    path = tmp_path / f"{name}.onnx"
     hcal.export(cal, path)
     got = run_onnx(path, z)
     np.testing.assert_allclose(got, cal.predict_proba(z), atol=1e-5, err_msg=name)
@@ -97,7 +99,8 @@ def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
 @pytest.mark.slow
 def test_every_method_exports_to_onnx(fitted, tmp_path) -> None:
     for (name, k), cal in fitted.items():
-        path, z = tmp_path / f"{name}{k}.onnx", synthetic(200, k, seed=5)[0]
+        path = tmp_path / f"{name}{k}.onnx"
+        z = synthetic(200, k, seed=5)[0]
         hcal.export(cal, path, width="float64")
         np.testing.assert_allclose(run_onnx(path, z), cal.predict_proba(z), atol=1e-6, err_msg=name)
         odd = rows(k)
@@ -117,7 +120,8 @@ def test_the_default_graph_is_small_and_keeps_every_argmax(fitted, tmp_path) -> 
 
 @pytest.mark.slow
 def test_one_column_and_dense_graphs(fitted, tmp_path) -> None:
-    cal, z = fitted["ts", 2], np.linspace(-3, 3, 7, dtype=np.float32)
+    cal = fitted["ts", 2]
+    z = np.linspace(-3, 3, 7, dtype=np.float32)
     hcal.export_onnx(cal, tmp_path / "one.onnx", one_column=True)
     np.testing.assert_allclose(
         run_onnx(tmp_path / "one.onnx", z[:, None]), cal.predict_proba(z), atol=1e-6

@@ -27,7 +27,8 @@ def test_torchmetrics_in_parts_is_hcal_on_the_whole() -> None:
     from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
     from hcal.metrics.streaming import NAMES
 
-    every, one = CalibrationMetrics(4), CalibrationScore(4, "ece_ew", input="logits")
+    every = CalibrationMetrics(4)
+    one = CalibrationScore(4, "ece_ew", input="logits")
     sizes = {name: value.shape for name, value in every.metric_state.items()}
     for rows in np.array_split(np.arange(600), 7):
         every.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
@@ -52,7 +53,8 @@ def test_torchmetrics_agrees_with_its_own_calibration_error() -> None:
 
     from hcal.integrations.torchmetrics import CalibrationScore
 
-    theirs, ours = MulticlassCalibrationError(4, n_bins=15), CalibrationScore(4)
+    theirs = MulticlassCalibrationError(4, n_bins=15)
+    ours = CalibrationScore(4)
     for metric in (theirs, ours):
         metric.update(torch.from_numpy(P), torch.from_numpy(Y))
     assert float(ours.compute()) == pytest.approx(
@@ -151,9 +153,11 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
 def test_compute_metrics_for_trainer(form: str) -> None:
     from hcal.integrations.evaluate import HEADLINE, compute_metrics
 
-    predictions, labels = LOGITS.astype(np.float32), Y
+    predictions = LOGITS.astype(np.float32)
+    labels = Y
     if form == "tokens":
-        predictions, labels = predictions.reshape(60, 10, 4), Y.reshape(60, 10).copy()
+        predictions = predictions.reshape(60, 10, 4)
+        labels = Y.reshape(60, 10).copy()
         labels[:, -1] = -100
     kept = (labels != -100).reshape(-1)
     given = {

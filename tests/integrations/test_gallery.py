@@ -116,7 +116,8 @@ def language_model(names: Names) -> None:
 
 
 def training(names: Names) -> None:
-    plain, helped = names["plain"][-1], names["helped"][-1]
+    plain = names["plain"][-1]
+    helped = names["helped"][-1]
     assert helped[0] < 0.6 * plain[0]
     assert helped[1] > plain[1] - 0.02
 
@@ -128,7 +129,8 @@ def canonical(names: Names) -> None:
 
 
 def month_by_month(names: Names) -> None:
-    estimate, bound = np.array(names["estimate"]), np.array(names["bound"])
+    estimate = np.array(names["estimate"])
+    bound = np.array(names["bound"])
     assert np.all(estimate < bound)
     assert estimate[-1] > 5 > estimate[0] + 3
 

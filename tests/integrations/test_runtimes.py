@@ -60,7 +60,8 @@ def test_the_curve_of_two_classes_is_exact_where_events_are_rare(tmp_path: Path)
         cal = hcal.make_calibrator(method).fit(score, y)
         hcal.export(cal, tmp_path / "model.json")
         curve = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["curve"]
-        knots, values = np.array(curve["knots"]), np.array(curve["values"])
+        knots = np.array(curve["knots"])
+        values = np.array(curve["values"])
         far = np.append(score, [-60.0, 60.0])
 
         last = np.clip(np.searchsorted(knots, far, side="right") - 1, 0, len(knots) - 2)

@@ -82,7 +82,8 @@ def test_any_classifier_with_string_labels_gets_better_or_stays(inner, flowers) 
 def test_held_out_scores_reveal_what_training_scores_hide() -> None:
     """A forest is sure of its own training rows; the map must come from rows it has not seen."""
     X, y = make_classification(400, 10, n_informative=3, flip_y=0.3, random_state=0)
-    X_new, y_new = X[200:], y[200:]
+    X_new = X[200:]
+    y_new = y[200:]
     forest = RandomForestClassifier(30, random_state=0)
     model = CalibratedClassifier(forest, method="ts").fit(X[:200], y[:200])
     raw = clone(forest).fit(X[:200], y[:200]).predict_proba(X_new)

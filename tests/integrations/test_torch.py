@@ -59,7 +59,8 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
 )
 def test_every_way_that_torch_runs_a_module(default) -> None:
     module = CalibratedModule(nn.Linear(3, 4), default).eval()
-    x, other = torch.randn(7, 3), torch.randn(11, 3)
+    x = torch.randn(7, 3)
+    other = torch.randn(11, 3)
     with torch.no_grad():
         expected = default.predict_proba(module.model(other).numpy())
     with torch.inference_mode():

@@ -73,12 +73,10 @@ def test_blocks_are_the_rows_in_every_format(
             whole = read(folder, request)
             source = batches(folder, request, rows=rows)
             found = list(source)
-            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (
-                n,
-                K,
-                "logits",
-                whole.classes,
-            )
+            assert source.n_rows == n
+            assert source.n_classes == K
+            assert source.kind == "logits"
+            assert source.classes == whole.classes
             assert max(map(len, found)) <= rows
             assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
             np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), whole.values)
@@ -106,7 +104,8 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
         data.values, rows[0], rtol=1e-6
     )  # CSV has the digits that pandas writes
     np.testing.assert_array_equal(data.labels(), rows[1])
-    assert (source.classes, data.name) == (tuple(NAMES), "a.csv and 1 more")
+    assert source.classes == tuple(NAMES)
+    assert data.name == "a.csv and 1 more"
     table.loc[307, "target"] = "cow"
     table.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match="counting from row 300: y: row 7 is 'cow'"):
@@ -138,7 +137,8 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), rows[0][kept])
     np.testing.assert_array_equal(np.concatenate([b.y for b in found]), rows[1][kept])
     whole = read(tmp_path, request)
-    assert (whole.dropped, len(whole.values)) == (129, 771)
+    assert whole.dropped == 129
+    assert len(whole.values) == 771
     np.savez(
         tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None]
     )  # y may be a column
@@ -156,7 +156,9 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
         list(batches(path, Request(id="key"), rows=500))
     path.write_text("\n".join(lines))
     found = list(batches(path, Request(id="key"), rows=500))
-    assert (found[0].ids[7], found[-1].ids[-1], found[0].y[0]) == ("007", "1999", 1)
+    assert found[0].ids[7] == "007"
+    assert found[-1].ids[-1] == "1999"
+    assert found[0].y[0] == 1
     path.write_text(
         "p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n"
     )
@@ -169,7 +171,8 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
 def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
     """Segmentation (issue 27, item 11): scores (N, K, H, W), masks (N, H, W) or (N, 1, H, W), 255 for nothing."""
     rng = np.random.default_rng(0)
-    logits, masks = rng.normal(size=(7, 3, 4, 5)), rng.integers(0, 3, (7, 4, 5))
+    logits = rng.normal(size=(7, 3, 4, 5))
+    masks = rng.integers(0, 3, (7, 4, 5))
     masks[:, 0] = 255
     expected, labels = dense.rows(logits, masks, ignore_index=255)
     np.save(tmp_path / "z.npy", logits)
@@ -202,10 +205,12 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
 
 def test_dense_files_are_evaluated(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    logits, masks = 3 * rng.normal(size=(20, 3, 8, 8)), rng.integers(0, 3, (20, 1, 8, 8))
+    logits = 3 * rng.normal(size=(20, 3, 8, 8))
+    masks = rng.integers(0, 3, (20, 1, 8, 8))
     masks[:5] = -100
     np.savez(tmp_path / "a.npz", logits=logits, y=masks)
-    file, model = str(tmp_path / "a.npz"), str(tmp_path / "m.hcal")
+    file = str(tmp_path / "a.npz")
+    model = str(tmp_path / "m.hcal")
     run("fit", file, "--ignore-index", "-100", "--method", "ts", "-o", model)
     for more in ([], ["--batch-rows", "100"]):
         found = json.loads(run("evaluate", file, "--model", model, "--json", *more).stdout)

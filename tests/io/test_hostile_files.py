@@ -26,7 +26,8 @@ PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
 Y = np.array([1, 0, 1])
 HOSTILE_NAMES = ["\x1b[31mred", "\x9b31m", "\u202etxt"]
 #: What a refusal may take: memory in bytes, processor time in seconds (a hang would be minutes).
-CHEAP, SOON = 40 * 2**20, 10.0
+CHEAP = 40 * 2**20
+SOON = 10.0
 
 
 def refused(path: Path, message: str, **options: Any) -> None:

@@ -143,9 +143,11 @@ def test_every_value_of_a_header_is_checked(model: Path, tmp_path: Path, value: 
 
 def test_every_flipped_bit_is_seen(model: Path, tmp_path: Path) -> None:
     """Unless it changes nothing that counts, such as a space of the container's padding."""
-    content, path = model.read_bytes(), tmp_path / "m.hcal"
+    content = model.read_bytes()
+    path = tmp_path / "m.hcal"
     x = np.array([[0.0, 1.0, 2.0, 3.0]])
-    right, accepted = hcal.load(model).predict_proba(x), 0
+    right = hcal.load(model).predict_proba(x)
+    accepted = 0
     for bit in range(0, 8 * len(content), 61):
         broken = bytearray(content)
         broken[bit // 8] ^= 1 << bit % 8
@@ -160,7 +162,8 @@ def test_every_flipped_bit_is_seen(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_container(model: Path, tmp_path: Path) -> None:
-    path, arrays = tmp_path / "m.hcal", {"beta": np.array(0.5), "ω": np.arange(3)}
+    path = tmp_path / "m.hcal"
+    arrays = {"beta": np.array(0.5), "ω": np.arange(3)}
     written = set()
     for _ in range(20):  # the container's library orders two names by chance
         write_model(path, {"name": "ts", "info": {"who": "Ä"}}, arrays)

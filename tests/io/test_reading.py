@@ -31,10 +31,8 @@ TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 
 
 def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
-    frame, kind = (
-        pytest.importorskip("pandas").DataFrame(table),
-        path.suffix.removeprefix(".").removesuffix("l"),
-    )
+    frame = pytest.importorskip("pandas").DataFrame(table)
+    kind = path.suffix.removeprefix(".").removesuffix("l")
     options = {"csv": {"index": False}, "json": {"orient": "records", "lines": True}}.get(kind, {})
     getattr(frame, f"to_{kind}")(path, **options)
     return path
@@ -75,7 +73,10 @@ def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
     np.savez(path, logits_cal=PROBS, y_cal=Y, logits_test=PROBS[:2], y_test=Y[:2, None])
     cal, test = (read(path, part=part) for part in ("cal", "test"))
-    assert (cal.part, len(cal.values), test.part, len(test.values)) == ("cal", 3, "test", 2)
+    assert cal.part == "cal"
+    assert len(cal.values) == 3
+    assert test.part == "test"
+    assert len(test.values) == 2
     assert test.labels().shape == (2,)
     np.savez(path, logits_test=PROBS, y_test=Y)
     refused(
@@ -112,7 +113,9 @@ def test_a_table_with_an_id_and_string_labels_in_every_format(tmp_path: Path) ->
         path = write_table(tmp_path / f"t{suffix}", TABLE)
         data = read(path, REQUEST)
         np.testing.assert_array_equal(data.values, LOGITS)
-        assert (data.kind, data.classes, data.ids.tolist()) == ("logits", NAMES, IDS)
+        assert data.kind == "logits"
+        assert data.classes == NAMES
+        assert data.ids.tolist() == IDS
         np.testing.assert_array_equal(data.labels(), [1, 0, 2])
         assert data.groups.tolist() == ["north", "south", "north"]
         np.testing.assert_array_equal(data.weight, [1.0, 2.0, 0.5])
@@ -221,11 +224,9 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
             read(path, REQUEST)
         data = read(path, Request(**{**vars(REQUEST), "unlabelled": "drop"}))
         np.testing.assert_array_equal(data.values, LOGITS[[0, 2]])
-        assert (data.dropped, data.ids.tolist(), data.labels().tolist()) == (
-            1,
-            ["0017", "b"],
-            [1, 2],
-        )
+        assert data.dropped == 1
+        assert data.ids.tolist() == ["0017", "b"]
+        assert data.labels().tolist() == [1, 2]
         assert data.notes == ("1 row without a label was dropped",)
     path = tmp_path / "t.npz"
     np.savez(path, logits=LOGITS, y=[0.0, np.nan, 2.0])
@@ -240,9 +241,11 @@ def test_unlabelled_rows_in_python() -> None:
     pd = pytest.importorskip("pandas")
     scores, y, weight = hcal.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
     np.testing.assert_array_equal(scores, LOGITS[[0, 2]])
-    assert (y.tolist(), weight) == ([0, 2], [1, 3])
+    assert y.tolist() == [0, 2]
+    assert weight == [1, 3]
     frame, labels = hcal.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
-    assert (frame.index.tolist(), labels.tolist()) == ([0, 2], ["cat", "dog"])
+    assert frame.index.tolist() == [0, 2]
+    assert labels.tolist() == ["cat", "dog"]
     with pytest.raises(
         ValueError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"
     ):
@@ -322,7 +325,9 @@ def test_a_file_is_read_as_the_model_was_fitted(tmp_path: Path) -> None:
     asked = Request().for_model(remembered)
     new = {k: v for k, v in TABLE.items() if k not in ("target", "w")}
     data = read(write_table(tmp_path / "new.csv", new), asked, keep=True)
-    assert (data.y, data.weight, data.ids.tolist()) == (None, None, IDS)
+    assert data.y is None
+    assert data.weight is None
+    assert data.ids.tolist() == IDS
     with pytest.raises(ValueError, match=r"no column matches 'logit_\*'"):
         read(write_table(tmp_path / "other.csv", {"a": [0.5], "b": [0.5]}), asked)
     for ours, words in (

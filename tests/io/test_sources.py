@@ -42,7 +42,8 @@ def test_a_sample_that_holds_all_rows_is_the_fit_in_memory() -> None:
         by_blocks = hcal.make_calibrator(name).fit(rows.blocks(330))
         np.testing.assert_array_equal(by_blocks.predict_proba(x), whole.predict_proba(x))
         used = np.count_nonzero(column.get("weight", np.ones(500)))
-        assert (by_blocks.fit_.source_rows, by_blocks.fit_.rows) == (500, used)
+        assert by_blocks.fit_.source_rows == 500
+        assert by_blocks.fit_.rows == used
 
 
 def test_the_sample_does_not_depend_on_the_blocks(tmp_path: Path) -> None:

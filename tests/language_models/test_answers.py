@@ -214,11 +214,9 @@ def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     data = read(path)
-    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (
-        True,
-        [1, 1, 1, 1],
-        ["q1", "q2", "q3", "q4"],
-    )
+    assert data.questions is True
+    assert data.y.tolist() == [1, 1, 1, 1]
+    assert data.ids.tolist() == ["q1", "q2", "q3", "q4"]
     both = np.exp(-0.5) + np.exp(-3.0)
     expected = np.array([np.exp(-1.5), both, np.exp(-4.0)])
     np.testing.assert_allclose(np.exp(data.values), np.tile(expected / expected.sum(), (4, 1)))

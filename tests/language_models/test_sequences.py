@@ -68,7 +68,9 @@ def test_answers_are_calibrated_from_file_to_file(tmp_path: Path) -> None:
     (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, new)))
 
     data = read(path, Request(option_score="least"))
-    assert (data.kind, data.values.shape, data.ids[3]) == ("log_probs", (2000,), 3)
+    assert data.kind == "log_probs"
+    assert data.values.shape == (2000,)
+    assert data.ids[3] == 3
     model = tmp_path / "m.hcal"
     run("fit", path, "-o", model, "-q")
     run("apply", model, tmp_path / "new.jsonl", "-o", tmp_path / "p.npz", "-q")

@@ -160,7 +160,8 @@ def test_files_count_and_quote_what_cannot_be_read(tmp_path: Path) -> None:
     data = read(path, Request(unreadable="drop"))
     middle = read(path, Request(unreadable="drop", ranges="middle"))
 
-    assert (data.values.tolist(), data.dropped) == ([0.8, 0.9], 2)
+    assert data.values.tolist() == [0.8, 0.9]
+    assert data.dropped == 2
     assert data.ids.tolist() == ["80%", "90%"]
     assert "2 answers" in data.notes[0]
     assert "'not likely' (judge.jsonl, line 2)" in data.notes[0]

@@ -96,7 +96,8 @@ def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
     assert toy(knots=np.empty(0), values=np.zeros(1)).values.size == 1  # no value is out of range
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.how = "step"
-    options, arrays = one.options(), one.arrays()
+    options = one.options()
+    arrays = one.arrays()
     assert options == {"type": "Toy", "inner": {"type": "Temperature"}, "how": "line"}
     assert set(arrays) == {"inner.beta", "knots", "values", "counts", "matrix"}
     again = build_map((Toy, Temperature), options, arrays)
@@ -122,7 +123,8 @@ def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
     ],
 )
 def test_a_tampered_file_is_refused_by_name(tamper, message) -> None:
-    options, arrays = toy().options(), toy().arrays()
+    options = toy().options()
+    arrays = toy().arrays()
     tamper(options, arrays)
     with pytest.raises(ValueError, match=message):
         build_map((Toy, Temperature), options, arrays)
@@ -145,8 +147,10 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
     }
     assert {n for n in vars(xp) if not n.startswith("_")} - outside <= set(dir(xp_torch))
     rng = np.random.default_rng(0)
-    x, edges = rng.normal(size=(50, 4)), np.sort(rng.normal(size=7))
-    t, e = torch.from_numpy(x), torch.from_numpy(edges)
+    x = rng.normal(size=(50, 4))
+    edges = np.sort(rng.normal(size=7))
+    t = torch.from_numpy(x)
+    e = torch.from_numpy(edges)
     for ours, theirs in (
         (xp.log_softmax(x), xp_torch.log_softmax(t)),
         (xp.log_sum_exp(x), xp_torch.log_sum_exp(t)),

@@ -222,7 +222,8 @@ def learned_frequencies(pair: Pair) -> Answer:
 @door("make_calibrator", classes=(3,), takes="blocks")
 def fit_with_folds(pair: Pair) -> Answer:
     """A method that deals rows to folds; groups may be cut by the blocks of the fit."""
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     cal = quick("lece", input=fit.kind)
     if fit.cuts:
         rows = [rows_of(block) for block in fit.blocks()]
@@ -272,7 +273,8 @@ def validate(pair: Pair) -> Answer:
 
 @door("SegmentedCalibrator", "segments", takes="weight saved")
 def segmented(pair: Pair) -> Answer:
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     cal = hcal.SegmentedCalibrator("ts", input=fit.kind)
     fit_quietly(
         cal,
@@ -305,7 +307,8 @@ def refit(pair: Pair) -> Answer:
 
 @door("MultilabelCalibrator", classes=(3,), takes="saved")
 def multilabel(pair: Pair) -> Answer:
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     names = [str(name) for name in fit.names]
     truth = np.eye(3, dtype=np.int64)[fit.y]
     labels = None if fit.framed else names
@@ -436,7 +439,8 @@ def report(pair: Pair) -> Answer:
 
 @door("compare", takes="weight")
 def compare(pair: Pair) -> Answer:
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     table = hcal.compare(
         fit.scores(),
         fit.labels(),

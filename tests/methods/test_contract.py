@@ -50,7 +50,8 @@ def assert_probabilities(p: np.ndarray, like: np.ndarray) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_rows_are_probabilities_and_claims_of_preservation_hold(name: str, fitted: Fit) -> None:
     for k, width in cells(name):
-        cal, z = fitted(name, k, width), hostile(k, width)
+        cal = fitted(name, k, width)
+        z = hostile(k, width)
         p = cal.predict_proba(z)
         assert p.dtype == z.dtype
         assert_probabilities(p, z)
@@ -67,7 +68,8 @@ def test_rows_are_probabilities_and_claims_of_preservation_hold(name: str, fitte
 @pytest.mark.parametrize("name", METHODS)
 def test_files_keep_everything(name: str, fitted: Fit, tmp_path: Path) -> None:
     for k, width in cells(name):
-        cal, path = fitted(name, k, width), tmp_path / f"{k}.hcal"
+        cal = fitted(name, k, width)
+        path = tmp_path / f"{k}.hcal"
         hcal.save(cal, path)
         loaded = hcal.load(path)
         z = synthetic(40, k, seed=9)[0].astype(width)
@@ -184,7 +186,8 @@ def test_bad_input_is_refused_by_name(name: str, fitted: Fit) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_parameters_of_another_type_are_refused_by_name(name: str) -> None:
-    z, y = np.eye(3)[np.arange(30) % 3] * 2, np.arange(30) % 3
+    z = np.eye(3)[np.arange(30) % 3] * 2
+    y = np.arange(30) % 3
     for param in hcal.make_calibrator(name).get_params():
         for odd in ([1, 2, "a"], object(), "no such thing"):
             if (param, odd) == ("device", "no such thing"):

@@ -30,7 +30,8 @@ def task() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_hb_row_by_row(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_new = task
-    p, q = hcal.softmax(z), hcal.softmax(z_new)
+    p = hcal.softmax(z)
+    q = hcal.softmax(z_new)
     expected = np.empty_like(q)
     for k in range(4):
         for i, value in enumerate(q[:, k]):
@@ -45,7 +46,8 @@ def test_iso_is_that_of_scikit_learn(task: tuple[np.ndarray, ...]) -> None:
     from sklearn.isotonic import IsotonicRegression
 
     z, y, z_new = task
-    p, q = hcal.softmax(z), hcal.softmax(z_new)
+    p = hcal.softmax(z)
+    q = hcal.softmax(z_new)
     raw = np.stack(
         [
             IsotonicRegression(out_of_bounds="clip").fit(p[:, k], y == k).predict(q[:, k])
@@ -69,7 +71,8 @@ def test_iso_keeps_apart_what_float32_would_pool() -> None:
 
 def test_bbq_is_the_average_of_its_histograms(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_new = task
-    p, q = hcal.softmax(z), hcal.softmax(z_new)
+    p = hcal.softmax(z)
+    q = hcal.softmax(z_new)
     counts = np.arange(
         max(1, int(500 ** (1 / 3) / 10)), min(100, int(np.ceil(10 * 500 ** (1 / 3)))) + 1
     )
@@ -138,7 +141,8 @@ def test_scabin_platt_is_the_unpenalised_logistic_regression(task: tuple[np.ndar
     for k in range(4):
         x = logit(np.clip(hcal.softmax(z)[:, k], 1e-12, 1 - 1e-12))[:, None]
         theirs = LogisticRegression(C=1e10, tol=1e-10, max_iter=1000).fit(x, y == k)
-        slope, intercept = cal.map_.slope[k], cal.map_.intercept[k]
+        slope = cal.map_.slope[k]
+        intercept = cal.map_.intercept[k]
         assert slope == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
         assert intercept == pytest.approx(theirs.intercept_[0], rel=1e-3, abs=1e-3)
 
@@ -146,7 +150,8 @@ def test_scabin_platt_is_the_unpenalised_logistic_regression(task: tuple[np.ndar
 def test_scabin_bin_returns_the_mean_of_the_curve() -> None:
     logits, y = synthetic(60, 2)
     cal = fit("scabin", logits, y, bins=4, floor=0)
-    slope, intercept = cal.map_.slope[1], cal.map_.intercept[1]
+    slope = cal.map_.slope[1]
+    intercept = cal.map_.intercept[1]
     score = np.sort(expit(slope * logit(hcal.softmax(logits)[:, 1]) + intercept))
     values = cal.map_.values[cal.map_.offsets[1] :]
     np.testing.assert_allclose(values, score.reshape(4, 15).mean(axis=1))
@@ -191,9 +196,11 @@ def test_spline_of_rank_one_follows_its_definition() -> None:
     """Against a least-squares natural spline in the truncated-power basis."""
     logits, y = synthetic(200, 3)
     p = hcal.softmax(logits)
-    s, h = p.max(axis=1), p.argmax(axis=1) == y
+    s = p.max(axis=1)
+    h = p.argmax(axis=1) == y
     order = np.argsort(s)
-    u, knots = np.linspace(0, 1, 200), np.linspace(0, 1, 6)
+    u = np.linspace(0, 1, 200)
+    knots = np.linspace(0, 1, 6)
     gap = np.cumsum(h[order]) / 200 - np.cumsum(s[order]) / 200
 
     def cubes(j: int) -> np.ndarray:

@@ -212,7 +212,8 @@ def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
     z, y = drawn(4000, [0.6, 0.3, 0.1], 0)
     new, y_new = drawn(6000, [0.1, 0.2, 0.7], 1)
     cal = hcal.make_calibrator("svs").fit(z, y)
-    known, learned = cal.with_prior([0.1, 0.2, 0.7]), cal.with_prior_from(new)
+    known = cal.with_prior([0.1, 0.2, 0.7])
+    learned = cal.with_prior_from(new)
     plain, *others = (hcal.metrics.nll(c.predict_proba(new), y_new) for c in (cal, known, learned))
     assert max(others) < 0.9 * plain
     np.testing.assert_allclose(learned.fit_.prior, [0.1, 0.2, 0.7], atol=0.03)

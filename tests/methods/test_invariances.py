@@ -32,7 +32,8 @@ def _network() -> Task:
     logits, y = synthetic(60, 3, seed=11)
     logits[:6, 1] = logits[:6, 0]
     logits[6:9, 2] = logits[6:9].max(axis=1)
-    logits, y = np.concatenate([logits, logits[20:24]]), np.concatenate([y, y[20:24]])
+    logits = np.concatenate([logits, logits[20:24]])
+    y = np.concatenate([y, y[20:24]])
     new = synthetic(24, 3, seed=12)[0]
     new[:4, 2] = new[:4, 1]
     return Task(logits, y, new)

@@ -50,10 +50,8 @@ def binary(n: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_the_two_classes_are_one_event(name: str) -> None:
     """Swapping the names of the classes swaps the columns."""
     z, y = synthetic(300, 2)
-    p, swapped = (
-        fit(name, z, y).predict_proba(z),
-        fit(name, z[:, ::-1], 1 - y).predict_proba(z[:, ::-1]),
-    )
+    p = fit(name, z, y).predict_proba(z)
+    swapped = fit(name, z[:, ::-1], 1 - y).predict_proba(z[:, ::-1])
     np.testing.assert_allclose(p, swapped[:, ::-1], rtol=0, atol=1e-7)
 
 
@@ -226,7 +224,8 @@ def test_cir_shrinks_flat_stretches_to_their_centres() -> None:
 
 def test_cir_weighs_the_centre_and_passes_the_isotonic_means() -> None:
     rng = np.random.default_rng(0)
-    p, weight = rng.random(400), rng.integers(1, 4, 400).astype(float)
+    p = rng.random(400)
+    weight = rng.integers(1, 4, 400).astype(float)
     hit = (rng.random(400) < p).astype(float)
     knots, values = cir._centered(p, hit, weight)
     order = np.argsort(p)
@@ -297,7 +296,8 @@ def test_cross_merges_by_geometric_means() -> None:
     got = fit("venn_abers", score, y, folds=3).predict_proba(score)[:, 1]
     z = np.stack([np.zeros(90), score], axis=1)
     rows = by_content(Rows.of(z, y, input="logits"))
-    x, labels = rows.scores, rows.labels
+    x = rows.scores
+    labels = rows.labels
     fold = deal_folds(x, 3)
     parts = [
         fit("venn_abers", x[fold == f], labels[fold == f]).predict_interval(score) for f in range(3)
@@ -328,7 +328,8 @@ def test_venn_abers_scores_as_the_stored_reference(task: str) -> None:
 def test_seven_times_the_rows_make_the_interval_narrower() -> None:
     """Issue 28: weights that are all 7 are seven copies of each row, beside which the new row is one."""
     score, y = binary(100)
-    one, seven = fit("venn_abers", score, y), fit("venn_abers", np.tile(score, 7), np.tile(y, 7))
+    one = fit("venn_abers", score, y)
+    seven = fit("venn_abers", np.tile(score, 7), np.tile(y, 7))
     weighted = fit_quietly(
         hcal.make_calibrator("venn_abers"), score, y, sample_weight=np.full(100, 7.0)
     )

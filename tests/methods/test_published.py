@@ -108,7 +108,8 @@ LONG = [
 @cache
 def _test_scores(name: str, params: tuple[tuple[str, Any], ...]) -> tuple[float, float, float, int]:
     logits_cal, y_cal, logits, y = load_task("cifar10_resnet110")
-    logits_cal, logits = logits_cal.astype(np.float64), logits.astype(np.float64)
+    logits_cal = logits_cal.astype(np.float64)
+    logits = logits.astype(np.float64)
     cal = fit_quietly(hcal.make_calibrator(name, **dict(params)), logits_cal, y_cal)
     p = cal.predict_proba(logits)
     m = hcal.metrics

@@ -55,7 +55,8 @@ def test_sctl_is_ts_when_all_classes_fare_alike() -> None:
     # Every class gets the same rows with its name rotated: all class losses are equal, all weights 1.
     rotated = np.concatenate([np.roll(z, s, axis=1) for s in range(4)])
     labels = np.concatenate([(y + s) % 4 for s in range(4)])
-    ts, sctl = fit("ts", rotated, labels), fit("sctl", rotated, labels)
+    ts = fit("ts", rotated, labels)
+    sctl = fit("sctl", rotated, labels)
     assert sctl.fit_.details["temperature"] == pytest.approx(
         ts.fit_.details["temperature"], rel=1e-6
     )
@@ -64,7 +65,8 @@ def test_sctl_is_ts_when_all_classes_fare_alike() -> None:
 def test_softbin_minimises_what_it_says() -> None:
     z, y = synthetic(800)
     cal = fit("softbin", z, y)
-    hit, w = (z.argmax(axis=1) == y).astype(float), np.full(800, 1 / 800)
+    hit = (z.argmax(axis=1) == y).astype(float)
+    w = np.full(800, 1 / 800)
     beta = 1 / cal.fit_.details["temperature"]
     errors = [
         soft_binned_error(top_probability(z, beta * f), hit, w) for f in np.linspace(0.4, 2.5, 200)
@@ -134,7 +136,8 @@ def test_gp_averages_over_draws_that_its_map_holds() -> None:
 
 def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
     z, y = synthetic(600, scale=3.0)
-    marks, w = np.eye(4)[y], np.full(600, 1 / 600)
+    marks = np.eye(4)[y]
+    w = np.full(600, 1 / 600)
 
     def violation(p: np.ndarray) -> float:
         rng = np.random.RandomState(5)
@@ -148,7 +151,8 @@ def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
 
 def test_dec_without_critics_is_temperature_scaling() -> None:
     z, y = synthetic(300)
-    dec, ts = fit("dec", z, y, critics=0, floor=0.0), fit("ts", z, y)
+    dec = fit("dec", z, y, critics=0, floor=0.0)
+    ts = fit("ts", z, y)
     # dec sees logits on a grid of 2e-10 of their spread
     assert dec.predict_proba(z) == pytest.approx(ts.predict_proba(z), abs=1e-9)
 
@@ -161,7 +165,8 @@ def test_diag_beats_temperature_scaling_where_the_truth_is_not_linear() -> None:
         # an increasing distortion of the true logits, and their labels
         return np.sign(u) * np.abs(u) ** 2.5, (u + rng.gumbel(size=u.shape)).argmax(axis=1)
 
-    task, new = draw(1500), draw(5000)
+    task = draw(1500)
+    new = draw(5000)
     assert fit("diag", *task, hidden=(10,)).score(*new) > fit("ts", *task).score(*new) + 0.02
 
 
@@ -205,10 +210,12 @@ def test_lece_row_by_row() -> None:
 
 def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
     rows = by_content(Rows.of(*synthetic(80, seed=8), input="logits"))
-    z, y = rows.scores, rows.labels
+    z = rows.scores
+    y = rows.labels
     p = hcal.softmax(z)
     sides = fold_sides(deal_folds(z, 4))
-    best, choice = np.inf, (0.0, 0.0)
+    best = np.inf
+    choice = (0.0, 0.0)
     for fraction in lece.FRACTIONS:
         for threshold in lece.ERROR_THRESHOLDS:
             held_out = [
@@ -216,7 +223,8 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
                 for rows, held in sides
             ]
             if np.mean(held_out) < best - 1e-12:
-                best, choice = float(np.mean(held_out)), (fraction, threshold)
+                best = float(np.mean(held_out))
+                choice = (fraction, threshold)
     info = fit_quietly(hcal.make_calibrator("lece", folds=4), z, y).fit_.details
     assert (info["fraction"], info["threshold"]) == choice
     assert info["held_out_nll"] == pytest.approx(best, rel=1e-9)
@@ -224,7 +232,8 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
 
 def test_ts_lece_is_lece_after_ts() -> None:
     z, y = synthetic(200, seed=8)
-    both, ts = fit("ts_lece", z, y), fit("ts", z, y)
+    both = fit("ts_lece", z, y)
+    ts = fit("ts", z, y)
     chosen = {name: both.fit_.details[name] for name in ("fraction", "threshold")}
     after = fit_quietly(
         hcal.make_calibrator("lece", input="probs", **chosen), ts.predict_proba(z), y
@@ -236,7 +245,8 @@ def test_ts_lece_is_lece_after_ts() -> None:
 
 def test_rows_at_the_distance_of_the_last_neighbour_share_its_place() -> None:
     """Five equal rows, two neighbours: each counts 2/5, whatever stands first."""
-    p, y = np.array([[0.5, 0.5]] * 5 + [[0.01, 0.99]] * 3), np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    p = np.array([[0.5, 0.5]] * 5 + [[0.01, 0.99]] * 3)
+    y = np.array([0, 0, 0, 1, 1, 1, 1, 1])
     for order in (np.arange(8), np.arange(8)[::-1]):
         distance = lece.distances(np.array([[0.5, 0.5]]), p[order])
         limit = np.sort(distance, axis=1)[:, 1:2]

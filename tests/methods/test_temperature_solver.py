@@ -38,12 +38,14 @@ def test_agrees_with_an_independent_minimiser_at_any_scale_and_width() -> None:
         )  # the rounding of the logits themselves
     for constant in (Z * 1e-300, np.ones_like(Z)):  # nothing to scale
         solved = solve_temperature(constant, Y)
-        assert (solved.beta, solved.converged) == (1.0, True)
+        assert solved.beta == 1.0
+        assert solved.converged is True
 
 
 def test_all_labels_right_or_wrong_are_said_and_stay_finite() -> None:
     for scale in (1e-6, 1.0, 1e4):
-        z, n = Z * scale, len(Z)
+        z = Z * scale
+        n = len(Z)
         right, wrong = (
             solve_temperature(z, labels) for labels in (Z.argmax(axis=1), Z.argmin(axis=1))
         )
@@ -70,7 +72,9 @@ def test_one_wrong_label_among_many_right_ones_is_solved() -> None:
 
 
 def test_integer_weights_equal_repetition() -> None:
-    z, y, w = Z[:100], Y[:100], np.arange(100) % 4
+    z = Z[:100]
+    y = Y[:100]
+    w = np.arange(100) % 4
     once = solve_temperature(z, y, w.astype(np.float64))
     assert once.beta == pytest.approx(
         solve_temperature(np.repeat(z, w, axis=0), np.repeat(y, w)).beta, rel=1e-10
@@ -86,7 +90,8 @@ def test_a_function_without_a_root_is_reported() -> None:
 @given(st.integers(1, 30), st.integers(2, 6), st.floats(-8, 8), st.integers(0, 10**6))
 def test_no_input_beats_the_solution(n: int, k: int, log_scale: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    z, y = rng.normal(size=(n, k)) * 10**log_scale, rng.integers(0, k, n)
+    z = rng.normal(size=(n, k)) * 10**log_scale
+    y = rng.integers(0, k, n)
     solved = solve_temperature(z, y)
     assert 0 < solved.beta < np.inf
     if solved.converged:

@@ -108,9 +108,11 @@ def dece(p, y):
     for a, b in itertools.pairwise(cuts):
         if a == b:
             continue
-        c, h = np.mean(conf[a:b]), np.mean(hit[a:b])
+        c = np.mean(conf[a:b])
+        h = np.mean(hit[a:b])
         plug += (b - a) / n * abs(c - h)
-        mu, s = h - c, math.sqrt(h * (1 - h) / (b - a))
+        mu = h - c
+        s = math.sqrt(h * (1 - h) / (b - a))
         corrections.append(foldnorm.mean(abs(mu) / s, scale=s) if s else abs(mu))
     return 2 * plug - float(np.mean(corrections))
 
@@ -228,10 +230,14 @@ def kde_ece(p, y):
                 out += weight / len(both) * 35 / (32 * half) * np.clip(1 - u * u, 0, None) ** 3
         return np.where((grid > 0) & (grid < 1), 2 * out, 0)
 
-    pp1, pp2 = density(score[event == 1]), density(score)
+    pp1 = density(score[event == 1])
+    pp2 = density(score)
     keep = (grid >= 0) & (grid <= 1)
-    x, pp1, pp2 = grid[keep], pp1[keep], pp2[keep]
-    value, last = np.zeros_like(x), 0.0
+    x = grid[keep]
+    pp1 = pp1[keep]
+    pp2 = pp2[keep]
+    value = np.zeros_like(x)
+    last = 0.0
     for i in range(len(x)):
         if max(pp1[i], pp2[i]) > 1e-6:
             acc = min(event.mean() * pp1[i] / pp2[i], 1.0)

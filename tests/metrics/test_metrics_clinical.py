@@ -180,7 +180,8 @@ def test_distances_to_the_smooth_curve_are_those_of_the_truth() -> None:
 
 
 def test_intervals_cover_and_calibrated_predictions_are_not_accused() -> None:
-    covered, clean = np.zeros(4), np.zeros(4)
+    covered = np.zeros(4)
+    clean = np.zeros(4)
     for seed in range(40):
         p, y, truth = risks(400, seed)
         r = hcal.clinical(p, y)
@@ -238,13 +239,15 @@ def test_a_class_of_many_and_the_other_class_of_two() -> None:
     rng = np.random.default_rng(4)
     p = rng.dirichlet([1, 2, 3], 300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
-    one, alone = hcal.clinical(p, y, positive=2), hcal.clinical(p[:, 2], y == 2)
+    one = hcal.clinical(p, y, positive=2)
+    alone = hcal.clinical(p[:, 2], y == 2)
     assert one.slope.value == pytest.approx(alone.slope.value, rel=1e-6)
     assert one.auc.value == alone.auc.value
     mirror = hcal.clinical(p[:, 2], y == 2, positive=0)
     assert mirror.slope.value == pytest.approx(alone.slope.value, rel=1e-6)
     assert mirror.intercept.value == pytest.approx(-alone.intercept.value, rel=1e-6)
-    text, content = str(one), json.loads(json.dumps(one.to_dict()))
+    text = str(one)
+    content = json.loads(json.dumps(one.to_dict()))
     assert text.startswith("300 rows, ")
     assert "calibration slope" in text
     assert "Do not rely on this test" in text

@@ -40,10 +40,8 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
             "sample_weight : array-like of shape (N,), optional"
         )
         assert words.startswith("Return ")
-        assert ("Whole repetition counts" in rest, ">>> " in rest) == (
-            metric.weights != "any",
-            True,
-        )
+        assert ("Whole repetition counts" in rest) == (metric.weights != "any")
+        assert ">>> " in rest
         for rows in (metric.rows, metric.shares):
             assert rows is None or s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
         if metric.ends is not None:
@@ -69,7 +67,8 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
 def test_integer_weight_equals_repetition_and_row_order_does_not_matter() -> None:
     p, y = draw(60, 4, 0)
     w = np.random.default_rng(1).integers(0, 4, 60)
-    repeated, other = np.repeat(np.arange(60), w), np.random.default_rng(5).permutation(60)
+    repeated = np.repeat(np.arange(60), w)
+    other = np.random.default_rng(5).permutation(60)
     for name in ALL:
         full = both(name, p[repeated], y[repeated])
         assert both(name, p, y, sample_weight=w) == pytest.approx(full, rel=1e-10), name
@@ -81,7 +80,8 @@ def test_fractional_weights_scale_out_or_are_refused() -> None:
     p, y = draw(50, 3, 2)
     w = np.random.default_rng(3).random(50) + 0.1
     for name in ALL:
-        function, metric = getattr(metrics, name), metrics.METRICS[name]
+        function = getattr(metrics, name)
+        metric = metrics.METRICS[name]
         assert metric.takes(metrics.Sample(p, y, w)) == (metric.weights == "any")
         if metric.weights == "any":
             found = function(p, y, sample_weight=w)
@@ -140,11 +140,9 @@ def test_a_perfectly_sorted_sample_ends_the_sweep_at_once() -> None:
     conf = np.linspace(0.6, 0.9, 200_000)
     p = np.stack([1 - conf, conf], axis=1)
     assert metrics.ece_s1(p, np.ones(len(p), int)) == pytest.approx(0.25, rel=1e-6)
-    p, y, w = (
-        np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]]),
-        np.array([0, 1, 1]),
-        np.array([2, 3, 4]),
-    )
+    p = np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]])
+    y = np.array([0, 1, 1])
+    w = np.array([2, 3, 4])
     for name in ("ece_s1", "ece_s2"):
         small = getattr(metrics, name)(np.repeat(p, w, axis=0), np.repeat(y, w))
         assert getattr(metrics, name)(p, y, sample_weight=w) == pytest.approx(small, rel=1e-12)
@@ -207,7 +205,8 @@ def test_windows_of_other_kinds() -> None:
     assert metrics.hce(p, y, events="pooled") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
     # With two classes only one is counted: its mirror image adds no information, so it must not lower the noise.
     p, y = draw(300, 2, 5)
-    one, mirror = metrics.h_error(p, y), metrics.h_error(1 - p, 1 - y)
+    one = metrics.h_error(p, y)
+    mirror = metrics.h_error(1 - p, 1 - y)
     assert one.squared == pytest.approx(mirror.squared, rel=1e-9)
     assert one.noise == pytest.approx(mirror.noise, rel=1e-9)
 
@@ -242,7 +241,8 @@ def test_kde_ece_of_scores_that_are_all_alike_is_their_gap() -> None:
 
 
 def test_counts_too_large_to_write_out_are_refused_in_one_line() -> None:
-    p, y = [[0.2, 0.8], [0.6, 0.4]], [1, 0]
+    p = [[0.2, 0.8], [0.6, 0.4]]
+    y = [1, 0]
     for name in ("ece_s1", "ece_s2", "hce", "hce_pooled"):
         with pytest.raises(
             ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"
@@ -274,7 +274,8 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(
     exact, notes = measure(metrics.Sample(p, y), ALL)
     assert notes == []
     monkeypatch.setattr(sample, "SUBSET_ROWS", 300)
-    s, other = metrics.Sample(p, y), np.random.default_rng(0).permutation(900)
+    s = metrics.Sample(p, y)
+    other = np.random.default_rng(0).permutation(900)
     assert s.subset.n == 300
     # The middle of every three rows in the order of confidence, prediction and label.
     np.testing.assert_array_equal(

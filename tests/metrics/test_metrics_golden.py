@@ -52,7 +52,8 @@ def sample(data: str) -> metrics.Sample:
         if not GOLDEN.exists():
             pytest.skip("needs ../shared/golden")
         with np.load(GOLDEN / "synthetic_600x7.npz") as f:
-            logits, y = f["logits"].astype(np.float64), f["labels"]
+            logits = f["logits"].astype(np.float64)
+            y = f["labels"]
     else:
         _, _, test, y = load_task("cifar10_resnet110")
         logits = test.astype(np.float64) / (2 if data.endswith("div2") else 1)
@@ -76,7 +77,8 @@ def test_golden_values(data: str) -> None:
 
 def _lines() -> Iterator[str]:
     p, y = small.sparse(120, 4, 3)
-    s, w = metrics.Sample(p, y), np.arange(120) % 3
+    s = metrics.Sample(p, y)
+    w = np.arange(120) % 3
     values, _ = measure(s, metrics.list_metrics())
     for name, i in intervals(s, values, 0.9, resamples=30).items():
         function = metrics.get_metric(name).function
@@ -106,10 +108,8 @@ def _lines() -> Iterator[str]:
     found = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
     yield f"{found}"
     yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in found.to_dict()['curve'].items()} }"
-    few, third = (
-        clinical(p[:, 1] ** 3, y, confidence=0.999),
-        clinical(*small.draw(600, 3, 5), positive=2),
-    )
+    few = clinical(p[:, 1] ** 3, y, confidence=0.999)
+    third = clinical(*small.draw(600, 3, 5), positive=2)
     yield f"{few} {third}"
     yield f"{swapped(p, 1 - y)} {swapped(p, y)} {swapped(p[:12], 1 - y[:12], 'sick')}"
 

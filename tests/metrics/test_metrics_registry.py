@@ -30,11 +30,9 @@ def weighted(probs: np.ndarray, y: np.ndarray, *, sample_weight: np.ndarray | No
 def test_a_registered_metric_is_one_like_ours() -> None:
     assert hcal.register_metric(halves) is halves
     found = metrics.get_metric("halves")
-    assert (found.level, found.kind, found.explain) == (
-        "top-label",
-        "plug-in",
-        "Share of labels below one half",
-    )
+    assert found.level == "top-label"
+    assert found.kind == "plug-in"
+    assert found.explain == "Share of labels below one half"
     assert "halves" in hcal.list_metrics("top-label")
     p, y = draw(60, 3, 0)
     assert metrics.halves([[0.2, 0.8]], [0]) == 1.0
@@ -101,7 +99,8 @@ def test_worker_processes_of_compare_learn_of_metrics_registered_by_hand() -> No
     from hcal.evaluation.comparison import Task, Work, run_cell
 
     hcal.register_metric(halves)
-    z, y = np.eye(2)[[0, 1] * 50], np.array([0, 1] * 50)
+    z = np.eye(2)[[0, 1] * 50]
+    y = np.array([0, 1] * 50)
     work = Work(
         "toy", Task.from_arrays("toy", z, y, z, y), "ts", hcal.make_calibrator("ts"), ("halves",)
     )

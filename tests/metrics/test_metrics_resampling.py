@@ -21,7 +21,8 @@ def calibrated(
     rng = np.random.default_rng(seed)
     z = 1.5 * rng.normal(size=(n, k))
     p, q = (np.exp(t * (z - z.max(1, keepdims=True))) for t in (1.0, temperature))
-    p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    p = p / p.sum(1, keepdims=True)
+    q = q / q.sum(1, keepdims=True)
     return q, (p.cumsum(1) > rng.random((n, 1))).argmax(1)
 
 

@@ -180,7 +180,8 @@ def test_scikit_learns_scoring_takes_a_positive_label() -> None:
 
 
 def test_a_probability_of_zero_counts() -> None:
-    p, y = np.zeros(40), np.tile([1, 0], 20)
+    p = np.zeros(40)
+    y = np.tile([1, 0], 20)
     for name in ("ece_ew", "ece_em", "ece_r2", "ace", "mce", "ece_s1", "cwece_a", "ks", "kuiper"):
         assert getattr(metrics, name)(p, y) == pytest.approx(0.5, abs=1e-6), name
     stream = metrics.StreamingMetrics(2).update(p, y)

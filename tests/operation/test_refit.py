@@ -56,7 +56,8 @@ def month(days: tuple[int, int], n: int, seed: int) -> Month:
 
 
 def refitted_and_old() -> tuple[Any, Any]:
-    old_rows, new_rows = month((0, 90), 4000, 0), month((90, 180), 4000, 1)
+    old_rows = month((0, 90), 4000, 0)
+    new_rows = month((90, 180), 4000, 1)
     old = hcal.PlattScaling().fit(old_rows.score, old_rows.y)
     return hcal.refit(old, new_rows.score, new_rows.y, time=new_rows.day), old
 
@@ -106,7 +107,8 @@ def test_the_interval_covers() -> None:
 
 
 def test_all_that_a_fit_knows_is_used_again() -> None:
-    old_rows, new_rows = month((0, 90), 3000, 0), month((90, 180), 3000, 1)
+    old_rows = month((0, 90), 3000, 0)
+    new_rows = month((90, 180), 3000, 1)
     titles = {"p_stay": "stay", "p_churn": "churn"}
     frame = old_rows.frame().rename(columns=titles)
     old = hcal.SegmentedCalibrator(hcal.PooledCalibrator(preserve="order"), input="probs")

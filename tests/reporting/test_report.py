@@ -134,7 +134,8 @@ def test_names_are_text_never_markup() -> None:
 
 def test_a_thousand_classes_are_one_table() -> None:
     rng = np.random.default_rng(0)
-    logits, y = rng.normal(size=(1500, 1000)).astype(np.float32) * 4, rng.integers(0, 900, 1500)
+    logits = rng.normal(size=(1500, 1000)).astype(np.float32) * 4
+    y = rng.integers(0, 900, 1500)
     text = build_report(logits, y)
     [table] = re.findall(r"<caption>Classes</caption>(.*?)</table>", text, re.DOTALL)
     assert table.count('scope="row"') == 1000
@@ -184,7 +185,8 @@ def binary() -> Content:
 
 
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
-    content, text = binary(), render(binary())
+    content = binary()
+    text = render(binary())
     assert "P(sick) is" in verdict_of(content).headline
     rate = content.before.evaluation.positive
     assert rate is not None
@@ -201,7 +203,8 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
 
 def test_thresholds_are_where_decisions_are() -> None:
     content = binary()
-    p, y = content.final.probs[:, 1], content.y == 1
+    p = content.final.probs[:, 1]
+    y = content.y == 1
     table = content.final.evaluation.certificate.headline.table
     found = decision_thresholds(content, table)
     assert found[0.3] == "yours"
@@ -222,7 +225,8 @@ def test_rare_positives_are_drawn_on_an_axis_that_fits() -> None:
     assert probability_axis(np.array([0.001, 0.4])) == Axis()
     assert probability_axis(np.linspace(0.01, 0.17, 99)) == Axis(0.0, 0.2)
     axis = probability_axis(np.r_[np.full(90, 1e-3), np.full(10, 0.09)])
-    assert (axis.log, axis.high) == (True, 0.1)
+    assert axis.log is True
+    assert axis.high == 0.1
     assert Axis(0, 1).ticks() == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert Axis(-17, 0).ticks() == [-15, -10, -5, 0]
 
@@ -401,7 +405,9 @@ def _run(*arguments: object) -> str:
 
 
 def test_the_command_writes_the_page_and_says_the_verdict(tmp_path: Path) -> None:
-    file, model, out = tmp_path / "task.npz", tmp_path / "m.hcal", tmp_path / "report.html"
+    file = tmp_path / "task.npz"
+    model = tmp_path / "m.hcal"
+    out = tmp_path / "report.html"
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
     np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
@@ -417,7 +423,8 @@ def test_the_command_writes_the_page_and_says_the_verdict(tmp_path: Path) -> Non
 
 
 def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
-    file, model = tmp_path / "cal.npz", tmp_path / "m.hcal"
+    file = tmp_path / "cal.npz"
+    model = tmp_path / "m.hcal"
     logits, y = synthetic()
     np.savez(file, logits=logits, y=y)
     _run("fit", file, "-o", model, "--method", "ts", "-q")

@@ -120,7 +120,8 @@ def test_no_shared_table_loses_and_the_prototype_is_reached(task: str) -> None:
         content = dict(arrays)
     cal = SegmentedCalibrator("pool", input="probs")
     cal.fit(content["probs_cal"], content["y_cal"], by=content["segment_cal"])
-    test, y = content["probs_test"], content["y_test"]
+    test = content["probs_test"]
+    y = content["y_test"]
     common = hcal.PooledCalibrator(input="probs").fit(content["probs_cal"], content["y_cal"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownSegmentWarning)

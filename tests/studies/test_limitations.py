@@ -45,7 +45,8 @@ def test_there_are_ten_in_order() -> None:
 
 def test_what_the_demonstrations_are_there_to_show() -> None:
     training = numbers(row(2).split("trained on")[1])
-    own, fresh = training[0], training[1]
+    own = training[0]
+    fresh = training[1]
     assert own < fresh  # the binned error of the rows that it was trained on is too good
     one, other = (numbers(part) for part in row(3).split(";"))
     assert other[-3] < one[-3] / 4  # the kernel error hardly sees errors that alternate
@@ -72,7 +73,8 @@ def test_every_check_of_the_further_theory_holds() -> None:
 
 def test_pooling_hides_the_top_label_too() -> None:
     # The runner-up of one row is as probable as the winner of another; they err in opposite directions.
-    n, rng = 8000, np.random.default_rng(0)
+    n = 8000
+    rng = np.random.default_rng(0)
     level = rng.uniform(0.40, 0.48, size=n)
     p = np.stack([level + 0.001, level - 0.001, 1 - 2 * level], axis=1)
     true = p + np.array([0.1, -0.1, 0.0])

@@ -70,7 +70,8 @@ class FakeHub:
         return self
 
     def list_repo_files(self, repository: str, repo_type: str) -> list[str]:
-        assert (repository, repo_type) == (tasks.HUB_REPOSITORY, "dataset")
+        assert repository == tasks.HUB_REPOSITORY
+        assert repo_type == "dataset"
         return list(self.files)
 
     def get_paths_info(self, _: str, paths: list[str], repo_type: str) -> list[SimpleNamespace]:
