@@ -66,17 +66,17 @@ def onnx_ratios(n: int, k: int) -> dict[str, float]:
     import onnxruntime
 
     z, y = task(5000, k)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("ts", "pool"):
             path = Path(folder) / f"{name}.onnx"
             hcal.export(hcal.make_calibrator(name).fit(z, y), path)
             session = onnxruntime.InferenceSession(str(path))
-            found[f"{name} ms"] = 1e3 * seconds(
+            figures[f"{name} ms"] = 1e3 * seconds(
                 lambda s=session: s.run(None, {"scores": z[:n]}), lambda: None, 50
             )
-            found[f"{name} nodes"] = len(onnx.load(path).graph.node)
-    return found | {"pool over ts": found["pool ms"] / found["ts ms"]}
+            figures[f"{name} nodes"] = len(onnx.load(path).graph.node)
+    return figures | {"pool over ts": figures["pool ms"] / figures["ts ms"]}
 
 
 def rows_in_sql(method: str, n: int) -> dict[str, float]:

@@ -38,8 +38,8 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def say(**facts: object) -> None:
-    shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in facts.items()}
-    print(json.dumps(shown), flush=True)
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in facts.items()}
+    print(json.dumps(rounded), flush=True)
 
 
 def of_size(n: int, k: int) -> None:
@@ -144,9 +144,9 @@ def main() -> None:
     """Measure everything; what fails is said and does not stop the rest."""
     warnings.simplefilter("ignore")
     say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
-    wanted = sys.argv[1:] or [work.__name__ for work in (of_size, one_launch, steps, training)]
+    chosen = sys.argv[1:] or [work.__name__ for work in (of_size, one_launch, steps, training)]
     for work in (of_size, one_launch, steps, training):
-        for size in SIZES if work.__name__ in wanted else ():
+        for size in SIZES if work.__name__ in chosen else ():
             try:
                 work(*size)
             except Exception as error:

@@ -61,7 +61,7 @@ def calls_on_many(p: np.ndarray, y: np.ndarray, n_segments: int) -> dict[str, Ca
     """Return what is timed for a million rows."""
     rows = Rows.of(p, y, input="probs")
     segment = np.random.default_rng(1).integers(0, n_segments, len(y))
-    some = slice(0, len(y) // 5)
+    first_fifth = slice(0, len(y) // 5)
     features = np.log(p[:, 1:]) - np.log(p[:, :1])
     model = LogisticRegression()
     return {
@@ -69,7 +69,7 @@ def calls_on_many(p: np.ndarray, y: np.ndarray, n_segments: int) -> dict[str, Ca
             rows.blocks(100_000), confidence=0.95
         ),
         f"evaluate, {n_segments:,} segments": lambda: hcal.evaluate(
-            p[some], y[some], metrics=["nll"], by=segment[some]
+            p[first_fifth], y[first_fifth], metrics=["nll"], by=segment[first_fifth]
         ),
         "certify": lambda: hcal.certify(p, y),
         f"certify, {n_segments:,} segments": lambda: hcal.certify(p, y, by=segment),

@@ -98,7 +98,7 @@ def main() -> None:
         if find_spec(module) is None or (gpu and not torch.cuda.is_available()):
             print(f"{line:45} not here")
             continue
-        found = [
+        timings = [
             float(
                 subprocess.run(
                     [sys.executable, __file__, what, absent], capture_output=True, check=True
@@ -107,7 +107,7 @@ def main() -> None:
             for absent in ("", module)
         ]
         print(
-            f"{line:45} {found[0]:8.4f} s, without {module}: {found[1]:8.4f} s, {found[1] / found[0]:5.1f} x"
+            f"{line:45} {timings[0]:8.4f} s, without {module}: {timings[1]:8.4f} s, {timings[1] / timings[0]:5.1f} x"
         )
 
 

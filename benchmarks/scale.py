@@ -79,24 +79,24 @@ def main() -> None:
         "--workers", type=int, nargs="*", default=[1, 2], help="sizes of Dask clusters"
     )
     parser.add_argument("-o", "--output", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     lines = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        maker = Process(target=make_files, args=(folder, asked.rows, asked.classes))
+        maker = Process(target=make_files, args=(folder, options.rows, options.classes))
         maker.start()  # a process of its own: what starts a command lends it the peak of its memory
         maker.join()
         model = str(folder / "model.hcal")
-        given = [
+        columns = [
             str(folder / "rows.npz"),
             "--quiet",
             "--batch-rows",
-            str(BLOCK // 10 // asked.classes),
+            str(BLOCK // 10 // options.classes),
         ]
-        fit = ["fit", *given, "-o", model]
-        apply = ["apply", model, *given, "-o", str(folder / "probs.npy")]
-        evaluate = ["evaluate", *given, "--model", model]
-        sample = min(200_000, SAMPLE // asked.classes)
+        fit = ["fit", *columns, "-o", model]
+        apply = ["apply", model, *columns, "-o", str(folder / "probs.npy")]
+        evaluate = ["evaluate", *columns, "--model", model]
+        sample = min(200_000, SAMPLE // options.classes)
         jobs = {
             f"fit ts, {sample:,} rows": [*fit, "--method", "ts", "--sample-rows", str(sample)],
             f"fit pool, {sample:,} rows": [*fit, "--sample-rows", str(sample)],
@@ -106,7 +106,7 @@ def main() -> None:
         for what, words in jobs.items():
             lines.append({"what": what, **run(words)})
             print(json.dumps(lines[-1]), flush=True)
-        for workers in asked.workers:
+        for workers in options.workers:
             with scheduler(workers) as address:
                 run([*evaluate, "--scheduler", address])  # workers import and compile once
                 lines.append(
@@ -116,13 +116,13 @@ def main() -> None:
                     }
                 )
             print(json.dumps(lines[-1]), flush=True)
-    if asked.output:
-        whole = [{"rows": asked.rows, "classes": asked.classes, **line} for line in lines]
+    if options.output:
+        records = [{"rows": options.rows, "classes": options.classes, **line} for line in lines]
         text = "\n".join(
             json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()})
-            for one in whole
+            for one in records
         )
-        asked.output.write_text(text + "\n", encoding="utf-8")
+        options.output.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,9 +78,9 @@ def main(rows: int = 3_000_000) -> dict[str, float]:
         assert writer is not None
         writer.close()
         seconds = time.perf_counter() - start
-        held = pq.ParquetFile(target).metadata.num_rows
+        written = pq.ParquetFile(target).metadata.num_rows
     return {
-        "rows": held,
+        "rows": written,
         "accuracy": right / done,
         "seconds": seconds,
         "nll": cal.fit_.after["nll"],

@@ -51,8 +51,8 @@ def main() -> dict[str, dict[str, float]]:
     after = calibrated(
         SimpleNamespace(predictions=calibrator.predict_proba(logits), label_ids=y_eval)
     )
-    for name, found in (("before", before), ("after", after)):
-        print(f"{name:7}", "  ".join(f"eval_{k} {v:.3f}" for k, v in found.items()))
+    for name, values in (("before", before), ("after", after)):
+        print(f"{name:7}", "  ".join(f"eval_{k} {v:.3f}" for k, v in values.items()))
     return {"before": before, "after": after}
 
 

@@ -178,8 +178,8 @@ class KeptMaps:
 
     def has(self, task: str, objective: str, seed: int) -> bool:
         """Return whether this training is there."""
-        wanted = {"task": task, "objective": objective, "seed": seed}
-        return any(wanted.items() <= facts.items() for facts in self.facts)
+        key = {"task": task, "objective": objective, "seed": seed}
+        return any(key.items() <= facts.items() for facts in self.facts)
 
     def add(self, labelled: Iterable[tuple[dict[str, Any], TableMap | MixtureMap]]) -> None:
         """Add maps with their facts."""
@@ -269,8 +269,8 @@ class Experiment:
         return len({row["seed"] for row in self.rows if row["objective"] == "h"})
 
     def _rows_of(self, task: str, objective: str, selector: str) -> list[Mapping[str, str]]:
-        wanted = {"task": task, "objective": objective, "selector": selector}
-        return [row for row in self.rows if wanted.items() <= row.items()]
+        key = {"task": task, "objective": objective, "selector": selector}
+        return [row for row in self.rows if key.items() <= row.items()]
 
 
 def geometric_mean(logs: Float64) -> tuple[float, float, float, int]:

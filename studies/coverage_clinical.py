@@ -159,7 +159,7 @@ def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> 
     """
     world = World.of(name, rate)
     truths = world.truths()
-    given: Counter[str] = Counter()
+    intervals: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     rng = np.random.default_rng([list(WORLDS).index(name), n, int(1000 * rate)])
     for _ in range(sets):
@@ -172,9 +172,9 @@ def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> 
         for estimate, interval in estimates.items():
             if np.isnan(interval.low):
                 continue
-            given[estimate] += 1
+            intervals[estimate] += 1
             missed[estimate] += not interval.low <= truths[estimate] <= interval.high
-    for estimate, count in given.items():
+    for estimate, count in intervals.items():
         yield {
             "world": f"{name}, rate {rate:g}, n = {n:,}",
             "statement": f"interval of {estimate}",

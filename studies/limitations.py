@@ -34,7 +34,7 @@ class Demonstration:
 
     number: int
     limitation: str
-    shown: str
+    result: str
     of_h: str
 
 
@@ -59,19 +59,19 @@ def no_link() -> Demonstration:
     x = torch.from_numpy(task.logits_cal)
     y = torch.from_numpy(task.y_cal)
     scales = torch.linspace(0.3, 1.5, 61, dtype=torch.float64)
-    found = {}
+    temperatures = {}
     for name in ("focal", "smoothing", "nll", "h"):
         objective = new_objective(name)
-        found[name] = float(
+        temperatures[name] = float(
             scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))]
         )
-    error = ece_ew(hcal.softmax(found["focal"] * task.logits_test), task.y_test)
+    error = ece_ew(hcal.softmax(temperatures["focal"] * task.logits_test), task.y_test)
     return Demonstration(
         1,
         "objectives by intuition have no link to the error",
         "a calibrated network, one scale to learn (right: 1): focal loss learns "
-        f"{found['focal']:.2f} (ECE {error:.2f}), smoothed labels {found['smoothing']:.2f}, NLL "
-        f"{found['nll']:.2f}, h {found['h']:.2f}",
+        f"{temperatures['focal']:.2f} (ECE {error:.2f}), smoothed labels {temperatures['smoothing']:.2f}, NLL "
+        f"{temperatures['nll']:.2f}, h {temperatures['h']:.2f}",
         "learns the right scale, and so does NLL",
     )
 
@@ -86,7 +86,7 @@ def binned_training() -> Demonstration:
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)
     x, y = (torch.from_numpy(a) for a in (_log_probs(task.logits_cal), task.y_cal))
     fresh = torch.from_numpy(_log_probs(task.logits_test))
-    shown = []
+    results = []
     for name, loss in (("ECE", _binned), ("NLL", new_objective("nll")), ("h", new_objective("h"))):
         new = build_trainable("monotonic-10", x, random_state=0).to(x.dtype)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.02)
@@ -95,15 +95,15 @@ def binned_training() -> Demonstration:
             loss(new(x), y).backward()
             optimiser.step()
         with torch.no_grad():
-            own = ece_ew(new(x).numpy(), task.y_cal)
+            trained_on = ece_ew(new(x).numpy(), task.y_cal)
             other = ece_ew(new(fresh).numpy(), task.y_test)
-        shown.append(f"{name} {own:.3f} / {other:.3f}")
+        results.append(f"{name} {trained_on:.3f} / {other:.3f}")
     before = ece_ew(hcal.softmax(task.logits_test), task.y_test)
     return Demonstration(
         2,
         "a small binned error is necessary, not sufficient",
         "a monotone network (the map of DIAG) trained 150 epochs on 1000 rows, ECE of its own / "
-        f"of fresh rows: trained on {', on '.join(shown)}; before {before:.3f}. {_wave()}",
+        f"of fresh rows: trained on {', on '.join(results)}; before {before:.3f}. {_wave()}",
         "windows move with every event, so no edge can be learned; the pooled loss is itself only "
         "necessary",
     )
@@ -135,7 +135,7 @@ def ideal_only() -> Demonstration:
     """3: kernel and cumulated errors of predictions that all err by exactly 0.05."""
     rng = np.random.default_rng(0)
     p = rng.uniform(0.55, 0.95, 20_000)
-    shown = []
+    results = []
     for words, sign in (
         ("one direction", np.ones_like(p)),
         ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1))),
@@ -143,11 +143,11 @@ def ideal_only() -> Demonstration:
         y = (rng.random(len(p)) < p - 0.05 * sign).astype(np.int64)
         both = np.stack([1 - p, p], axis=1)
         values = (mmce(both, y), ks(both, y), hce(both, y, events="top-label"))
-        shown.append(f"{words}: MMCE {values[0]:.3f}, KS {values[1]:.3f}, HCE {values[2]:.3f}")
+        results.append(f"{words}: MMCE {values[0]:.3f}, KS {values[1]:.3f}, HCE {values[2]:.3f}")
     return Demonstration(
         3,
         "forms of ideal calibration say nothing of imperfect ones",
-        f"every prediction wrong by 0.05: {'; '.join(shown)}",
+        f"every prediction wrong by 0.05: {'; '.join(results)}",
         "the window error is in units of probability",
     )
 
@@ -186,43 +186,43 @@ def non_canonical() -> Demonstration:
         / 10
     )
     levels = level_errors(World(np.full(6, 1 / 6), true, predicted))
-    shown = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
+    errors = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
     return Demonstration(
         4,
         "top-label and class-wise are weaker than canonical",
-        f"six predictions of three classes, exact errors: {shown}",
+        f"six predictions of three classes, exact errors: {errors}",
         "the definition is canonical; the pooled loss that is trained sees none of this",
     )
 
 
 def dimension() -> Demonstration:
     """5: a kernel estimate of the error of the whole vector beside the error itself."""
-    shown = []
+    results = []
     for k in (2, 10, 100):
         task = make_synthetic("temperature", n_classes=k, n_cal=2000, n_test=10)
         probs = hcal.softmax(task.logits_cal)
         error = float(((probs - task.true_cal) ** 2).sum(axis=1).mean())
-        shown.append(f"K = {k}: {dkde_ce(probs, task.y_cal):.3f} for {error:.3f}")
+        results.append(f"K = {k}: {dkde_ce(probs, task.y_cal):.3f} for {error:.3f}")
     return Demonstration(
         5,
         "estimates in K dimensions need rows without end",
         "2000 rows of a network that is too sure, DKDE-CE for the squared error that it "
-        f"estimates: {', '.join(shown)}",
+        f"estimates: {', '.join(results)}",
         "its windows are one-dimensional; the price is #4",
     )
 
 
 def assumptions() -> Demonstration:
     """6: one slope for log-odds that are wrong in a curved way."""
-    shown = []
+    results = []
     for name in ("platt", "quadratic", "smooth_spline", "h"):
         rng = np.random.default_rng(0)
         (z, y), (fresh, y_fresh) = (_curved(3000, rng) for _ in range(2))
-        shown.append(f"{name} {ece_ew(_fitted(name, z, y).predict_proba(fresh), y_fresh):.3f}")
+        results.append(f"{name} {ece_ew(_fitted(name, z, y).predict_proba(fresh), y_fresh):.3f}")
     return Demonstration(
         6,
         "assumed distributions",
-        f"log-odds that exaggerate what is large, ECE on fresh rows: {', '.join(shown)}",
+        f"log-odds that exaggerate what is large, ECE on fresh rows: {', '.join(results)}",
         "the objective assumes none; the map that it trains does restrict",
     )
 
@@ -235,16 +235,16 @@ def _curved(n: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.int64]]
 
 def settings() -> Demonstration:
     """7: the number of bins that is best differs from task to task."""
-    shown = []
+    results = []
     for n in (300, 3000):
         task = make_synthetic("temperature", n_classes=2, n_cal=n, n_test=4000)
         scores = {b: _nll(hcal.make_calibrator("hb", bins=b), task) for b in (3, 10, 30)}
-        shown.append(f"{n} rows: " + ", ".join(f"{v:.3f} ({b} bins)" for b, v in scores.items()))
+        results.append(f"{n} rows: " + ", ".join(f"{v:.3f} ({b} bins)" for b, v in scores.items()))
     change = sensitivity.largest_change(read_rows(sensitivity.FILE), "window")
     return Demonstration(
         7,
         "settings that have to be guessed",
-        f"NLL of histogram binning, {'; '.join(shown)}",
+        f"NLL of histogram binning, {'; '.join(results)}",
         f"M from 50 to 1000 moves the top-label error of two networks by at most {change:.0%} "
         "(three maps, results/sensitivity.csv)",
     )
@@ -285,14 +285,14 @@ def accuracy() -> Demonstration:
     """9: how many argmax change."""
     task = make_synthetic("temperature", n_classes=10, n_cal=1000, n_test=5000)
     top = task.logits_test.argmax(axis=1)
-    shown = []
+    results = []
     for name in ("hb", "iso", "vs", "ts", "ec"):
         probs = _fitted(name, task.logits_cal, task.y_cal).predict_proba(task.logits_test)
-        shown.append(f"`{name}` {int((probs.argmax(axis=1) != top).sum())}")
+        results.append(f"`{name}` {int((probs.argmax(axis=1) != top).sum())}")
     return Demonstration(
         9,
         "accuracy is not kept",
-        f"argmax changed in 5000 rows: {', '.join(shown)}",
+        f"argmax changed in 5000 rows: {', '.join(results)}",
         "increasing maps keep the order; so does `ts`",
     )
 
@@ -356,7 +356,7 @@ DEMONSTRATIONS: Final[tuple[Callable[[], Demonstration], ...]] = (
 def table(rows: list[Demonstration]) -> str:
     """Return the demonstrations as a Markdown table."""
     lines = ["| # | the paper's limitation | shown here | and h-calibration |", "|---|---|---|---|"]
-    lines += [f"| {r.number} | {r.limitation} | {r.shown} | {r.of_h} |" for r in rows]
+    lines += [f"| {r.number} | {r.limitation} | {r.result} | {r.of_h} |" for r in rows]
     return "\n".join(lines)
 
 

@@ -115,9 +115,9 @@ def interval_rows(
     for i in range(sets):
         _, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
-        found = {n: METRICS[n].function(s) for n in rows}
-        for n, interval in intervals(s, found, 0.95, resamples=resamples, random_state=i).items():
-            rows[n].append((found[n], interval.low, interval.high))
+        values = {n: METRICS[n].function(s) for n in rows}
+        for n, interval in intervals(s, values, 0.95, resamples=resamples, random_state=i).items():
+            rows[n].append((values[n], interval.low, interval.high))
     return {n: np.array(v) for n, v in rows.items()}
 
 
@@ -147,9 +147,9 @@ def shard(
     for i in range(sets):
         p, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
-        found = {n: METRICS[n].function(s) for n in names}
-        for n, interval in intervals(s, found, 0.95, resamples=resamples, random_state=i).items():
-            rows.setdefault(n, []).append((found[n], interval.low, interval.high))
+        values = {n: METRICS[n].function(s) for n in names}
+        for n, interval in intervals(s, values, 0.95, resamples=resamples, random_state=i).items():
+            rows.setdefault(n, []).append((values[n], interval.low, interval.high))
         rows.setdefault("dece values", []).append(METRICS["dece"].function(s))
         h = h_error(s, events="pooled")
         rows.setdefault("hce_squared", []).append(
@@ -233,9 +233,9 @@ def _load() -> dict[str, Any]:
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"study": {}, "plug_in": {}}
 
 
-def _store(kind: str, temperature: float, found: dict[str, Any]) -> None:
+def _store(kind: str, temperature: float, results: dict[str, Any]) -> None:
     content = _load()
-    content[kind][f"{temperature:g}"] = found
+    content[kind][f"{temperature:g}"] = results
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

@@ -50,13 +50,22 @@ Row = dict[str, str]
 
 def write(shared: Path) -> list[Path]:
     """Write the pages and the pictures, and return their paths."""
-    own = ours(read())
+    measured = ours(read())
     paper = theirs(shared)
-    tables = [*full_tables(own, paper), *summary_tables(own), *prediction_tables(own), *pictures()]
+    tables = [
+        *full_tables(measured, paper),
+        *summary_tables(measured),
+        *prediction_tables(measured),
+        *pictures(),
+    ]
     write_text(TABLES, "\n".join(tables) + "\n")
-    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *short_table(own, paper)])
+    replace_between(PAGE, MARKS, [*agreement(measured, paper), "", *short_table(measured, paper)])
     bins = read_rows(BINS)
-    figures = [draw_agreement(own, paper), draw_reliability(bins), draw_curves(read_rows(CURVES))]
+    figures = [
+        draw_agreement(measured, paper),
+        draw_reliability(bins),
+        draw_curves(read_rows(CURVES)),
+    ]
     figures += [draw_all_reliability(bins, task) for task in TASKS]
     return [TABLES, PAGE, *figures]
 
@@ -64,7 +73,7 @@ def write(shared: Path) -> list[Path]:
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def short_table(own: Numbers, paper: Numbers) -> list[str]:
+def short_table(measured: Numbers, paper: Numbers) -> list[str]:
     """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
     titles = " | ".join(f"{network(task)}: paper | hcal" for task in TASKS)
     lines = [
@@ -77,7 +86,7 @@ def short_table(own: Numbers, paper: Numbers) -> list[str]:
         cells = []
         for task in TASKS:
             cells.append(_printed(paper, task, method))
-            cells.append(f"{own[task, method, SHORT]:.5f}")
+            cells.append(f"{measured[task, method, SHORT]:.5f}")
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -95,7 +104,7 @@ def _printed(paper: Numbers, task: str, method: str) -> str:
     return "–" if value is None or other_setting else f"{value:.5f}"
 
 
-def full_tables(own: Numbers, paper: Numbers) -> list[str]:
+def full_tables(measured: Numbers, paper: Numbers) -> list[str]:
     """Return the page with every method and metric: the paper's value, ours, and the difference in per cent."""
     lines = [
         "# The paper's tables beside ours",
@@ -107,11 +116,11 @@ def full_tables(own: Numbers, paper: Numbers) -> list[str]:
     for task, title in TASKS.items():
         lines += ["", f"## {title}"]
         for metric in METRICS:
-            lines += _metric_table(own, paper, task, metric)
+            lines += _metric_table(measured, paper, task, metric)
     return lines
 
 
-def _metric_table(own: Numbers, paper: Numbers, task: str, metric: str) -> list[str]:
+def _metric_table(measured: Numbers, paper: Numbers, task: str, metric: str) -> list[str]:
     """Return the table of one metric on one task."""
     lines = [
         "",
@@ -122,7 +131,7 @@ def _metric_table(own: Numbers, paper: Numbers, task: str, metric: str) -> list[
     ]
     for method in ("uncal", *METHODS):
         printed = paper.get((task, method.partition(":")[0], metric))
-        value = own.get((task, method, metric))
+        value = measured.get((task, method, metric))
         if printed is None or value is None:
             continue
         change = f"{(value - printed) / abs(printed):+.1%}".replace("%", " %") if printed else "–"
@@ -138,7 +147,7 @@ class Summary(NamedTuple):
     rank: float
 
 
-def summaries(own: Numbers, metric: str, tasks: Iterable[str] = TASKS) -> dict[str, Summary]:
+def summaries(measured: Numbers, metric: str, tasks: Iterable[str] = TASKS) -> dict[str, Summary]:
     """Return the summary of every method in one metric, the least relative error first.
 
     >>> values = {("a", "uncal", "nll"): 1.0, ("a", "ts", "nll"): 0.5}
@@ -146,9 +155,9 @@ def summaries(own: Numbers, metric: str, tasks: Iterable[str] = TASKS) -> dict[s
     Summary(error=0.5, relative=0.5, rank=1.0)
     """
     tasks = tuple(tasks)
-    methods = list(dict.fromkeys(method for _, method, _ in own))
-    errors = np.array([[own[task, method, metric] for task in tasks] for method in methods])
-    before = np.array([own[task, "uncal", metric] for task in tasks])
+    methods = list(dict.fromkeys(method for _, method, _ in measured))
+    errors = np.array([[measured[task, method, metric] for task in tasks] for method in methods])
+    before = np.array([measured[task, "uncal", metric] for task in tasks])
     relative = (errors / before).mean(axis=1)
     ranks = rankdata(errors, axis=0).mean(axis=1)
     rows = zip(errors.mean(axis=1).tolist(), relative.tolist(), ranks.tolist(), strict=True)
@@ -156,7 +165,7 @@ def summaries(own: Numbers, metric: str, tasks: Iterable[str] = TASKS) -> dict[s
     return dict(sorted(by_method.items(), key=lambda item: item[1].relative))
 
 
-def summary_tables(own: Numbers) -> list[str]:
+def summary_tables(measured: Numbers) -> list[str]:
     """Return the section on AE, ARE and rank: one table a metric."""
     lines = [
         "",
@@ -170,12 +179,12 @@ def summary_tables(own: Numbers) -> list[str]:
         if metric in ("dece", "skce"):
             continue
         lines += ["", f"### {title}", "", "| method | AE | ARE | rank |", "|---|---:|---:|---:|"]
-        for method, row in summaries(own, metric).items():
+        for method, row in summaries(measured, metric).items():
             lines.append(f"| `{method}` | {row.error:.5g} | {row.relative:.3f} | {row.rank:.1f} |")
     return lines
 
 
-def prediction_tables(own: Numbers) -> list[str]:
+def prediction_tables(measured: Numbers) -> list[str]:
     """Return the section on predictions: accuracy, mean confidence, and how many of 10,000 changed."""
     lines = ["", "## Accuracy, confidence and changed predictions"]
     for task, title in TASKS.items():
@@ -187,9 +196,9 @@ def prediction_tables(own: Numbers) -> list[str]:
             "|---|---:|---:|---:|",
         ]
         for method in ALL_METHODS:
-            accuracy = own[task, method, "accuracy"]
-            confidence = own[task, method, "mean_confidence"]
-            changed = own[task, method, "changed_predictions"]
+            accuracy = measured[task, method, "accuracy"]
+            confidence = measured[task, method, "mean_confidence"]
+            changed = measured[task, method, "changed_predictions"]
             lines.append(f"| `{method}` | {accuracy:.4f} | {confidence:.4f} | {changed:.0f} |")
     return lines
 
@@ -202,19 +211,21 @@ def pictures() -> list[str]:
     return lines
 
 
-def agreement(own: Numbers, paper: Numbers) -> list[str]:
+def agreement(measured: Numbers, paper: Numbers) -> list[str]:
     """Return in a few sentences how far the two agree."""
-    return [_agreement_on(own, paper, task) for task in TASKS]
+    return [_agreement_on(measured, paper, task) for task in TASKS]
 
 
-def _agreement_on(own: Numbers, paper: Numbers, task: str) -> str:
+def _agreement_on(measured: Numbers, paper: Numbers, task: str) -> str:
     """Return how far the two agree on one task."""
     compared = [method for method in METHODS if not method.startswith("h:") and method != "h"]
-    medians = {method: float(np.median(_apart(own, paper, task, method))) for method in compared}
+    medians = {
+        method: float(np.median(_apart(measured, paper, task, method))) for method in compared
+    }
     close = [method for method, apart in medians.items() if apart <= 0.02]
     near = [method for method, apart in medians.items() if 0.02 < apart <= 0.15]
     far = [method for method, apart in medians.items() if apart > 0.15]
-    most = 100 * max(_apart(own, paper, task, "uncal"))
+    most = 100 * max(_apart(measured, paper, task, "uncal"))
     return (
         f"- **{TASKS[task]}**: before calibration the metrics differ from the paper's by at most "
         f"{most:.1f} %. Median difference over the metrics at most 2 %: {_names(close)}; at most "
@@ -222,12 +233,12 @@ def _agreement_on(own: Numbers, paper: Numbers, task: str) -> str:
     )
 
 
-def _apart(own: Numbers, paper: Numbers, task: str, method: str) -> list[float]:
+def _apart(measured: Numbers, paper: Numbers, task: str, method: str) -> list[float]:
     """Return the relative differences of the metrics that both have."""
     differences = []
     for metric in METRICS:
         printed = paper.get((task, method, metric))
-        value = own.get((task, method, metric))
+        value = measured.get((task, method, metric))
         if printed and value is not None:
             differences.append(abs(value - printed) / abs(printed))
     return differences
@@ -240,15 +251,15 @@ def _names(names: Sequence[str]) -> str:
 # -- pictures -------------------------------------------------------------------------------------
 
 
-def draw_agreement(own: Numbers, paper: Numbers) -> Path:
+def draw_agreement(measured: Numbers, paper: Numbers) -> Path:
     """Draw our values against the paper's, one point a method and metric."""
     with styled() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
         for axis, (task, title) in zip(axes, TASKS.items(), strict=True):
             for colour, (kind, starts) in zip(PALETTE, KINDS.items(), strict=False):
-                pairs = _value_pairs(own, paper, task, starts)
+                pairs = _value_pairs(measured, paper, task, starts)
                 axis.plot(*zip(*pairs, strict=True), "o", color=colour, alpha=0.6, label=kind)
-            _draw_own_method(axis, own, paper, task)
+            _draw_own_method(axis, measured, paper, task)
             ends = np.array([1e-5, 1.0])
             axis.plot(ends, ends, color="black", linewidth=0.8)
             axis.set(xscale="log", yscale="log", title=title, xlabel="the paper", ylabel="hcal")
@@ -257,11 +268,11 @@ def draw_agreement(own: Numbers, paper: Numbers) -> Path:
 
 
 def _value_pairs(
-    own: Numbers, paper: Numbers, task: str, starts: tuple[str, ...]
+    measured: Numbers, paper: Numbers, task: str, starts: tuple[str, ...]
 ) -> list[tuple[float, float]]:
     """Return the paper's value and ours of all comparison methods, where both are positive."""
     pairs = []
-    for key, value in own.items():
+    for key, value in measured.items():
         name, method, metric = key
         if name != task or not metric.startswith(starts) or method.partition(":")[0] == "h":
             continue
@@ -270,11 +281,11 @@ def _value_pairs(
     return pairs
 
 
-def _draw_own_method(axis: Any, own: Numbers, paper: Numbers, task: str) -> None:
+def _draw_own_method(axis: Any, measured: Numbers, paper: Numbers, task: str) -> None:
     """Draw h-calibration, in the setting that the paper has for each metric."""
     for metric, setting in PRINTED.items():
         label = "h-calibration" if metric == SHORT else None
-        point = paper[task, "h", metric], own[task, setting, metric]
+        point = paper[task, "h", metric], measured[task, setting, metric]
         axis.plot(*point, "D", color=SUBJECT, markeredgecolor="black", label=label)
 
 

@@ -152,11 +152,15 @@ def joint(after: dict[str, float], before: dict[str, float]) -> dict[str, float]
 def score(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Return log-loss and Brier score as ``peers.csv`` defines them, and the rows with probability 0."""
     p = probs / probs.sum(axis=1, keepdims=True)
-    own = p[np.arange(len(y)), y]
+    of_true_class = p[np.arange(len(y)), y]
     gap = p.copy()
     gap[np.arange(len(y)), y] -= 1.0
-    nll = float(-np.log(np.maximum(own, 1e-15)).mean())
-    return {"nll": nll, "brier": float((gap**2).sum(axis=1).mean()), "zeros": int((own == 0).sum())}
+    nll = float(-np.log(np.maximum(of_true_class, 1e-15)).mean())
+    return {
+        "nll": nll,
+        "brier": float((gap**2).sum(axis=1).mean()),
+        "zeros": int((of_true_class == 0).sum()),
+    }
 
 
 def peer_scores() -> dict[str, dict[str, dict[str, float]]]:
@@ -167,13 +171,13 @@ def peer_scores() -> dict[str, dict[str, dict[str, float]]]:
     return out
 
 
-def win_rates(task: str, found: dict[str, float], k: int, peers: Any) -> dict[str, float]:
+def win_rates(task: str, measures: dict[str, float], k: int, peers: Any) -> dict[str, float]:
     """Return the share of peers that are strictly worse, by each score."""
     others = [
         peers[task][m] for m in PEERS["binary" if k == 2 else "multiclass"] if m in peers[task]
     ]
     return {
-        f"wins_{s}": float(np.mean([o[s] > found[s] for o in others])) for s in ("brier", "nll")
+        f"wins_{s}": float(np.mean([o[s] > measures[s] for o in others])) for s in ("brier", "nll")
     }
 
 
@@ -186,13 +190,13 @@ def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Ite
             probs = predict(method, cal, y, test, "logits")
             changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
             after = measure(probs, y_test)
-            found = {"nll": after["nll"], "brier": after["brier"], "changed": changed}
+            measures = {"nll": after["nll"], "brier": after["brier"], "changed": changed}
             yield {
                 "kind": "network",
                 "task": task,
                 "method": method,
                 **joint(after, before),
-                **found,
+                **measures,
             }
 
 
@@ -205,12 +209,12 @@ def table_rows(methods: Sequence[str], tasks: Sequence[str] | None = None) -> It
         k = listed[task]["k"]
         for method in methods:
             probs = predict(method, cal, y, test, "probs")
-            found = score(probs, y_test)
+            measures = score(probs, y_test)
             changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
-            wins = win_rates(task, found, k, peers)
+            wins = win_rates(task, measures, k, peers)
             kind = "binary" if k == 2 else "multiclass"
             row = {"kind": kind, "task": task, "dataset": listed[task]["dataset"], "rows": len(y)}
-            yield row | {"method": method, **found, **wins, "changed": changed}
+            yield row | {"method": method, **measures, **wins, "changed": changed}
 
 
 def summary(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
@@ -219,11 +223,11 @@ def summary(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
     for r in rows:
         groups[r["kind"], r["method"]].append(r)
     out = {}
-    for key, found in groups.items():
-        fields = [f for f in ("joint", *GROUPS, "wins_brier", "wins_nll") if found[0].get(f)]
-        out[key] = {f: float(np.mean([float(r[f]) for r in found])) for f in fields}
+    for key, group in groups.items():
+        fields = [f for f in ("joint", *GROUPS, "wins_brier", "wins_nll") if group[0].get(f)]
+        out[key] = {f: float(np.mean([float(r[f]) for r in group])) for f in fields}
         for s in ("nll", "brier"):
-            out[key][s] = float(np.exp(np.mean([np.log(float(r[s])) for r in found])))
+            out[key][s] = float(np.exp(np.mean([np.log(float(r[s])) for r in group])))
     return out
 
 
@@ -231,8 +235,8 @@ def boards(args: argparse.Namespace) -> None:
     methods = args.methods.split(",")
     rows = [*network_rows(methods), *table_rows(methods)]
     write(RESULTS / "pool_boards.csv", rows)
-    for (kind, method), found in summary(rows).items():
-        print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+    for (kind, method), means in summary(rows).items():
+        print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in means.items()))
 
 
 # -- ablation -----------------------------------------------------------------------------------------
@@ -311,8 +315,8 @@ def ablation(args: argparse.Namespace) -> None:
         print(name, file=sys.stderr, flush=True)
     rows += all_rows(["pool:accuracy", "pool:none"])
     write(RESULTS / "pool_ablation.csv", rows)
-    for (kind, method), found in summary(rows).items():
-        print(f"{kind:10s} {method:36s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+    for (kind, method), means in summary(rows).items():
+        print(f"{kind:10s} {method:36s}", *(f"{k} {v:.4f}" for k, v in means.items()))
 
 
 # -- constants ----------------------------------------------------------------------------------------
@@ -343,12 +347,12 @@ def scaled(**factors: float) -> Row:
 
 def losses(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
     """Return (kind, data set) -> mean over its tasks of ln(joint error), or of ln(NLL) and ln(Brier) of tables."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    log_losses: dict[tuple[str, str], list[float]] = defaultdict(list)
     for r in rows:
         dataset = r.get("dataset") or r["task"].split("_")[0]
         measured = ("joint",) if r["kind"] == "network" else ("nll", "brier")
-        found[r["kind"], dataset].append(float(np.mean([np.log(r[m]) for m in measured])))
-    return {key: float(np.mean(values)) for key, values in found.items()}
+        log_losses[r["kind"], dataset].append(float(np.mean([np.log(r[m]) for m in measured])))
+    return {key: float(np.mean(values)) for key, values in log_losses.items()}
 
 
 def best_factor(by_factor: dict[float, dict[tuple[str, str], float]], without: str) -> float:
@@ -374,15 +378,17 @@ def all_rows(methods: Sequence[str], datasets: Sequence[str] | None = None) -> l
 def selection(args: argparse.Namespace) -> None:
     """Choose every constant for a data set by the others, and measure the data set with what they chose."""
     default = all_rows(["pool"])
-    found: dict[str, dict[float, dict[tuple[str, str], float]]] = {}
+    by_constant: dict[str, dict[float, dict[tuple[str, str], float]]] = {}
     rows: list[Row] = []
     for name in CONSTANTS:
-        found[name] = {1.0: losses(default)}
+        by_constant[name] = {1.0: losses(default)}
         for factor in FACTORS:
             if factor != 1.0:
                 with changed(**scaled(**{name: factor})):
-                    found[name][factor] = losses(all_rows(["pool"]))
-            gaps = {key: v - found[name][1.0][key] for key, v in found[name][factor].items()}
+                    by_constant[name][factor] = losses(all_rows(["pool"]))
+            gaps = {
+                key: v - by_constant[name][1.0][key] for key, v in by_constant[name][factor].items()
+            }
             for (kind, dataset), gap in gaps.items():
                 rows.append(
                     {
@@ -395,19 +401,21 @@ def selection(args: argparse.Namespace) -> None:
                 )
         print(
             name,
-            {d: best_factor(found[name], d) for _, d in found[name][1.0]},
+            {d: best_factor(by_constant[name], d) for _, d in by_constant[name][1.0]},
             file=sys.stderr,
             flush=True,
         )
     choices: dict[tuple[float, ...], list[str]] = defaultdict(list)
     for dataset in dict.fromkeys(d for _, d in losses(default)):
-        choices[tuple(best_factor(found[name], dataset) for name in CONSTANTS)].append(dataset)
+        choices[tuple(best_factor(by_constant[name], dataset) for name in CONSTANTS)].append(
+            dataset
+        )
     chosen: list[Row] = []
     for factors, datasets in choices.items():
         with changed(**scaled(**dict(zip(CONSTANTS, factors, strict=True)))):
             chosen += all_rows(["pool", "pool:none"], datasets)
     for r in rows:
-        r["by_others"] = best_factor(found[r["constant"]], r["dataset"])
+        r["by_others"] = best_factor(by_constant[r["constant"]], r["dataset"])
     write(RESULTS / "pool_selection.csv", rows)
     for (kind, method), means in summary(chosen).items():
         print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in means.items()))
@@ -455,7 +463,7 @@ def moves(base: np.ndarray, probs: np.ndarray, y: np.ndarray) -> dict[str, float
 
 def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
     """Fit in a process with two BLAS threads and in one with one, and compare."""
-    found = []
+    timings = []
     for number in ("1", "2"):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "p.npz"
@@ -475,15 +483,15 @@ def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
             ]
             subprocess.run(command, check=True, env={**os.environ, **names}, cwd=ROOT)
             with np.load(out) as f:
-                found.append({key: f[key] for key in f})
-    for key in found[0]:
+                timings.append({key: f[key] for key in f})
+    for key in timings[0]:
         method, task = key.split("|")
         y = any_task(task)[0][3]
         yield {
             "task": task,
             "method": method,
             "perturbation": "threads",
-            **moves(found[0][key], found[1][key], y),
+            **moves(timings[0][key], timings[1][key], y),
         }
 
 
@@ -562,8 +570,8 @@ def few_table(rows: Sequence[Row]) -> list[str]:
             if int(r["rows"]) == size:
                 by_task[r["task"]].append(r)
         ratio = {m: [] for m in ("pool", "ts")}
-        for found in by_task.values():
-            mean = {m: np.mean([float(r[m]) for r in found]) for m in ("uncal", "ts", "pool")}
+        for task_rows in by_task.values():
+            mean = {m: np.mean([float(r[m]) for r in task_rows]) for m in ("uncal", "ts", "pool")}
             for m in ratio:
                 ratio[m].append(mean[m] / min(mean["uncal"], mean["ts"]))
         pool = np.array(ratio["pool"])
@@ -602,9 +610,9 @@ def part_table() -> list[str]:
     ]
     lines.append("|---" * 4 + "|")
     for name in names:
-        own = means["network", name]
+        part = means["network", name]
         full = means["network", "full"]
-        cells = [name, f"{own['joint'] / full['joint']:.3f}, {own['nll'] / full['nll']:.3f}"]
+        cells = [name, f"{part['joint'] / full['joint']:.3f}, {part['nll'] / full['nll']:.3f}"]
         for kind in ("multiclass", "binary"):
             ratio = [means[kind, name][s] / means[kind, "full"][s] for s in ("nll", "brier")]
             cells.append(f"{ratio[0]:.3f}, {ratio[1]:.3f}")
@@ -634,11 +642,11 @@ def fill(path: Path, bodies: dict[str, list[str]]) -> None:
 
 def _fit(args: argparse.Namespace) -> None:
     methods, tasks, out = args.arguments
-    found = {}
+    predictions = {}
     for task in tasks.split(","):
         (cal, y, test, _), kind = any_task(task)
-        found |= {f"{m}|{task}": predict(m, cal, y, test, kind) for m in methods.split(",")}
-    np.savez(out, **found)
+        predictions |= {f"{m}|{task}": predict(m, cal, y, test, kind) for m in methods.split(",")}
+    np.savez(out, **predictions)
 
 
 def main() -> None:

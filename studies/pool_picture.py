@@ -37,7 +37,7 @@ def steps() -> list[tuple[str, np.ndarray]]:
         ("the model", softmax(row)[0]),
         *zip(
             ("temperature", "top-versus-rest", "matrix"),
-            (softmax(said)[0] for said in members),
+            (softmax(scores)[0] for scores in members),
             strict=True,
         ),
         ("product", softmax(pooled)[0]),

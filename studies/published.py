@@ -167,13 +167,13 @@ def published_values(
     rows: Sequence[Mapping[str, str]], configuration: Configuration, metric: str
 ) -> list[float]:
     """Return the values of the published mode, one a seed."""
-    wanted = {
+    key = {
         "task": configuration.task,
         "select": configuration.select,
         "map_code": "published",
         "loss_code": "published",
     }
-    return [float(row[metric]) for row in rows if wanted.items() <= row.items()]
+    return [float(row[metric]) for row in rows if key.items() <= row.items()]
 
 
 def table(rows: Sequence[Mapping[str, str]], shared: Path) -> list[str]:
@@ -193,10 +193,10 @@ def table(rows: Sequence[Mapping[str, str]], shared: Path) -> list[str]:
             printed = paper[configuration.task, "h", metric]
             mean = statistics.fmean(values)
             seeds = f" ({', '.join(f'{v:.5f}' for v in values)})" if len(values) > 1 else ""
-            own = of_hcal[configuration.task, OF_HCAL[metric], metric]
+            measured = of_hcal[configuration.task, OF_HCAL[metric], metric]
             lines.append(
                 f"| {TASKS[configuration.task]}, {TITLES[metric]} | `{configuration.map}` | "
-                f"{printed:.5f} | {mean:.5f}{seeds} | {own:.5f} |"
+                f"{printed:.5f} | {mean:.5f}{seeds} | {measured:.5f} |"
             )
     return lines
 

@@ -231,9 +231,9 @@ def run_sqlite(query: str, names: list[str], table: Float64) -> Float64:
         rows = [[i, *row] for i, row in enumerate(table.tolist())]
         database.executemany(f'INSERT INTO "the scores" VALUES ({marks})', rows)
         cursor = database.execute(query)
-        found = [name for name, *_ in cursor.description]
+        results = [name for name, *_ in cursor.description]
         rows = sorted(cursor.fetchall())  # by the number of the row, the first column
-    places = [i for i, name in enumerate(found) if name.startswith("probs_")]
+    places = [i for i, name in enumerate(results) if name.startswith("probs_")]
     return np.array([[row[i] for i in places] for row in rows], dtype=np.float64)
 
 

@@ -82,19 +82,19 @@ def load_task(name: str, data: Path) -> Task:
     """
     path = data / f"{SHARED.get(name, name)}.npz"
     if path.exists():
-        with np.load(path) as held:
-            parts = {key: held[key] for key in held.files}
+        with np.load(path) as archive:
+            parts = {key: archive[key] for key in archive.files}
     elif name in PAPER_TASKS:
         parts = read_pickle(paper_file(name).read_bytes())
     else:
         raise ValueError(f"{name!r} is neither a file of {data} nor one of the paper's tasks")
     task = _checked(name, parts)
     if name in PAPER_TASKS:
-        wanted = _SHAPES[PAPER_TASKS[name][0]]
-        found = (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test))
-        if found != wanted:
+        expected = _SHAPES[PAPER_TASKS[name][0]]
+        shapes = (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test))
+        if shapes != expected:
             raise ValueError(
-                f"{name}: classes, calibration and test rows are {found}, the paper says {wanted}"
+                f"{name}: classes, calibration and test rows are {shapes}, the paper says {expected}"
             )
     return task
 
@@ -131,49 +131,51 @@ def file_name(name: str) -> str:
     return f"probs_{name}_logits.p"
 
 
-def find_in_folder(folder: Path, wanted: str) -> Path | None:
+def find_in_folder(folder: Path, file_wanted: str) -> Path | None:
     """Return a file of a folder or its subfolders by its name; unpack it where an archive holds it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
-        if path.name == wanted:
+        if path.name == file_wanted:
             return path
     for path in files:
         if path.name.endswith(ARCHIVES):
-            unpacked = unpack(path, wanted)
+            unpacked = unpack(path, file_wanted)
             if unpacked is not None:
                 return unpacked
     return None
 
 
-def unpack(archive: Path, wanted: str) -> Path | None:
+def unpack(archive: Path, file_wanted: str) -> Path | None:
     """Write one file of an archive beside the archive; None where the archive has no file of this name.
 
     The folder inside the archive does not matter, and no path of the archive is used for writing.
     """
     content = (
-        _zip_member(archive, wanted) if archive.suffix == ".zip" else _tar_member(archive, wanted)
+        _zip_member(archive, file_wanted)
+        if archive.suffix == ".zip"
+        else _tar_member(archive, file_wanted)
     )
     if content is None:
         return None
-    target = archive.with_name(wanted)
+    target = archive.with_name(file_wanted)
     temporary = target.with_suffix(".part")
     temporary.write_bytes(content)
     temporary.replace(target)
     return target
 
 
-def _zip_member(archive: Path, wanted: str) -> bytes | None:
+def _zip_member(archive: Path, file_wanted: str) -> bytes | None:
     with zipfile.ZipFile(archive) as opened:
         for name in opened.namelist():
-            if PurePosixPath(name).name == wanted:
+            if PurePosixPath(name).name == file_wanted:
                 return opened.read(name)
     return None
 
 
-def _tar_member(archive: Path, wanted: str) -> bytes | None:
+def _tar_member(archive: Path, file_wanted: str) -> bytes | None:
     with tarfile.open(archive) as opened:
         for member in opened:
-            if member.isfile() and PurePosixPath(member.name).name == wanted:
+            if member.isfile() and PurePosixPath(member.name).name == file_wanted:
                 extracted = opened.extractfile(member)
                 return extracted.read() if extracted is not None else None
     return None
@@ -182,19 +184,19 @@ def _tar_member(archive: Path, wanted: str) -> bytes | None:
 def download(name: str) -> Path:
     """Download a paper task, or the archive that holds it, and compare it with the stated SHA-256."""
     hub = _hub()
-    wanted = file_name(name)
+    file_wanted = file_name(name)
     files = hub.HfApi().list_repo_files(HUB_REPOSITORY, repo_type="dataset")
     # The folder inside the data set is not part of the contract, the file name is.
-    direct = [file for file in files if PurePosixPath(file).name == wanted]
+    direct = [file for file in files if PurePosixPath(file).name == file_wanted]
     if direct:
         return _verified(hub, direct[0])
     for file in files:
         if file.endswith(ARCHIVES):
-            unpacked = unpack(_verified(hub, file), wanted)
+            unpacked = unpack(_verified(hub, file), file_wanted)
             if unpacked is not None:
                 return unpacked
     raise ValueError(
-        f"{HUB_REPOSITORY} has neither a file {wanted} nor an archive that holds it; it has "
+        f"{HUB_REPOSITORY} has neither a file {file_wanted} nor an archive that holds it; it has "
         f"{len(files)} files"
     )
 
@@ -215,10 +217,10 @@ def _verified(hub: Any, file: str) -> Path:
     path = Path(hub.hf_hub_download(HUB_REPOSITORY, file, repo_type="dataset"))
     if facts.lfs is None:
         return path  # a small file, which is stored as it is and has no pointer
-    found = checksum(path)
-    if found != facts.lfs.sha256:
+    sha256 = checksum(path)
+    if sha256 != facts.lfs.sha256:
         raise ValueError(
-            f"{path} has the SHA-256 {found}, but {facts.lfs.sha256} was published: delete it and "
+            f"{path} has the SHA-256 {sha256}, but {facts.lfs.sha256} was published: delete it and "
             "download again"
         )
     return path

@@ -52,10 +52,10 @@ def average_relative_errors(
     relative: Mapping[tuple[str, str, str], float], tasks: Iterable[str], metric: str
 ) -> dict[str, float]:
     """Return the ARE of every method that has a value on all of the tasks, the best first."""
-    wanted = tuple(tasks)
+    chosen = tuple(tasks)
     averages = {}
     for method in {method for method, _, _ in relative}:
-        keys = [(method, task, metric) for task in wanted]
+        keys = [(method, task, metric) for task in chosen]
         if all(key in relative for key in keys):
             averages[method] = statistics.fmean(relative[key] for key in keys)
     return dict(sorted(averages.items(), key=lambda pair: pair[1]))
@@ -94,11 +94,11 @@ def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     for metric, title in METRICS.items():
         for part, name in names.items():
             chosen = [r for r in rows if (r["metric"], r["configuration"]) == (metric, part)]
-            own = next(row for row in chosen if row["method"] == OWN)
+            own_row = next(row for row in chosen if row["method"] == OWN)
             best = next(row for row in chosen if row["method"] != OWN)
             lines.append(
-                f"| {title} | {name} | {own['tasks']} | {float(str(own['are'])):.3f} | "
-                f"{own['rank']} | {best['method']} | {float(str(best['are'])):.3f} |"
+                f"| {title} | {name} | {own_row['tasks']} | {float(str(own_row['are'])):.3f} | "
+                f"{own_row['rank']} | {best['method']} | {float(str(best['are'])):.3f} |"
             )
     return lines
 

@@ -89,10 +89,10 @@ def fitted() -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def _registries_stay_as_they_are() -> Iterator[None]:
     places = (("hcal.methods.registry", "_registered"), ("hcal.metrics.registry", "METRICS"))
-    found = [getattr(import_module(module), name) for module, name in places]
-    known = [dict(registry) for registry in found]
+    registries = [getattr(import_module(module), name) for module, name in places]
+    contents = [dict(registry) for registry in registries]
     yield
-    for registry, before in zip(found, known, strict=True):
+    for registry, before in zip(registries, contents, strict=True):
         registry.clear()
         registry.update(before)
 

@@ -70,9 +70,9 @@ def quick(name: str, **params: Any) -> Any:
     """Return an unfitted calibrator whose search is short, whatever the method."""
     import hcal
 
-    known = hcal.make_calibrator(name).get_params()
+    parameters = hcal.make_calibrator(name).get_params()
     return hcal.make_calibrator(
-        name, **{k: v for k, v in QUICK.get(name, {}).items() if k in known} | params
+        name, **{k: v for k, v in QUICK.get(name, {}).items() if k in parameters} | params
     )
 
 
@@ -116,5 +116,7 @@ def assert_as_before(lines: Iterable[str], expected: Path) -> None:
         "\n".join(lines).splitlines(), expected.read_text("utf-8").splitlines(), strict=True
     ):
         assert number.sub("#", now) == number.sub("#", before)
-        found, wanted = ([float(x) for x in number.findall(line)] for line in (now, before))
-        assert found == pytest.approx(wanted, rel=1e-4, abs=2e-6), before
+        numbers, numbers_before = (
+            [float(x) for x in number.findall(line)] for line in (now, before)
+        )
+        assert numbers == pytest.approx(numbers_before, rel=1e-4, abs=2e-6), before

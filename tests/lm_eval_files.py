@@ -45,15 +45,17 @@ def write_samples(
         lls = sure * evidence - rng.uniform(5, 60)
         unconditional = -rng.uniform(2, 8, size=k)
         requests = [("Question?", f" {c}") for c in choices]
-        asked = list(lls)
+        log_likelihoods = list(lls)
         if mutual:
             requests += [("", f" {c}") for c in choices]
-            asked += list(unconditional)
-        responses = [[float(v), bool(i == int(np.argmax(lls)))] for i, v in enumerate(asked)]
+            log_likelihoods += list(unconditional)
+        responses = [
+            [float(v), bool(i == int(np.argmax(lls)))] for i, v in enumerate(log_likelihoods)
+        ]
         probs = np.exp(lls - lls.max()) / np.exp(lls - lls.max()).sum()
         best = [
-            np.argmax(found)
-            for found in (lls, lls / np.array([len(c) for c in choices]), lls - unconditional)
+            np.argmax(by_score)
+            for by_score in (lls, lls / np.array([len(c) for c in choices]), lls - unconditional)
         ]
         figures.append(
             [*(float(b == gold) for b in best), float(((probs - np.eye(k)[gold]) ** 2).sum())]

@@ -102,7 +102,7 @@ def test_a_file_remembers_its_age(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("more", [[], ["--batch-rows", "150"]])
 def test_the_command_forgets(
-    ending: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hcal.cli.app import app
 
@@ -114,7 +114,7 @@ def test_the_command_forgets(
     for column, span, time in [("date", "90d", date), ("week", "12", day // 7)]:
         half_life = float(span) if column == "week" else span
         words = ["fit", f"t.{ending}", "--time", column, "--half-life", span, "--method", "platt"]
-        result = CliRunner().invoke(app, [*words, "-o", "m.hcal", *more, "--json"])
+        result = CliRunner().invoke(app, [*words, "-o", "m.hcal", *options, "--json"])
         assert result.exit_code == 0, result.output
         assert json.loads(result.output)["fit"]["details"]["age"]["half_life"] == span
         expected = hcal.make_calibrator("platt").fit(score, y, time=time, half_life=half_life)

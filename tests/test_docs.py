@@ -87,14 +87,16 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    found = []
+    code_blocks = []
     for m in FENCE.finditer(text):
         indent = len(m["indent"])
         body = "".join(x[indent:] if x.strip() else x for x in m["body"].splitlines(keepends=True))
         line = text.count("\n", 0, m.start("body")) + 1
         span = m.span("expected") if m["output"] else (-1, -1)
-        found.append(Block(m["language"], body, line, m["expected"], span, m["exempt"] is not None))
-    return found
+        code_blocks.append(
+            Block(m["language"], body, line, m["expected"], span, m["exempt"] is not None)
+        )
+    return code_blocks
 
 
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
@@ -253,14 +255,16 @@ def test_names_arguments_options_and_files_in_prose_exist() -> None:
     broken = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for code in code_in_prose(page):
-            found = [f"{page.name}: {argument}" for argument in wrong_arguments(code)]
+            wrong = [f"{page.name}: {argument}" for argument in wrong_arguments(code)]
             if re.fullmatch(rf"({folders})/[\w./-]+", code) and not (ROOT / code).exists():
-                found.append(f"{page.name}: {code}")
+                wrong.append(f"{page.name}: {code}")
             command = re.match(r"hcal (\w+)", code)
             if command and command[1] in options:
-                given = set(re.findall(r"(?<!\S)--[a-z-]+", code))
-                found += [f"{page.name}: {code}: {o}" for o in given - options[command[1]]]
-            broken += found
+                options_in_prose = set(re.findall(r"(?<!\S)--[a-z-]+", code))
+                wrong += [
+                    f"{page.name}: {code}: {o}" for o in options_in_prose - options[command[1]]
+                ]
+            broken += wrong
     assert broken == []
     assert wrong_arguments('hcal.evaluate(p, y, ci=0.95, metrics=["nll"])') == [
         "hcal.evaluate(ci=)"
@@ -322,11 +326,11 @@ PRIVATE = re.compile(
 
 
 def test_no_page_uses_private_words() -> None:
-    found = []
+    uses = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-            found += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
-    assert found == []
+            uses += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
+    assert uses == []
 
 
 def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
@@ -340,12 +344,14 @@ def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
 def test_no_message_uses_private_words() -> None:
     for path in (ROOT / "src" / "hcal").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        said = [
+        messages = [
             n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
         ]
         documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        found = [m[0] for n in said if id(n) not in documented for m in PRIVATE.finditer(n.value)]
-        assert found == [], path
+        uses = [
+            m[0] for n in messages if id(n) not in documented for m in PRIVATE.finditer(n.value)
+        ]
+        assert uses == [], path
 
 
 def test_the_map_of_the_code_names_what_exists() -> None:
@@ -367,9 +373,9 @@ def test_the_page_on_migration_has_every_old_word_beside_the_new_one() -> None:
     words = renamed_arguments()
     assert ("evaluate", "ci", "confidence") in words
     for function, old, new in words:
-        known = [after for before, after in rows if function in before and f"{old}=" in before]
-        assert known, f"{function}({old}=) is not on the page"
-        assert any(new in after for after in known), f"{function}({old}=): {new}"
+        new_calls = [after for before, after in rows if function in before and f"{old}=" in before]
+        assert new_calls, f"{function}({old}=) is not on the page"
+        assert any(new in after for after in new_calls), f"{function}({old}=): {new}"
     for name in [*GONE, *base._MOVED]:
         assert any(f"{name}" in before for before, _ in rows), name
 

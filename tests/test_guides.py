@@ -44,9 +44,9 @@ def test_a_method_of_others_saves_loads_compares_and_reports(half: type, tmp_pat
     fresh, labels = synthetic(200, 3, seed=1)
     cal = half().fit(logits, y)
     hcal.save(cal, tmp_path / "m.hcal")
-    with pytest.raises(ValueError, match=r"'half'.*not registered.*hcal\.register") as said:
+    with pytest.raises(ValueError, match=r"'half'.*not registered.*hcal\.register") as refusal:
         hcal.load(tmp_path / "m.hcal")
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(refusal.value)
     hcal.register(half)
     loaded = hcal.load(tmp_path / "m.hcal")
     assert type(loaded) is half
@@ -108,10 +108,10 @@ def test_a_file_type_of_the_guide_is_read_like_the_others(
         lines = [mark.join(cells) for cells in table]
         (tmp_path / f"table{extension}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     request = Request(scores="logit_*", label="y", input="logits")
-    new, known = (read(tmp_path / f"table{end}", request) for end in (".tsv", ".csv"))
-    np.testing.assert_array_equal(new.values, known.values)
-    np.testing.assert_array_equal(new.labels(), known.labels())
-    assert new.classes == known.classes
+    of_tsv, of_csv = (read(tmp_path / f"table{end}", request) for end in (".tsv", ".csv"))
+    np.testing.assert_array_equal(of_tsv.values, of_csv.values)
+    np.testing.assert_array_equal(of_tsv.labels(), of_csv.labels())
+    assert of_tsv.classes == of_csv.classes
     by_blocks = hcal.evaluate(batches(tmp_path / "table.tsv", request, rows=20), metrics=["nll"])
     assert by_blocks["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(logits), y))
 

@@ -101,10 +101,10 @@ def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dty
     probs = hcal.softmax(np.random.default_rng(0).normal(size=(700, 300)).astype(dtype) * 3)
     probs[5] = 0.0
     probs[5, 2] = 1.0
-    whole = inputs.check_logits(probs, input="probs")[0]
+    at_once = inputs.check_logits(probs, input="probs")[0]
     alone = [inputs.check_logits(probs[i : i + 1], input="probs")[0] for i in range(40)]
-    assert np.array_equal(whole[:40], np.concatenate(alone))
-    assert (whole[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
+    assert np.array_equal(at_once[:40], np.concatenate(alone))
+    assert (at_once[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
     probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
     probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
     cal = hcal.make_calibrator("ts", input="probs").fit(
@@ -281,9 +281,9 @@ def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
 
     with pytest.warns(hcal.CalibrationWarning) as caught:
         worse = Worse().fit(LOGITS, Y)
-    said = [str(w.message) for w in caught]
-    assert said[0] == "worse: gave up"
-    assert "left it worse than before" in said[1]
+    messages = [str(w.message) for w in caught]
+    assert messages[0] == "worse: gave up"
+    assert "left it worse than before" in messages[1]
     assert not worse.converged_
     assert worse.fit_.after["nll"] > worse.fit_.before["nll"]
 
@@ -299,7 +299,7 @@ def test_every_door_refuses_masked_entries() -> None:
     bad_scores = scores.copy()
     bad_y = y.copy()
     bad_scores[3, 1] = bad_y[3] = np.ma.masked
-    for given, message in (
+    for arrays, message in (
         ((bad_scores, y), "probs has masked entries, first at row 3, column 1: leave these"),
         ((scores, bad_y), "y has masked entries, first at row 3"),
         ((scores, y, bad_y), "sample_weight has masked entries, first at row 3"),
@@ -308,10 +308,10 @@ def test_every_door_refuses_masked_entries() -> None:
             hcal.evaluate,
             hcal.metrics.nll,
             hcal.make_calibrator("ts", input="probs").fit,
-        ) + (() if len(given) == 3 else (hcal.reliability, _compare, _report)):
-            options = {} if len(given) == 2 else {"sample_weight": given[2]}
+        ) + (() if len(arrays) == 3 else (hcal.reliability, _compare, _report)):
+            options = {} if len(arrays) == 2 else {"sample_weight": arrays[2]}
             with pytest.raises(ValueError, match=f"^{message}"):
-                call(*given[:2], **options)
+                call(*arrays[:2], **options)
 
 
 def _compare(scores: Any, y: Any) -> Any:

@@ -121,34 +121,34 @@ def part_of(path: str) -> str:
 
 def hcal_imports(tree: ast.Module) -> set[str]:
     """Return every module or name of hcal that a file imports, dotted, inside functions and for types too."""
-    found = set()
+    modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert not node.level, f"relative import of {node.module}"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.split(".")[0] == "hcal"}
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in modules if name.split(".")[0] == "hcal"}
 
 
 def test_packages_import_downward_and_leave_privates_alone() -> None:
     wrong = []
     for path, tree in sources().items():
-        here = part_of(path)
+        part = part_of(path)
         if path in ("__init__.py", "__main__.py"):
             continue
-        assert here in ORDER, f"{here} is not in the order of this test"
+        assert part in ORDER, f"{part} is not in the order of this test"
         for name in hcal_imports(tree):
             parts = name.split(".")[1:]
             if not parts or parts[0] not in ORDER:
                 wrong += (
                     [f"{path}: {name}: import it from its package"]
-                    if here not in FACADE_USERS
+                    if part not in FACADE_USERS
                     else []
                 )
-            elif ORDER.index(parts[0]) > ORDER.index(here) and (path, name) not in UPWARD:
-                wrong.append(f"{path}: {here} is below {parts[0]}")
-            elif parts[0] not in (here, "_version") and any(p.startswith("_") for p in parts):
+            elif ORDER.index(parts[0]) > ORDER.index(part) and (path, name) not in UPWARD:
+                wrong.append(f"{path}: {part} is below {parts[0]}")
+            elif parts[0] not in (part, "_version") and any(p.startswith("_") for p in parts):
                 wrong.append(f"{path}: {name} is private")
     assert wrong == []
 
@@ -193,11 +193,11 @@ def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
 
 def test_what_programs_import_of_the_package_is_there() -> None:
     """Inside functions too, which no other test may call."""
-    asked = set()
+    imported = set()
     for folder in ("studies", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
-            asked |= hcal_imports(ast.parse(path.read_text(encoding="utf-8"))) - {"hcal"}
-    missing = [name for name in sorted(asked) if not _exists(name)]
+            imported |= hcal_imports(ast.parse(path.read_text(encoding="utf-8"))) - {"hcal"}
+    missing = [name for name in sorted(imported) if not _exists(name)]
     assert missing == []
 
 
@@ -237,17 +237,17 @@ def bound(body: list[ast.stmt]) -> Iterator[str]:
 
 def containers(tree: ast.Module) -> set[str]:
     """Return the names at the top of a module that hold something that can be written to."""
-    found = set()
+    names = set()
     for node in tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        made = isinstance(
+        is_container = isinstance(
             value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
         )
         if isinstance(value, ast.Call):
-            made = ast.unparse(value.func).split(".")[-1].split("[")[0] in CONTAINERS
-        if made:
-            found |= set(bound([node]))
-    return found
+            is_container = ast.unparse(value.func).split(".")[-1].split("[")[0] in CONTAINERS
+        if is_container:
+            names |= set(bound([node]))
+    return names
 
 
 def writes(function: ast.AST) -> Iterator[str]:
@@ -290,7 +290,7 @@ def is_cache_of_data(function: ast.FunctionDef) -> bool:
 
 def remembered(path: str, tree: ast.Module) -> Iterator[str]:
     """Yield what a module keeps from one call for the next."""
-    held = containers(tree) | {"globals()"}
+    changeable = containers(tree) | {"globals()"}
     for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
         arguments = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
         local = {
@@ -300,15 +300,15 @@ def remembered(path: str, tree: ast.Module) -> Iterator[str]:
         }
         declared = {g for n in ast.walk(function) if isinstance(n, ast.Global) for g in n.names}
         for name in set(writes(function)):
-            if name in declared or (name in held and name not in (arguments | local)):
+            if name in declared or (name in changeable and name not in (arguments | local)):
                 yield name
         if is_cache_of_data(function):
             yield f"{function.name} is cached"
 
 
 def test_no_module_remembers_a_call() -> None:
-    found = {(path, name) for path, tree in sources().items() for name in remembered(path, tree)}
-    assert sorted(found - REGISTRIES) == []
+    memories = {(path, name) for path, tree in sources().items() for name in remembered(path, tree)}
+    assert sorted(memories - REGISTRIES) == []
 
 
 def test_the_check_for_hidden_state_sees_it() -> None:

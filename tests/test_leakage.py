@@ -49,9 +49,9 @@ def test_own_rows_are_recognised_in_every_form(k: int, n: int) -> None:
     x = logits(rng, n, k)
     kept = fingerprint(x)
     for name, form in FORMS.items():
-        found = overlap(kept, form(x))
-        assert found.refused, name
-        assert found.share > 0.5, name
+        judgement = overlap(kept, form(x))
+        assert judgement.refused, name
+        assert judgement.share > 0.5, name
     mixed = overlap(kept, np.concatenate([x[: n // 5], logits(rng, n - n // 5, k)]))
     assert mixed.refused
     assert mixed.share == pytest.approx(0.2, abs=0.06)
@@ -62,10 +62,10 @@ def test_fresh_rows_are_not_refused_even_where_scores_repeat() -> None:
     for k in (2, 10):
         for digits in (8, 3, 2, 1, 0):
             for n, judged in ((400, 80), (1000, 1000), (400, 4000)):
-                found = overlap(*(np.round(logits(rng, m, k), digits) if i else
+                judgement = overlap(*(np.round(logits(rng, m, k), digits) if i else
                                   fingerprint(np.round(logits(rng, m, k), digits))
                                   for i, m in enumerate((n, judged))))  # fmt: skip
-                assert not found.refused, (k, digits, n, judged)
+                assert not judgement.refused, (k, digits, n, judged)
 
 
 def test_votes_of_a_forest_are_judged_against_chance() -> None:

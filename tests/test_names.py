@@ -74,11 +74,11 @@ def test_a_monitor_takes_later_frames_by_the_names_of_the_first() -> None:
     plain = hcal.Monitor().update(PROBS.to_numpy(), POSITIONS).update(PROBS.to_numpy(), POSITIONS)
     named = hcal.Monitor().update(PROBS, LABELS).update(PROBS[TURNED], LABELS)
     by_number = hcal.Monitor().update(PROBS, POSITIONS).update(PROBS[TURNED], POSITIONS)
-    given = hcal.Monitor(classes=NAMES).update(PROBS[TURNED], LABELS)
+    monitor = hcal.Monitor(classes=NAMES).update(PROBS[TURNED], LABELS)
 
     assert named.log_evidence == plain.log_evidence
     assert by_number.log_evidence == plain.log_evidence
-    assert given.log_evidence == hcal.Monitor().update(PROBS.to_numpy(), POSITIONS).log_evidence
+    assert monitor.log_evidence == hcal.Monitor().update(PROBS.to_numpy(), POSITIONS).log_evidence
 
 
 def test_metrics_and_diagrams_read_names_of_columns() -> None:

@@ -180,10 +180,10 @@ def test_the_demo_numbers_of_the_readme(tmp_path: Path) -> None:
         before, after = (float(cell) for cell in line.strip("| ").split("|")[1:])
         assert before == pytest.approx(demo["before"][key], abs=SLACK), row
         assert after == pytest.approx(demo["after"][key], abs=SLACK), row
-    said = re.search(r"right ([\d.]+)\s?% of the time but claims ([\d.]+)\s?%", README)
-    assert said
-    assert float(said[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
-    assert float(said[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
+    claim = re.search(r"right ([\d.]+)\s?% of the time but claims ([\d.]+)\s?%", README)
+    assert claim
+    assert float(claim[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
+    assert float(claim[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
 
 
 def test_names_and_targets_of_the_readme_and_extras_exist() -> None:

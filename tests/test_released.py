@@ -34,8 +34,10 @@ def test_the_first_version_that_is_promised_is_there() -> None:
     names = {name.replace(":", "-") for name in hcal.list_calibrators()}
     assert names <= first
     for version in VERSIONS:
-        held = {name for name in expected(version) if not name.startswith("rows.")}
-        assert held == {Path(path).stem for path in MODELS if path.startswith(f"{version}/")}
+        methods_with_values = {name for name in expected(version) if not name.startswith("rows.")}
+        assert methods_with_values == {
+            Path(path).stem for path in MODELS if path.startswith(f"{version}/")
+        }
 
 
 @pytest.mark.parametrize("path", MODELS)

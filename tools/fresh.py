@@ -37,6 +37,6 @@ def use(k: int, folder: Path) -> str:
 if __name__ == "__main__":
     present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
     print(f"hcal {hcal.__version__}, extras installed: {', '.join(present) or 'none'}")
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder:
         for classes in (2, 10):
-            print(use(classes, Path(made)))
+            print(use(classes, Path(folder)))

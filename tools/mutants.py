@@ -85,11 +85,11 @@ def change(node: ast.AST) -> str:
 def sample(part: str, count: int, seed: int) -> list[tuple[Path, int]]:
     """Return some of all (file, place) of a part."""
     files = sorted(f for f in (ROOT / "src" / "hcal" / part).glob("*.py") if f.name != "_triton.py")
-    found = [
+    mutants = [
         (f, i) for f in files for i in range(len(places(ast.parse(f.read_text(encoding="utf-8")))))
     ]
-    random.Random(seed).shuffle(found)
-    return found[:count]
+    random.Random(seed).shuffle(mutants)
+    return mutants[:count]
 
 
 def copied(place: Path) -> Path:
@@ -153,13 +153,13 @@ def selected(contexts: list[str], part: str, tree: Path) -> str:
     files = {
         f.stem: f for name in PARTS[part] for f in [tree / name, *(tree / name).rglob("test_*.py")]
     }
-    found = []
+    tests = []
     for context in contexts:
         module, _, test = context.rpartition(".")
         if module.rpartition(".")[2] not in files:
             return " ".join(PARTS[part])
-        found.append(f"{files[module.rpartition('.')[2]].relative_to(tree)}::{test}")
-    return " ".join(sorted(found)) or " ".join(PARTS[part])
+        tests.append(f"{files[module.rpartition('.')[2]].relative_to(tree)}::{test}")
+    return " ".join(sorted(tests)) or " ".join(PARTS[part])
 
 
 def is_killed(
@@ -171,7 +171,7 @@ def is_killed(
     parsed = ast.parse(text)
     node = places(parsed)[place]
     number = getattr(node, "lineno", 0)
-    told = f"{file.relative_to(ROOT)}:{number}  {change(node)}"
+    description = f"{file.relative_to(ROOT)}:{number}  {change(node)}"
     functions = [n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef)]
     inside = any(n.body[0].lineno <= number <= (n.end_lineno or 0) for n in functions)
     # What runs at import counts for every test, not for the one that happened to import the file.
@@ -181,9 +181,9 @@ def is_killed(
     try:
         target.write_text(ast.unparse(ast.fix_missing_locations(parsed)) + "\n", encoding="utf-8")
         passed = run(tree, f"{selected(contexts, part, tree)} {target.relative_to(tree)}")
-        return not passed, told
+        return not passed, description
     except subprocess.TimeoutExpired:
-        return True, told
+        return True, description
     finally:
         target.write_text(text, encoding="utf-8")
 
@@ -202,8 +202,8 @@ def main() -> None:
         trees = [copied(Path(folder) / str(i)) for i in range(options.workers)]
         for part in parts:
             lines = {
-                f.replace(str(trees[0]), "", 1): found
-                for f, found in tests_of_lines(trees[0], part).items()
+                f.replace(str(trees[0]), "", 1): tests
+                for f, tests in tests_of_lines(trees[0], part).items()
             }
             chosen = sample(part, options.count // len(parts), options.seed)
 
@@ -211,14 +211,14 @@ def main() -> None:
                 tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen
             ) -> list[tuple[bool, str]]:
                 mine = chosen[trees.index(tree) :: len(trees)]
-                found = []
+                tests = []
                 for file, place in mine:
-                    found.append(is_killed(tree, part, file, place, lines))
-                    print("killed  " if found[-1][0] else "SURVIVED", found[-1][1], flush=True)
-                return found
+                    tests.append(is_killed(tree, part, file, place, lines))
+                    print("killed  " if tests[-1][0] else "SURVIVED", tests[-1][1], flush=True)
+                return tests
 
             with ThreadPoolExecutor(len(trees)) as pool:
-                results = [one for found in pool.map(work, trees) for one in found]
+                results = [one for tests in pool.map(work, trees) for one in tests]
             tried[part], killed[part] = len(results), sum(dead for dead, _ in results)
     for part in parts:
         print(f"{part:18} {killed[part]:3} of {tried[part]:3} killed")

@@ -32,8 +32,8 @@ MARKERS = {
 
 def read_pins(text: str) -> dict[str, str]:
     """Return ``{name: version}`` of a constraints file, names as the index spells them."""
-    found = re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE)
-    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
+    pairs = re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
 
 
 def hashes_of(page: str, name: str, version: str) -> list[str]:
@@ -52,26 +52,26 @@ def write_hashes() -> None:
     ]
     for name, version in read_pins(PINS.read_text()).items():
         with urllib.request.urlopen(f"{INDEX.rstrip('/')}/{name}/", timeout=60) as answer:
-            found = hashes_of(answer.read().decode(), name, version)
-        if not found:
+            hashes = hashes_of(answer.read().decode(), name, version)
+        if not hashes:
             raise SystemExit(f"{name}=={version}: no file of it on the index")
         first = f"{name}=={version}{MARKERS.get(name, '')}"
-        lines.append(" \\\n    ".join([first, *(f"--hash=sha256:{h}" for h in found)]))
+        lines.append(" \\\n    ".join([first, *(f"--hash=sha256:{h}" for h in hashes)]))
     HASHED.write_text("\n".join(lines) + "\n")
 
 
 def licence_of(name: str) -> str:
     """Return the licence that an installed package states of itself."""
     try:
-        said = metadata(name)
+        facts = metadata(name)
     except PackageNotFoundError:
         return "not installed here"
     classes = [
-        c.split(" :: ")[-1] for c in said.get_all("Classifier") or [] if c.startswith("License ::")
+        c.split(" :: ")[-1] for c in facts.get_all("Classifier") or [] if c.startswith("License ::")
     ]
-    stated = (said.get("License") or "").strip().splitlines()
+    stated = (facts.get("License") or "").strip().splitlines()
     return (
-        said.get("License-Expression") or ", ".join(classes) or (stated or ["see the package"])[0]
+        facts.get("License-Expression") or ", ".join(classes) or (stated or ["see the package"])[0]
     )
 
 
@@ -91,13 +91,13 @@ def write_sbom() -> None:
     (ROOT / "sbom.json").write_text(json.dumps(bill, indent=1) + "\n")
 
 
-def verdict(pins: dict[str, str], found: list[dict[str, Any]]) -> tuple[int, list[str]]:
+def verdict(pins: dict[str, str], answers: list[dict[str, Any]]) -> tuple[int, list[str]]:
     """Return the exit code and the lines for the database's answer, which has one entry a pin."""
-    if len(found) != len(pins) or not pins:
-        return 3, [f"not audited: {len(found)} answers for {len(pins)} pins"]
+    if len(answers) != len(pins) or not pins:
+        return 3, [f"not audited: {len(answers)} answers for {len(pins)} pins"]
     bad = [
         f"{name}=={version}: {', '.join(v['id'] for v in entry['vulns'])}"
-        for (name, version), entry in zip(pins.items(), found, strict=True)
+        for (name, version), entry in zip(pins.items(), answers, strict=True)
         if entry.get("vulns")
     ]
     return (1, bad) if bad else (0, [f"{len(pins)} pins, nothing known against any of them"])
@@ -106,17 +106,17 @@ def verdict(pins: dict[str, str], found: list[dict[str, Any]]) -> tuple[int, lis
 def audit() -> int:
     """Ask the OSV database about every pin; 0: nothing known, 1: something, 3: it could not be asked."""
     pins = read_pins(PINS.read_text())
-    asked = [{"package": {"ecosystem": "PyPI", "name": n}, "version": v} for n, v in pins.items()]
+    queries = [{"package": {"ecosystem": "PyPI", "name": n}, "version": v} for n, v in pins.items()]
     try:
-        body = json.dumps({"queries": asked}).encode()
+        body = json.dumps({"queries": queries}).encode()
         with urllib.request.urlopen(
             "https://api.osv.dev/v1/querybatch", body, timeout=60
         ) as answer:
-            found = json.load(answer)["results"]
+            answers = json.load(answer)["results"]
     except (OSError, ValueError, KeyError) as error:
         print(f"not audited: {error}", file=sys.stderr)
         return 3
-    code, lines = verdict(pins, found)
+    code, lines = verdict(pins, answers)
     print("\n".join(lines), file=sys.stderr if code else sys.stdout)
     return code
 

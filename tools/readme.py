@@ -37,17 +37,17 @@ def with_demo(text: str) -> str:
     """Return the README with the numbers of a demo that is run now; its picture goes to the docs."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hcal", "demo", "--json", "-o", folder]
-        found = json.loads(
+        demo = json.loads(
             subprocess.run(command, capture_output=True, text=True, check=True).stdout
         )
         draw(Path(folder), ROOT / "docs" / "assets" / "before-after.svg")
-    before = found["before"]
-    after = found["after"]
+    before = demo["before"]
+    after = demo["after"]
     for row, key in ROWS.items():
         line = f"| {row} | {before[key]:.3f} | {after[key]:.3f} |"
         text = re.sub(rf"^\| {re.escape(row)} \|.*$", line, text, flags=re.MULTILINE)
-    said = f"right {before['accuracy']:.1%} of the time but claims {before['mean_confidence']:.1%}"
-    return re.sub(r"right [\d.]+% of the time but claims [\d.]+%", said, text)
+    claim = f"right {before['accuracy']:.1%} of the time but claims {before['mean_confidence']:.1%}"
+    return re.sub(r"right [\d.]+% of the time but claims [\d.]+%", claim, text)
 
 
 def draw(demo: Path, path: Path) -> None:

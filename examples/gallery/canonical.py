@@ -55,10 +55,10 @@ left.set_ylabel("observed frequency")
 left.set_title("Class by class: calibrated")
 left.legend()
 
-shown = slice(0, 3000)
-across = second[shown] + third[shown] / 2
-up = third[shown] * np.sqrt(3) / 2
-dots = right.scatter(across, up, c=100 * largest_gap[shown], s=5, cmap="viridis")
+sampled = slice(0, 3000)
+across = second[sampled] + third[sampled] / 2
+up = third[sampled] * np.sqrt(3) / 2
+dots = right.scatter(across, up, c=100 * largest_gap[sampled], s=5, cmap="viridis")
 right.plot([0, 1, 0.5, 0], [0, 0, np.sqrt(3) / 2, 0], color="0.6", linewidth=1)
 right.set_aspect("equal")
 right.axis("off")

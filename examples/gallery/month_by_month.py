@@ -47,8 +47,8 @@ month = rows[:, 2].astype(int)
 # ---------------------------------------------------------
 # ``predict_proba`` adds a step to the graph and computes nothing yet.
 
-known = slice(0, 2 * ROWS)
-months = hcal_dask.rows(scores[known], y[known], input="logits")
+first_months = slice(0, 2 * ROWS)
+months = hcal_dask.rows(scores[first_months], y[first_months], input="logits")
 calibrator = hcal.PooledCalibrator().fit(months)
 probs = hcal_dask.predict_proba(calibrator, scores)
 

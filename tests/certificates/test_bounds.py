@@ -14,13 +14,13 @@ from hcal.certificates.bounds import bennett, certify_gain, kl, kl_interval, kl_
 @example(0.0, 0.05)
 @example(0.996, 1e-4)  # Newton's method started next to 1, where its steps vanish: the bound was 1
 @given(st.floats(0, 0.9999), st.floats(1e-7, 15))
-def test_kl_upper_is_the_root(c: float, reach: float) -> None:
-    q = float(kl_upper(c, reach))
+def test_kl_upper_is_the_root(c: float, divergence: float) -> None:
+    q = float(kl_upper(c, divergence))
     assert q >= c
     if q < 1 - 1e-9:
-        assert float(kl(c, q)) == pytest.approx(reach, rel=1e-6, abs=1e-12)
+        assert float(kl(c, q)) == pytest.approx(divergence, rel=1e-6, abs=1e-12)
     else:  # 1 is an answer only where the root is next to it
-        assert float(kl(c, 1 - 2e-9)) <= reach
+        assert float(kl(c, 1 - 2e-9)) <= divergence
 
 
 @pytest.mark.parametrize(("c", "m"), [(0.0, 50), (0.02, 50), (0.5, 50), (1.0, 50)])

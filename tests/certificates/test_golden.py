@@ -58,20 +58,20 @@ def _lines() -> Iterator[str]:
         ("rare", 12, 3000),
         ("certain", 3, 300),
     ):
-        found = hcal.certify(*_rows(world, n, k))
-        yield from (world, str(found), *_numbers(found.headline))
-        columns = {} if found.classes is None else found.classes.to_dict()
+        certificate = hcal.certify(*_rows(world, n, k))
+        yield from (world, str(certificate), *_numbers(certificate.headline))
+        columns = {} if certificate.classes is None else certificate.classes.to_dict()
         for name in ("frequency", "stated", "low", "high", "bound", "at_least"):
             yield f"  {name} {np.round(columns.get(name, []), 6).tolist()}"
     streamed = CertificateStream(4).update(f[:1700], y[:1700], groups[:1700])
-    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(
-        confidence=0.9
-    )
+    certificate = streamed.merge(
+        CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])
+    ).result(confidence=0.9)
     yield from (
         "blocks",
-        str(found),
-        *_numbers(found.headline),
-        *(str(g.group_row()) for g in found.subgroups),
+        str(certificate),
+        *_numbers(certificate.headline),
+        *(str(g.group_row()) for g in certificate.subgroups),
     )
     yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, folds=4))
     fitted = hcal.make_calibrator("uncal", input="probs").fit(f, y)
@@ -95,9 +95,9 @@ def test_everything_is_as_it_was() -> None:
 def test_results_cannot_be_changed() -> None:
     public = [getattr(certificates, name) for name in certificates.__all__]
     parts = [Refutation, Band, EventTable, Tails, Windows, certificates.bounds.Gain]
-    found = [c for c in [*public, *parts] if dataclasses.is_dataclass(c)]
-    assert len(found) > 8
-    assert all(c.__dataclass_params__.frozen for c in found)  # type: ignore[attr-defined]
+    result_classes = [c for c in [*public, *parts] if dataclasses.is_dataclass(c)]
+    assert len(result_classes) > 8
+    assert all(c.__dataclass_params__.frozen for c in result_classes)  # type: ignore[attr-defined]
 
 
 def test_a_missing_group_is_named_by_its_row() -> None:

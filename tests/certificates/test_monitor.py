@@ -104,7 +104,7 @@ def test_the_state_does_not_depend_on_how_rows_were_split(
     k: int, world: str, tmp_path: Path
 ) -> None:
     f, y = _stream(3000, k, world)
-    whole = hcal.Monitor().update(f, y)
+    at_once = hcal.Monitor().update(f, y)
     rng = np.random.default_rng(0)
     for cuts in (
         np.arange(77, 3000, 77),
@@ -115,10 +115,10 @@ def test_the_state_does_not_depend_on_how_rows_were_split(
         parts = hcal.Monitor()
         for rows in np.split(np.arange(3000), cuts):
             parts.update(f[rows], y[rows])
-        assert_same(parts.state, whole.state)
+        assert_same(parts.state, at_once.state)
     parts.save(tmp_path / "watch.json")
-    assert_same(hcal.Monitor.load(tmp_path / "watch.json").state, whole.state)
-    assert whole.alarm is not None
+    assert_same(hcal.Monitor.load(tmp_path / "watch.json").state, at_once.state)
+    assert at_once.alarm is not None
 
 
 def assert_same(state: Any, expected: Any) -> None:
@@ -304,9 +304,9 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path: Path) 
 
     def refused(text: str) -> None:
         path.write_text(text)
-        with pytest.raises(ValueError, match="is not the state of a monitor") as found:
+        with pytest.raises(ValueError, match="is not the state of a monitor") as refusal:
             hcal.Monitor.load(path)
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(refusal.value)
 
     def changed(*keys: object, value: object) -> str:
         copy = json.loads(json.dumps(state))
@@ -362,9 +362,9 @@ def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
     assert false <= 2
     for k in (2, 5, 50):
         old, new = 2 * rng.normal(size=(2, 1000, k))
-        found = drift(old, 1.6 * new)
-        assert found.changed
-        assert "The scores have changed" in str(found)
+        change = drift(old, 1.6 * new)
+        assert change.changed
+        assert "The scores have changed" in str(change)
     assert drift(old[:50], new[:50]).rows == (50, 50)
     with pytest.raises(ValueError, match="too few rows: at least 50"):
         drift(old[:49], new)

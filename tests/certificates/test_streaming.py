@@ -33,7 +33,7 @@ def _world(n: int = 6000, k: int = 5, name: str = "T=1.2") -> tuple[np.ndarray, 
 def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows() -> None:
     f, y = _world()
     group = y % 2
-    whole = CertificateStream(5).update(f, y, group)
+    at_once = CertificateStream(5).update(f, y, group)
     first = CertificateStream(5)
     second = CertificateStream(5)
     first.update(f[:1000], y[:1000], group[:1000]).update(
@@ -41,7 +41,7 @@ def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows(
     )
     second.update(f[2500:], y[2500:], group[2500:])
     merged = pickle.loads(pickle.dumps(second)).merge(first).result().to_dict()
-    expected = whole.result().to_dict()
+    expected = at_once.result().to_dict()
     assert merged["smooth_at_most"] == pytest.approx(expected["smooth_at_most"], abs=1e-12)
     streamed = CertificateStream(5).update(f, y).result()
     exact = hcal.certify(f, y)
@@ -98,11 +98,11 @@ def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path: Pat
     np.savez(tmp_path / "new.npz", logits=fresh, y=labels)
     cal = hcal.make_calibrator("ts").fit(x, y)
     source = hcal.io.batches(tmp_path / "new.npz", rows=250)
-    found = hcal.certify(cal, source, confidence=0.9)
-    assert found.sentences[0].startswith("None of these rows was used to fit")
-    assert found.n == 600
-    assert found.confidence == 0.9
-    assert found.to_dict() == hcal.certify(cal, fresh, labels, confidence=0.9).to_dict()
+    certificate = hcal.certify(cal, source, confidence=0.9)
+    assert certificate.sentences[0].startswith("None of these rows was used to fit")
+    assert certificate.n == 600
+    assert certificate.confidence == 0.9
+    assert certificate.to_dict() == hcal.certify(cal, fresh, labels, confidence=0.9).to_dict()
     plain = hcal.certify(source)
     assert plain.to_dict() == hcal.certify(hcal.softmax(fresh), labels).to_dict()
     with pytest.raises(RowsOfTheFitError, match="about 100 %"):
@@ -146,12 +146,12 @@ def test_more_rows_than_the_sample_are_counted(
 def test_a_group_in_two_blocks_counts_once() -> None:
     scores, y = synthetic(900, 2, seed=1)
     patient = np.array([f"p{number}" for number in np.arange(900) // 7])
-    whole = hcal.certify(hcal.softmax(scores), y, groups=patient)
+    at_once = hcal.certify(hcal.softmax(scores), y, groups=patient)
     blocks = [
         Rows.of(scores[rows], y[rows], input="logits", groups=patient[rows])
         for rows in np.array_split(np.arange(900), 8)
     ]
-    assert hcal.certify(iter(blocks)).to_dict() == whole.to_dict()
+    assert hcal.certify(iter(blocks)).to_dict() == at_once.to_dict()
     with pytest.raises(
         ValueError, match="groups has 2 groups, and a certificate needs at least 20"
     ):

@@ -44,13 +44,15 @@ def test_sentences_table_and_json(task: tuple[Path, Path]) -> None:
     assert "the Brier score improves by at least" in text
     assert "segment north" in text
     assert "(an assumption)" not in text
-    found = json.loads(_run("certify", file, "--model", model, "--json", "--confidence", "0.9"))
-    assert found["confidence"] == 0.9
-    assert found["monotone"] is None
-    for more in ((), ("--batch-rows", 500)):
-        said = _run("certify", file, "--model", model, "--assume", "monotone", *more)
-        assert "(an assumption), the ECE is at most" in " ".join(said.split())
-    assert found["gain"]["at_least"] > 0
+    certificate = json.loads(
+        _run("certify", file, "--model", model, "--json", "--confidence", "0.9")
+    )
+    assert certificate["confidence"] == 0.9
+    assert certificate["monotone"] is None
+    for options in ((), ("--batch-rows", 500)):
+        output = _run("certify", file, "--model", model, "--assume", "monotone", *options)
+        assert "(an assumption), the ECE is at most" in " ".join(output.split())
+    assert certificate["gain"]["at_least"] > 0
 
 
 def test_rows_of_the_fit_are_refused_on_the_command_line(
@@ -61,9 +63,9 @@ def test_rows_of_the_fit_are_refused_on_the_command_line(
         np.savez(tmp_path / "same.npz", logits=f["logits_cal"], y=f["y_cal"])
         np.savez(tmp_path / "part.npz", logits=f["logits_cal"][100:300], y=f["y_cal"][100:300])
     for name in ("same.npz", "part.npz"):
-        told = _run("certify", tmp_path / name, "--model", model, code=1)
-        assert "no certificate" in told
-        assert "used to fit" in told or "learned from" in told
+        refusal = _run("certify", tmp_path / name, "--model", model, code=1)
+        assert "no certificate" in refusal
+        assert "used to fit" in refusal or "learned from" in refusal
     assert "off by more than" in _run("certify", tmp_path / "same.npz")  # without the model
 
 
@@ -73,13 +75,13 @@ def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
     for name, off in (("mon", 0.0), ("tue", 0.0), ("wed", 0.15)):
         p = rng.uniform(0.5, 1, 2000)
         np.savez(tmp_path / f"{name}.npz", probs=p, y=(rng.random(2000) < p - off).astype(int))
-    said = _run("watch", tmp_path / "mon.npz", tmp_path / "tue.npz", "--state", state)
-    assert said.count("no alarm") == 2
-    said = _run("watch", tmp_path / "wed.npz", "--state", state, code=3)
-    assert "ALARM at row 4," in said
+    output = _run("watch", tmp_path / "mon.npz", tmp_path / "tue.npz", "--state", state)
+    assert output.count("no alarm") == 2
+    output = _run("watch", tmp_path / "wed.npz", "--state", state, code=3)
+    assert "ALARM at row 4," in output
     assert hcal.Monitor.load(state).n == 6000
-    found = json.loads(_run("watch", tmp_path / "mon.npz", "--json"))
-    assert found["alarm"] is None
+    answer = json.loads(_run("watch", tmp_path / "mon.npz", "--json"))
+    assert answer["alarm"] is None
 
 
 def test_the_settings_of_a_watch_are_those_of_its_state_and_its_model(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
             "\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines])
         )
     files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
-    found = json.loads(
+    answer = json.loads(
         _run(
             "watch",
             *files,
@@ -134,10 +136,10 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
             code=3,
         )
     )
-    assert found["alarm"]["event"] == "class cat"
-    assert found["rows"] == 6000
-    told = hcal.Monitor().update(p, y)
-    assert found["log_evidence"] == pytest.approx(told.log_evidence, rel=1e-9)
+    assert answer["alarm"]["event"] == "class cat"
+    assert answer["rows"] == 6000
+    monitor = hcal.Monitor().update(p, y)
+    assert answer["log_evidence"] == pytest.approx(monitor.log_evidence, rel=1e-9)
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -148,17 +150,17 @@ def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Pat
     model = tmp_path / "m.hcal"
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
-    said = [
-        _run("certify", file, "--model", model, *more) for more in ((), ("--by", "site"))
+    outputs = [
+        _run("certify", file, "--model", model, *options) for options in ((), ("--by", "site"))
     ]  # and a gain
     report = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    said += [
+    outputs += [
         "\n".join([*report["sentences"], *report["chips"].values()]),
         (tmp_path / "r.html").read_text(),
     ]
-    found = [
+    numbers = [
         set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split())))
-        for text in said
+        for text in outputs
     ]
-    assert len(found[0]) == 1
-    assert all(each == found[0] for each in found), found
+    assert len(numbers[0]) == 1
+    assert all(number == numbers[0] for number in numbers), numbers

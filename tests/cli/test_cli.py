@@ -93,17 +93,17 @@ def test_apply_reads_the_test_part_and_writes_what_the_library_computes(
 
 def test_evaluate_agrees_with_the_library(task: Path, model: Path) -> None:
     result = run("evaluate", task, "--model", model, "--json")
-    found = json.loads(result.stdout)
+    evaluation = json.loads(result.stdout)
     with np.load(task) as f:
         logits = f["logits_test"]
         y = f["y_test"]
     probs = hcal.load(model).predict_proba(logits)
-    assert found["schema"] == "hcal/evaluate/1"
-    assert found["n"] == 600
-    assert found["changed"] == 0
-    for name, row in found["metrics"].items():
+    assert evaluation["schema"] == "hcal/evaluate/1"
+    assert evaluation["n"] == 600
+    assert evaluation["changed"] == 0
+    for name, row in evaluation["metrics"].items():
         assert row["value"] == pytest.approx(getattr(hcal.metrics, name)(probs, y)), name
-    ece = found["metrics"]["ece_ew"]
+    ece = evaluation["metrics"]["ece_ew"]
     assert ece["baseline"] == pytest.approx(hcal.metrics.ece_ew(hcal.softmax(logits), y))
     assert ece["baseline"] > SYNTHETIC_ECE_BEFORE > 3 * ece["value"]
 
@@ -133,8 +133,8 @@ def test_evaluate_prints_levels_and_a_diagram(task: Path, model: Path) -> None:
     ):
         assert text in result.output
     assert "█" not in run("evaluate", task, "--no-diagram").output
-    found = json.loads(run("evaluate", task, "--metrics", "nll, brier", "--json").stdout)
-    assert list(found["metrics"]) == ["nll", "brier"]
+    evaluation = json.loads(run("evaluate", task, "--metrics", "nll, brier", "--json").stdout)
+    assert list(evaluation["metrics"]) == ["nll", "brier"]
 
 
 def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: Path) -> None:
@@ -144,18 +144,18 @@ def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: P
     z = np.stack([np.zeros(300), odds + 2], axis=1)  # biased: the crossing has to move
     task, model = (tmp_path / name for name in ("two.npz", "m.hcal"))
     np.savez(task, logits=z, y=y)
-    told = run("fit", task, "-o", model, "--classes", "ham,spam")
+    printed = run("fit", task, "-o", model, "--classes", "ham,spam")
     cal = hcal.load(model)
     moved = int((cal.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).sum())
     assert moved > 10
-    assert "class spam is now predicted when the model's own score is above" in told.output
-    assert f"{moved} of 300 predictions change" in told.output
-    found = json.loads(run("fit", task, "-o", model, "--json").stdout)
-    assert found["method"] == "pool"
-    assert found["rows"] == 300
-    assert found["classes"] == 2
-    assert found["fit"]["converged"]
-    assert found["fit"]["details"]["changed_predictions"] == moved
+    assert "class spam is now predicted when the model's own score is above" in printed.output
+    assert f"{moved} of 300 predictions change" in printed.output
+    summary = json.loads(run("fit", task, "-o", model, "--json").stdout)
+    assert summary["method"] == "pool"
+    assert summary["rows"] == 300
+    assert summary["classes"] == 2
+    assert summary["fit"]["converged"]
+    assert summary["fit"]["details"]["changed_predictions"] == moved
 
 
 def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
@@ -163,8 +163,11 @@ def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
     cal = hcal.load(model)
     with np.load(task) as f:
         logits = f["logits_test"]
-    known = cal.with_prior([0.1, 0.2, 0.3, 0.4])
-    for option, expected in (("0.1,0.2,0.3,0.4", known), ("estimate", cal.with_prior_from(logits))):
+    with_known_frequencies = cal.with_prior([0.1, 0.2, 0.3, 0.4])
+    for option, expected in (
+        ("0.1,0.2,0.3,0.4", with_known_frequencies),
+        ("estimate", cal.with_prior_from(logits)),
+    ):
         run("apply", model, task, "-o", path, "--prior", option)
         with np.load(path) as got:
             np.testing.assert_array_equal(got["probs"], expected.predict_proba(logits))
@@ -317,14 +320,16 @@ def test_log_levels_choose_the_notes_and_never_the_warnings(tmp_path: Path) -> N
     path.write_text("\n".join(["probs,y", *rows]), encoding="utf-8")
     options = ("--scores", "probs", "--input", "probs", "--unlabelled", "drop", "--method", "ts")
     fit = ("fit", path, *options, "-o", tmp_path / "m.hcal")
-    shown = {level: run(*fit, "--log-level", level).stderr for level in ("debug", "info", "error")}
+    messages = {
+        level: run(*fit, "--log-level", level).stderr for level in ("debug", "info", "error")
+    }
     note = "note: 10 rows without a label were dropped"
-    assert note in shown["debug"]
-    assert "debug: fitting ts" in shown["debug"]
-    assert note in shown["info"]
-    assert "debug:" not in shown["info"]
-    assert note not in shown["error"]
-    assert all("warning: " in text for text in shown.values())
+    assert note in messages["debug"]
+    assert "debug: fitting ts" in messages["debug"]
+    assert note in messages["info"]
+    assert "debug:" not in messages["info"]
+    assert note not in messages["error"]
+    assert all("warning: " in text for text in messages.values())
     assert note in run(*fit).stderr
     assert note not in run(*fit, "-q").stderr
     assert "loud" in run(*fit, "--log-level", "loud", code=2).stderr
@@ -357,9 +362,9 @@ def test_help_explains_each_command_in_a_line_with_examples() -> None:
         "demo",
     ):
         assert f"│ {command} " in text
-        told = run(command, "--help").output
-        assert "Examples:" in told
-        assert f" hcal {command}" in told
+        help_page = run(command, "--help").output
+        assert "Examples:" in help_page
+        assert f" hcal {command}" in help_page
     assert run("--version").output == f"hcal {hcal.__version__}\n"
 
 
@@ -369,11 +374,11 @@ def test_the_installed_command_runs_and_completes() -> None:
     for command in ([installed], [sys.executable, "-m", "hcal"]):
         got = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         assert got.stdout == f"hcal {hcal.__version__}\n"
-    asked = {
+    environment = {
         **os.environ,
         "_HCAL_COMPLETE": "complete_bash",
         "COMP_WORDS": "hcal ev",
         "COMP_CWORD": "1",
     }
-    got = subprocess.run([installed], capture_output=True, text=True, env=asked, check=False)
+    got = subprocess.run([installed], capture_output=True, text=True, env=environment, check=False)
     assert got.stdout.strip() == "evaluate"

@@ -46,9 +46,9 @@ def test_apply_is_the_same_by_blocks_and_by_files(folder: Path, tmp_path: Path) 
     run("apply", model, folder / "parts", "--id", "key", "-o", tmp_path / "one.csv")
     expected = np.load(tmp_path / "a.npz")["probs"]
     np.testing.assert_array_equal(np.load(tmp_path / "b.npz")["probs"], expected)
-    found = pd.concat([pd.read_parquet(tmp_path / "parts" / f"{i}.parquet") for i in range(4)])
-    np.testing.assert_array_equal(found[[f"probs_{k}" for k in range(4)]], expected)
-    assert found["key"].tolist() == list(range(N))
+    applied = pd.concat([pd.read_parquet(tmp_path / "parts" / f"{i}.parquet") for i in range(4)])
+    np.testing.assert_array_equal(applied[[f"probs_{k}" for k in range(4)]], expected)
+    assert applied["key"].tolist() == list(range(N))
     one = pd.read_csv(tmp_path / "one.csv")
     np.testing.assert_allclose(one[[f"probs_{k}" for k in range(4)]], expected, rtol=1e-12)
 
@@ -59,14 +59,16 @@ def test_the_name_of_an_option_before_is_refused_with_the_new_one(folder: Path) 
 
 
 def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path) -> None:
-    asked = ("--model", folder / "m.hcal", "--metrics", "nll,brier,ece_ew", "--json")
-    whole = json.loads(run("evaluate", folder / "whole.npz", *asked).stdout)
-    blocks = json.loads(run("evaluate", folder / "parts", *asked).stdout)
+    of_model = ("--model", folder / "m.hcal", "--metrics", "nll,brier,ece_ew", "--json")
+    in_memory = json.loads(run("evaluate", folder / "whole.npz", *of_model).stdout)
+    blocks = json.loads(run("evaluate", folder / "parts", *of_model).stdout)
     for name, row in blocks["metrics"].items():
-        assert row["value"] == pytest.approx(whole["metrics"][name]["value"], rel=1e-9)
-    assert blocks["changed"] == whole["changed"]
-    told = json.loads(run("certify", folder / "whole.npz", "--batch-rows", 300, "--json").stdout)
-    assert told["n"] == N
+        assert row["value"] == pytest.approx(in_memory["metrics"][name]["value"], rel=1e-9)
+    assert blocks["changed"] == in_memory["changed"]
+    certificate = json.loads(
+        run("certify", folder / "whole.npz", "--batch-rows", 300, "--json").stdout
+    )
+    assert certificate["n"] == N
     for name, options in (
         ("whole", ()),
         ("blocks", ("--batch-rows", 777)),
@@ -104,8 +106,8 @@ def test_rows_of_the_fit_are_found_among_blocks(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
-    for asked in (("evaluate", "--metrics", "nll,brier"), ("report", "-o", tmp_path / "r.html")):
-        command = (*asked, folder / "parts", "--json")
+    for words in (("evaluate", "--metrics", "nll,brier"), ("report", "-o", tmp_path / "r.html")):
+        command = (*words, folder / "parts", "--json")
         one = json.loads(run(*command).stdout)
         two = json.loads(run(*command, "--jobs", 2).stdout)
         for content in (one, two):

@@ -90,6 +90,6 @@ def test_errors_of_the_world_are_one_line(folder: Path, monkeypatch: pytest.Monk
         (ValueError("many\nlines\n" + "x" * 10_000), "error: many lines xxx"),
     ):
         monkeypatch.setattr("hcal.io.read", Mock(side_effect=error))
-        said = run("evaluate", folder / "task.npz", code=1).stderr
-        assert_one_line(said, message)
-        assert len(said) < 700
+        message_printed = run("evaluate", folder / "task.npz", code=1).stderr
+        assert_one_line(message_printed, message)
+        assert len(message_printed) < 700

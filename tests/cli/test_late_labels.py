@@ -44,16 +44,16 @@ def labels_command(name: str, day: str) -> tuple[str, ...]:
 def test_scores_wait_for_their_labels_and_an_alarm_comes_with_them() -> None:
     good = write_scores("week1.csv", 0)
     bad = write_scores("week2.csv", 1000)
-    said = run("watch", "week1.csv", *SCORES, *STORE, "--date", "2026-01-05").stdout
-    assert "1,000 new rows of 1,000; 1,000 rows wait for their labels" in said
+    output = run("watch", "week1.csv", *SCORES, *STORE, "--date", "2026-01-05").stdout
+    assert "1,000 new rows of 1,000; 1,000 rows wait for their labels" in output
     run("watch", "week2.csv", *SCORES, *STORE, "--date", "2026-01-12")
     again = run("watch", "week2.csv", *SCORES, *STORE, "--date", "2026-01-12").stdout
     assert "0 new rows of 1,000; 2,000 rows wait" in again
     write_labels("labels1.csv", good, 0)
     write_labels("labels2.csv", bad, 1000, off=0.2)
-    said = run(*labels_command("labels1.csv", "2026-01-26")).stdout
-    assert "1,000 rows have scores and labels now, 1,000 still wait" in said
-    assert "no alarm" in said
+    output = run(*labels_command("labels1.csv", "2026-01-26")).stdout
+    assert "1,000 rows have scores and labels now, 1,000 still wait" in output
+    assert "no alarm" in output
     run(*labels_command("labels2.csv", "2026-02-02"), code=3)
     again = run(*labels_command("labels2.csv", "2026-02-02"), code=3)
     assert "was added before" in again.stderr

@@ -42,23 +42,23 @@ def mean_cost(p: np.ndarray, y: np.ndarray, threshold: float) -> float:
 
 def test_no_threshold_is_better_than_the_chosen_one() -> None:
     p, y = rare()
-    every = [0.0, *np.unique(p), 1.1]
+    candidates = [0.0, *np.unique(p), 1.1]
     result = chosen(p, y, cost=COST)
     assert result.cost is not None
-    assert result.cost.value == pytest.approx(min(mean_cost(p, y, t) for t in every))
+    assert result.cost.value == pytest.approx(min(mean_cost(p, y, t) for t in candidates))
     assert result.cost.value == pytest.approx(mean_cost(p, y, result.threshold))
     assert min(point.cost or 9 for point in result.points) == result.cost.value
 
     result = chosen(p, y, capacity=0.05)
-    shares = [(p >= t).mean() for t in every]
+    shares = [(p >= t).mean() for t in candidates]
     assert result.share.value == max(share for share in shares if share <= 0.05)
 
     result = chosen(p, y, precision=0.2)
-    precise = [(p >= t).mean() for t in every[:-1] if y[p >= t].mean() >= 0.2]
+    precise = [(p >= t).mean() for t in candidates[:-1] if y[p >= t].mean() >= 0.2]
     assert result.share.value == max(precise)
 
     result = chosen(p, y, recall=0.8)
-    catching = [(p >= t).mean() for t in every if y[p >= t].sum() >= 0.8 * y.sum()]
+    catching = [(p >= t).mean() for t in candidates if y[p >= t].sum() >= 0.8 * y.sum()]
     assert result.share.value == min(catching)
 
 

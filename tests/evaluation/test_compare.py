@@ -143,26 +143,28 @@ def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
     out = np.empty_like(z)
     fold = deal_folds(z, 4)
     for k in range(4):
-        held = fold == k
-        out[held] = hcal.make_calibrator("hb").fit(z[~held], y[~held]).predict_proba(z[held])
+        in_fold = fold == k
+        out[in_fold] = (
+            hcal.make_calibrator("hb").fit(z[~in_fold], y[~in_fold]).predict_proba(z[in_fold])
+        )
     assert table["hb"]["nll"] == pytest.approx(hcal.metrics.nll(out, y))
-    found = hcal.cross_fit("hb", z, y, folds=4, resamples=0)
-    np.testing.assert_allclose(found.probs, out)
-    assert found.slope is None
+    crossed = hcal.cross_fit("hb", z, y, folds=4, resamples=0)
+    np.testing.assert_allclose(crossed.probs, out)
+    assert crossed.slope is None
 
 
 def test_cross_fit_corrects_optimism() -> None:
     """A method with many parameters looks better on its own rows; the corrected score is that of new rows."""
     z, y = synthetic(250, 2, seed=7)
-    found = hcal.cross_fit("iso", z, y, resamples=40)
+    crossed = hcal.cross_fit("iso", z, y, resamples=40)
     fresh = synthetic(20_000, 2, seed=8)
-    new = hcal.metrics.brier(found.calibrator.predict_proba(fresh[0]), fresh[1])
-    assert found.brier is not None
-    assert found.slope is not None
-    assert found.brier.apparent < found.brier.corrected
-    assert abs(found.brier.corrected - new) < 0.05
-    assert found.slope.optimism > 0
-    assert "Corrected for optimism by 40 bootstrap fits" in str(found)
+    new = hcal.metrics.brier(crossed.calibrator.predict_proba(fresh[0]), fresh[1])
+    assert crossed.brier is not None
+    assert crossed.slope is not None
+    assert crossed.brier.apparent < crossed.brier.corrected
+    assert abs(crossed.brier.corrected - new) < 0.05
+    assert crossed.slope.optimism > 0
+    assert "Corrected for optimism by 40 bootstrap fits" in str(crossed)
     groups = np.repeat(np.arange(50), 5)
     fold = hcal.cross_fit("ts", z, y, groups=groups, resamples=0).fold
     assert all(len(np.unique(fold[groups == g])) == 1 for g in range(50))
@@ -185,23 +187,23 @@ def test_processes_give_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
     alone, together = (hcal.compare(*task, methods=methods, n_jobs=n, resamples=20) for n in (1, 2))
     assert [r.label for r in together] == [r.label for r in alone]
     assert [dict(r.scores) for r in together] == [dict(r.scores) for r in alone]
-    said = "ValueError: parameter 'bins' of 'hb' must be an integer of at least 1, got 0"
-    assert together.errors == alone.errors == {"bad": said}
+    message = "ValueError: parameter 'bins' of 'hb' must be an integer of at least 1, got 0"
+    assert together.errors == alone.errors == {"bad": message}
 
 
 def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ...]) -> None:
     table = hcal.compare(*task, methods={"a": "ts", "b": "ts", "hb": "hb"}, resamples=60)
-    found = table.differences("nll")
+    differences = table.differences("nll")
     # Two copies of a method differ by nothing, and are in bold together; hb is told apart.
-    assert found["a"].change == found["b"].change == 0.0
+    assert differences["a"].change == differences["b"].change == 0.0
     assert table.ties("nll") == {"a", "b"}
-    assert found["uncal"].p_value < 0.01
-    assert found["uncal"].low < found["uncal"].change < found["uncal"].high
+    assert differences["uncal"].p_value < 0.01
+    assert differences["uncal"].low < differences["uncal"].change < differences["uncal"].high
     # The interval is that of an independent paired bootstrap, within its own noise.
     z, y, z_test, y_test = task
     p = hcal.make_calibrator("ts").fit(z, y).predict_proba(z_test)
     rows = np.log(p[np.arange(500), y_test]) - np.log(hcal.softmax(z_test)[np.arange(500), y_test])
-    assert found["uncal"].high - found["uncal"].change == pytest.approx(
+    assert differences["uncal"].high - differences["uncal"].change == pytest.approx(
         1.96 * rows.std() / np.sqrt(500), rel=0.35
     )
     assert table["a"]["phi"] == pytest.approx(rows.mean())
@@ -308,6 +310,6 @@ def test_bad_calls_say_why(task: tuple[np.ndarray, ...]) -> None:
 def test_a_dask_cluster_gives_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as client:
-        there = hcal.compare(*task, methods=["ts", "hb"], scheduler=client, resamples=20)
-    here = hcal.compare(*task, methods=["ts", "hb"], n_jobs=1, resamples=20)
-    assert [dict(r.scores) for r in there] == [dict(r.scores) for r in here]
+        on_cluster = hcal.compare(*task, methods=["ts", "hb"], scheduler=client, resamples=20)
+    in_memory = hcal.compare(*task, methods=["ts", "hb"], n_jobs=1, resamples=20)
+    assert [dict(r.scores) for r in on_cluster] == [dict(r.scores) for r in in_memory]

@@ -83,8 +83,8 @@ def test_baseline_gives_paired_differences() -> None:
     assert result.differences["skce"].low is None
     # Paired: much narrower than the two intervals apart.
     d = result.differences["nll"]
-    own = result.interval("nll")
-    assert d.high - d.low < 2 * (own[1] - own[0])
+    interval = result.interval("nll")
+    assert d.high - d.low < 2 * (interval[1] - interval[0])
     same = hcal.evaluate(P, Y, metrics=["nll", "ece_ew"], confidence=0.95, baseline=P, resamples=50)
     assert same.differences["nll"].low == 0.0
     assert same.differences["ece_ew"].high == 0.0
@@ -204,8 +204,8 @@ def test_weights() -> None:
     result = hcal.evaluate(P, Y, sample_weight=w + 0.5)
     counts = [n for n, m in hcal.metrics.METRICS.items() if m.weights != "any"]
     assert set(result.values) == set(hcal.list_metrics()) - set(counts)
-    told = f"left out, because they need whole repetition counts as weights: {', '.join(counts)}"
-    assert result.notes == (told,)
+    note = f"left out, because they need whole repetition counts as weights: {', '.join(counts)}"
+    assert result.notes == (note,)
     with pytest.raises(ValueError, match="dece counts samples"):
         hcal.evaluate(P, Y, metrics="dece", sample_weight=w + 0.5)
     ci = hcal.evaluate(
@@ -256,19 +256,19 @@ def test_two_classes_are_told_by_the_positive_one() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(1, 9, 3000)
     y = (rng.random(3000) < p).astype(int)
-    found = hcal.evaluate(
+    evaluation = hcal.evaluate(
         p, np.array(["well", "sick"])[y], metrics=["nll"], confidence=0.95, classes=["well", "sick"]
     )
-    assert vars(found.positive) == {
+    assert vars(evaluation.positive) == {
         "name": "sick",
         "stated": pytest.approx(p.mean()),
         "observed": y.mean(),
     }
-    text = " ".join(str(found).split())
+    text = " ".join(str(evaluation).split())
     assert "P(sick) stated" in text
-    assert f"slope {found.clinical.slope}" in text
-    assert found.clinical.auc == hcal.clinical(p, y).auc
-    assert found.assessment.estimate == found.certificate.headline.estimate
+    assert f"slope {evaluation.clinical.slope}" in text
+    assert evaluation.clinical.auc == hcal.clinical(p, y).auc
+    assert evaluation.assessment.estimate == evaluation.certificate.headline.estimate
     other = hcal.evaluate(p, y, metrics=["nll"], confidence=0.95, positive=0)
     assert other.positive.observed == pytest.approx(1 - y.mean())
     assert json.loads(other.to_json())["assessment"]["event"] == "P(class 0)"
@@ -282,11 +282,11 @@ def test_groups_are_certified_worst_first() -> None:
     p[:, 0] = 0.9
     group = np.where(np.arange(6000) < 1500, "bad", "good")
     y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
-    found = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
-    assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
-    text = " ".join(str(found).split())
+    evaluation = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
+    assert [(g.name, g.proven) for g in evaluation.groups] == [("bad", "over"), ("good", "")]
+    text = " ".join(str(evaluation).split())
     assert "Segment bad (1,500 rows): its probabilities are too high on average by at least" in text
-    assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
+    assert json.loads(evaluation.to_json())["groups"][0]["group"] == "bad"
     with pytest.raises(ValueError, match="leave the weights out"):
         hcal.evaluate(p, y, metrics=["ece_ew"], by=group, sample_weight=np.ones(6000))
 

@@ -57,8 +57,8 @@ def test_band_is_the_binomial_quantile(n: int, p: float, level: float) -> None:
 
 def test_bands_hold_calibrated_predictions() -> None:
     logits, y = synthetic(20000, 4, scale=1.0, seed=1)
-    found = hcal.reliability(softmax(logits), y, level="class-wise")
-    outside = np.concatenate([c.outside[c.weight > 0] for c in found.curves])
+    diagram = hcal.reliability(softmax(logits), y, level="class-wise")
+    outside = np.concatenate([c.outside[c.weight > 0] for c in diagram.curves])
     # 60 bins at a nominal 5 %: more than 8 outside has a probability below 1 %.
     assert outside.sum() <= 8
     bad = hcal.reliability(P, Y)[0]
@@ -201,8 +201,8 @@ def test_models_and_segments_are_curves_with_labels() -> None:
     assert len(both) == 6
     german = both["raw, DE"]
     rows = country == "DE"
-    own = hcal.reliability(p[rows] ** 2, y[rows], bins=5)[0]
-    np.testing.assert_array_equal(german.observed, own.observed)
+    german_alone = hcal.reliability(p[rows] ** 2, y[rows], bins=5)[0]
+    np.testing.assert_array_equal(german.observed, german_alone.observed)
     frame = both.to_frame()
     assert set(frame["model"]) == {"raw", "calibrated"}
     assert set(frame["segment"]) == {"FR", "DE", "IT"}
@@ -236,8 +236,8 @@ def test_one_picture_has_labels_colours_and_the_shares_of_rows() -> None:
     only = hcal.reliability(models, y).plot(curves=["calibrated"], legend=False)
     assert only.get_title().startswith("calibrated: error")
     assert only.get_legend() is None
-    many = hcal.reliability(p, y, by=np.arange(900) % 9)
-    texts = [text.get_text() for text in many.plot().get_legend().get_texts()]
+    nine_curves = hcal.reliability(p, y, by=np.arange(900) % 9)
+    texts = [text.get_text() for text in nine_curves.plot().get_legend().get_texts()]
     assert texts[-1] == "7 of 9; curves= chooses others"
     with pytest.raises(ValueError, match="1 entries for 2 curves"):
         hcal.reliability(models, y).plot(colors=["red"])
@@ -259,8 +259,8 @@ def test_axes_fit_rare_positives(binning: str) -> None:
     # The points of bins with enough rows use more than a third of the axis.
     assert np.ptp(np.log(points)) > np.log(high / low) / 3
     assert diagram.shares.sum() == pytest.approx(1)
-    some = hcal.reliability(np.minimum(p, 0.09), y, binning="equal-mass")
-    assert some.axis.high <= 0.2 or some.axis.log
+    below_ten_percent = hcal.reliability(np.minimum(p, 0.09), y, binning="equal-mass")
+    assert below_ten_percent.axis.high <= 0.2 or below_ten_percent.axis.log
     plt.close("all")
 
 

@@ -82,29 +82,29 @@ def test_what_does_not_fit_into_the_sample_is_added_up(
     folder, columns = table
     monkeypatch.setattr(survey, "SAMPLE_ROWS", 500)
     cal = hcal.make_calibrator("platt").fit(*synthetic(500, 2, seed=5))
-    whole = hcal.evaluate(
+    in_memory = hcal.evaluate(
         cal, columns["logits"], columns["y"], confidence=0.9, by=columns["country"]
     )
     summed = hcal.evaluate(cal, folder, confidence=0.9, by="country")
     assert summed.n == 1200
     assert summed.sample_rows == 500
-    assert whole.sample_rows is None
+    assert in_memory.sample_rows is None
     for name in ("nll", "brier", "ece_ew", "accuracy"):
         assert summed.how[name] == "all rows"
-        assert summed[name] == pytest.approx(whole[name], rel=1e-9)
-        assert summed.differences[name].change == pytest.approx(whole.differences[name].change)
+        assert summed[name] == pytest.approx(in_memory[name], rel=1e-9)
+        assert summed.differences[name].change == pytest.approx(in_memory.differences[name].change)
     assert summed.how["skce"] == "sample"
-    assert summed["ks"] == pytest.approx(whole["ks"], abs=1e-6)
+    assert summed["ks"] == pytest.approx(in_memory["ks"], abs=1e-6)
     assert summed.before is not None
-    assert whole.before is not None
-    assert summed.before.nll == pytest.approx(whole.before.nll)
-    assert summed.changed == whole.changed
-    assert summed.accuracy == pytest.approx(whole.accuracy)
+    assert in_memory.before is not None
+    assert summed.before.nll == pytest.approx(in_memory.before.nll)
+    assert summed.changed == in_memory.changed
+    assert summed.accuracy == pytest.approx(in_memory.accuracy)
     # The certificate counts all rows, and every segment.
     assert summed.certificate is not None
     assert summed.certificate.n == 1200
     assert len(summed.groups) == 3
-    assert summed.groups[0].n == whole.groups[0].n
+    assert summed.groups[0].n == in_memory.groups[0].n
     assert any("seeded sample of 500 of 1,200 rows" in line for line in summed.sampling)
 
 

@@ -139,14 +139,14 @@ def _scores(case: Case, rng: np.random.Generator, n: int) -> tuple[np.ndarray, A
         return z, FORMS[case.form](z)
     with np.errstate(all="ignore"):
         p = hcal.softmax(np.clip(z, -1e300, 1e300))  # saturates: exact zeros and ones
-        given = p if case.kind == "probs" else np.log(p)
-    return z, given if case.form in NARROW else FORMS[case.form](given)
+        scores = p if case.kind == "probs" else np.log(p)
+    return z, scores if case.form in NARROW else FORMS[case.form](scores)
 
 
 def check(case: Case) -> None:
     """Fit and predict; raise where a promise is broken."""
     rng = np.random.default_rng(case.number)
-    z, given = _scores(case, rng, case.n)
+    z, scores = _scores(case, rng, case.n)
     y = LABELS[case.labels](rng, z)
     weight = WEIGHTS[case.weights](rng, case.n)
     _, new = _scores(case, rng, 7)
@@ -155,9 +155,9 @@ def check(case: Case) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        calibrator.fit(given, y, sample_weight=weight)
+        calibrator.fit(scores, y, sample_weight=weight)
         assert time.monotonic() - began < PATIENCE, "takes too long"
-        for rows in (given, new):
+        for rows in (scores, new):
             _check_probabilities(calibrator, rows)
 
 

@@ -78,7 +78,7 @@ VALUES += [
 
 def originals() -> list[bytes]:
     """Return a model file of every method that can be fitted here, of 2 and of 5 classes in turn."""
-    found = []
+    files = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder) / "m.hcal"
@@ -90,8 +90,8 @@ def originals() -> list[bytes]:
             calibrator = quick(name).fit(logits, y)
             calibrator.fit_.details["request"] = Request(scores="p_*", label="y").to_json()
             hcal.save(calibrator, path)
-            found.append(path.read_bytes())
-    return found
+            files.append(path.read_bytes())
+    return files
 
 
 def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
@@ -109,10 +109,10 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
     elif isinstance(header.get(part), dict):
         _deep(header[part], rng)
     text = json.dumps(header)
-    held = {k: np.ascontiguousarray(v).reshape(np.shape(v)) for k, v in arrays.items()}
-    held.pop("sha256", None)
-    seal = digest(text, held) if rng.random() < 0.9 else np.zeros(32, np.uint8)
-    return part, bytes(to_bytes(held | {"sha256": seal}, metadata={"hcal": text}))
+    contiguous = {k: np.ascontiguousarray(v).reshape(np.shape(v)) for k, v in arrays.items()}
+    contiguous.pop("sha256", None)
+    seal = digest(text, contiguous) if rng.random() < 0.9 else np.zeros(32, np.uint8)
+    return part, bytes(to_bytes(contiguous | {"sha256": seal}, metadata={"hcal": text}))
 
 
 def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:
@@ -163,24 +163,26 @@ def _array(arrays: dict[str, Any], rng: Rng) -> None:
         arrays[name] = a
 
 
-def _mapping(held: dict[str, Any], rng: Rng) -> None:
+def _mapping(content: dict[str, Any], rng: Rng) -> None:
     if rng.random() < 0.1:
-        held[str(rng.choice(["extra", "self", "", "y" * 4000, "class_frequencies", "notes"]))] = 1
-    elif held:
-        key = str(rng.choice(sorted(held)))
+        content[
+            str(rng.choice(["extra", "self", "", "y" * 4000, "class_frequencies", "notes"]))
+        ] = 1
+    elif content:
+        key = str(rng.choice(sorted(content)))
         if rng.random() < 0.15:
-            del held[key]
+            del content[key]
         else:
-            held[key] = VALUES[int(rng.integers(len(VALUES)))]
+            content[key] = VALUES[int(rng.integers(len(VALUES)))]
 
 
-def _deep(held: dict[str, Any], rng: Rng) -> None:
+def _deep(content: dict[str, Any], rng: Rng) -> None:
     """Change an entry of an object, or of one inside it."""
-    inner = [v for v in held.values() if isinstance(v, dict) and v]
+    inner = [v for v in content.values() if isinstance(v, dict) and v]
     if inner and rng.random() < 0.5:
         _deep(inner[int(rng.integers(len(inner)))], rng)
     else:
-        _mapping(held, rng)
+        _mapping(content, rng)
 
 
 # -- the judging process ----------------------------------------------------------------------------------
@@ -235,27 +237,27 @@ def _improbable(p: Any) -> str:
 
 def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Judge ``count`` tampered files; return what happened, and the failures."""
-    whole = originals()
+    files = originals()
     happened = Counter[str]()
     failures = list[str]()
     worker = Worker("models")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.hcal"
-        for content in whole:  # imports and compiled kernels take their memory before it is limited
+        for content in files:  # imports and compiled kernels take their memory before it is limited
             path.write_bytes(content)
             if (verdict := worker.read(path)) != "predicts":
                 failures.append(f"an untouched model: {verdict}")
         worker.limit()
         for number in range(count):
             rng = np.random.default_rng([seed, number])
-            kind, content = tamper(whole[number % len(whole)], rng)
+            kind, content = tamper(files[number % len(files)], rng)
             path.write_bytes(content)
             verdict = worker.read(path)
-            known = verdict in ("predicts", "refused")
-            happened[f"{kind} {verdict if known else 'FAILED'}"] += 1
-            if not known:
+            expected = verdict in ("predicts", "refused")
+            happened[f"{kind} {verdict if expected else 'FAILED'}"] += 1
+            if not expected:
                 failures.append(
-                    f"case {number} ({kind}, {hcal.list_calibrators()[number % len(whole)]}): {verdict}"
+                    f"case {number} ({kind}, {hcal.list_calibrators()[number % len(files)]}): {verdict}"
                 )
     worker.stop()
     return happened, failures

@@ -141,8 +141,8 @@ def check_metric(name: str, case: Case, form: str) -> None:
     )
     # numpy sums other memory layouts in another order.
     assert _close(value, other, 1e-9), f"{value} plain, {other} as {form}"
-    held = metric.function(Sample(case.probs, case.y, case.weight))
-    assert _close(value, held, 0), f"{value} plain, {held} as Sample"
+    of_sample = metric.function(Sample(case.probs, case.y, case.weight))
+    assert _close(value, of_sample, 0), f"{value} plain, {of_sample} as Sample"
 
 
 def _close(a: float, b: float, slack: float) -> bool:
@@ -325,12 +325,12 @@ def run_case(number: int, seed: int) -> tuple[Counter[str], list[str]]:
 def main(count: int, seed: int) -> int:
     """Run the cases, print what was found and how much was tried; 1 if there is any fault."""
     total = Counter[str]()
-    found = 0
+    n_faults = 0
     for number in range(count):
         counts, faults = run_case(number, seed)
         total += counts
-        found += len(faults)
+        n_faults += len(faults)
         for fault in faults:
             print(fault, flush=True)
-    print(f"properties: {count} cases, {sum(total.values())} checks, {found} faults")
-    return 1 if found else 0
+    print(f"properties: {count} cases, {sum(total.values())} checks, {n_faults} faults")
+    return 1 if n_faults else 0

@@ -212,10 +212,10 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        self.here, there = self.context.Pipe()
-        self.process = self.context.Process(target=_work, args=(there, self.module), daemon=True)
+        self.here, far_end = self.context.Pipe()
+        self.process = self.context.Process(target=_work, args=(far_end, self.module), daemon=True)
         self.process.start()
-        there.close()
+        far_end.close()
 
     def limit(self) -> None:
         """Let it have no more memory than it has, and a little."""
@@ -246,7 +246,7 @@ def run(count: int, seed: int, keep: Path) -> tuple[Counter[str], list[str]]:
     """Read ``count`` mutated files; return what happened, and the failures, whose files lie in ``keep``."""
     rng = np.random.default_rng(seed)
     suffixes = list(SEEDS)
-    whole = {suffix: [make() for make in SEEDS[suffix]] for suffix in suffixes}
+    seeds = {suffix: [make() for make in SEEDS[suffix]] for suffix in suffixes}
     happened: Counter[str] = Counter()
     failures: list[str] = []
     worker = Worker("readers")
@@ -254,7 +254,7 @@ def run(count: int, seed: int, keep: Path) -> tuple[Counter[str], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             suffix = suffixes[i % len(suffixes)]
-            data = whole[suffix][int(rng.integers(len(whole[suffix])))]
+            data = seeds[suffix][int(rng.integers(len(seeds[suffix])))]
             path = Path(folder) / f"f{suffix}"
             path.write_bytes(mutate(data, rng))
             verdict = worker.read(path)

@@ -84,8 +84,10 @@ def test_same_seed_same_result():
 
 def test_mini_batches_learn():
     logits, y = synthetic(600)
-    found = quick(logits, y, maps=("piecewise-1",), batch_size=100, learning_rate=0.05)["top_label"]
-    losses = found.history["loss"]
+    trained = quick(logits, y, maps=("piecewise-1",), batch_size=100, learning_rate=0.05)[
+        "top_label"
+    ]
+    losses = trained.history["loss"]
     assert len(losses) == 30
     assert losses[-1] < 0.7 * losses[0]
 
@@ -218,13 +220,13 @@ def test_the_near_uniform_trap_is_told():
     logits = rng.normal(0, 1, (2000, 200))
     y = rng.integers(0, 200, 2000)
     logits[np.arange(2000), y] += rng.normal(8, 4, 2000)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         cal = hcal.HCalibrator(maps="ensemble-128", epochs=2, select="class_wise").fit(logits, y)
     assert any(
-        "nearly uniform" in str(each.message)
-        and "docs/why-not-the-papers-selector.md" in str(each.message)
-        for each in told
+        "nearly uniform" in str(warning.message)
+        and "docs/why-not-the-papers-selector.md" in str(warning.message)
+        for warning in caught
     )
     assert cal.fit_.details["collapsed"].startswith("mean confidence")
 
@@ -232,7 +234,7 @@ def test_the_near_uniform_trap_is_told():
 def test_both_references_of_the_piecewise_map():
     """Less the largest logit (the paper) and log-softmax (the published code) are different functions."""
     logits, y = synthetic()
-    found = {
+    trained = {
         reference: train_candidates(
             logits,
             y,
@@ -240,11 +242,11 @@ def test_both_references_of_the_piecewise_map():
         )["top_label"]
         for reference in ("largest", "log_softmax")
     }
-    for reference, fitted in found.items():
+    for reference, fitted in trained.items():
         assert fitted.map.reference == reference
         shifted = fitted.map(logits + 7.0)
         np.testing.assert_allclose(shifted, fitted.map(logits), atol=1e-9)
-    assert np.abs(found["largest"].map(logits) - found["log_softmax"].map(logits)).max() > 1e-4
+    assert np.abs(trained["largest"].map(logits) - trained["log_softmax"].map(logits)).max() > 1e-4
 
 
 def test_bad_parameters_and_weights_that_are_no_repetitions_are_named():
@@ -272,7 +274,12 @@ def test_the_twelve():
         "ensemble": (16, 32, 64, 128),
     }
     assert (
-        tuple(f"{family}-{size}" for family, each in sizes.items() for size in each) == PAPER_MAPS
+        tuple(
+            f"{family}-{size}"
+            for family, sizes_of_family in sizes.items()
+            for size in sizes_of_family
+        )
+        == PAPER_MAPS
     )
     assert AdamSettings() == AdamSettings(0.005, 2000, None, 20, 160)
 
@@ -293,8 +300,8 @@ def test_cifar10_resnet110_reproduces():
     values = {"top_label": [], "class_wise": []}
     for seed in range(5):
         plan = TrainingPlan(select=tuple(values), random_state=seed)
-        found = train_candidates(cal.astype(np.float64), y_cal, plan)
-        for select, result in found.items():
+        trained = train_candidates(cal.astype(np.float64), y_cal, plan)
+        for select, result in trained.items():
             probs = np.exp(result.map(test.astype(np.float64)))
             assert metrics.accuracy(probs, y_test) == 0.9356
             values[select].append((metrics.ece_s1(probs, y_test), metrics.tcwece(probs, y_test)))

@@ -218,8 +218,8 @@ def test_many_events_and_threads(monkeypatch):
         p, y = problem(60_000, 4, dtype=dtype)
         p = np.round(p, digits)
         loss, grad = loss_and_grad(p, y)
-        found = family_of("pooled").gather(p, y)
-        want, slope = definition.families_loss(found.q, found.marks, ObjectiveSettings())
+        gathered = family_of("pooled").gather(p, y)
+        want, slope = definition.families_loss(gathered.q, gathered.marks, ObjectiveSettings())
         assert loss == pytest.approx(want, rel=1e-9)
         np.testing.assert_allclose(
             grad.ravel(), slope[0], rtol=1e-5, atol=1e-6 * np.abs(slope).max()
@@ -229,8 +229,10 @@ def test_many_events_and_threads(monkeypatch):
 def test_every_family_with_and_without_the_kernels(monkeypatch):
     """Deleting the kernel files leaves everything working: engines fall back on the definition and on torch."""
     kernel = engines.has_kernel
-    for there in (True, False):
-        monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
+    for with_kernels in (True, False):
+        monkeypatch.setattr(
+            engines, "has_kernel", lambda name, on=with_kernels: on and kernel(name)
+        )
         for events in EVENTS:
             for n, dtype in ((3, np.float64), (300, np.float32)):
                 p, y = problem(n, 4, dtype=dtype)
@@ -238,9 +240,9 @@ def test_every_family_with_and_without_the_kernels(monkeypatch):
                 p[-1] = [0, 0, 0, 1]
                 s = ObjectiveSettings(window=20)
                 family = family_of(events)
-                found = family.gather(p, y)
-                want, slope = definition.families_loss(found.q, found.marks, s)
-                want_grad = family.scatter(slope, p, found)
+                gathered = family.gather(p, y)
+                want, slope = definition.families_loss(gathered.q, gathered.marks, s)
+                want_grad = family.scatter(slope, p, gathered)
                 for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
                     loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
                     assert float(loss) == pytest.approx(
@@ -339,8 +341,8 @@ def test_module_backward():
         expected = 3 * p * (grad - (p * grad).sum(1, keepdims=True))
         assert loss.item() == pytest.approx(value, rel=1e-5)
         # float32 softmax may swap near-ties of the sort: a few windows differ by one event
-        reach = (1e-9 if dtype == torch.float64 else 2e-2) * np.abs(expected).max()
-        assert np.abs(logits.grad.numpy() - expected).max() < reach
+        tolerance = (1e-9 if dtype == torch.float64 else 2e-2) * np.abs(expected).max()
+        assert np.abs(logits.grad.numpy() - expected).max() < tolerance
     half = hcal.HCalibrationLoss()(torch.tensor(p).to(torch.bfloat16), torch.tensor(y))
     assert half.dtype == torch.bfloat16
     assert not half.requires_grad
@@ -401,8 +403,10 @@ BAD = {
 def test_bad_input_is_refused_by_every_engine(case, monkeypatch):
     probs, y, message = BAD[case]
     kernel = engines.has_kernel
-    for there in (True, False):
-        monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
+    for with_kernels in (True, False):
+        monkeypatch.setattr(
+            engines, "has_kernel", lambda name, on=with_kernels: on and kernel(name)
+        )
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             tensors = (
                 torch.tensor(np.asarray(probs), dtype=dtype, device=DEVICE),

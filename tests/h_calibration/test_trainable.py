@@ -152,7 +152,7 @@ def test_starts():
             for s in ({}, {"random_state": 0}, {"random_state": 1})
         ]
         one, two, other = (
-            torch.cat([p.detach().ravel() for p in each.parameters()]) for each in starts
+            torch.cat([p.detach().ravel() for p in start.parameters()]) for start in starts
         )
         assert torch.equal(one, two)
         assert not torch.equal(one, other)

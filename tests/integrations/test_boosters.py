@@ -76,8 +76,8 @@ def test_the_wrapper_finds_the_margins_of_lightgbm(wrap: str) -> None:
     if wrap != "cross-validated":
         model.fit(X[:500], NAMES[:500])
     options = {"ensemble": False} if wrap == "cross-validated" else {"cv": "prefit"}
-    given = FrozenEstimator(model) if wrap == "frozen" else model
-    wrapped = CalibratedClassifier(given, method="ts", **options).fit(X[500:], NAMES[500:])
+    estimator = FrozenEstimator(model) if wrap == "frozen" else model
+    wrapped = CalibratedClassifier(estimator, method="ts", **options).fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"
     assert wrapped.calibrator_.input == "logits"
     inner = wrapped.estimator_

@@ -27,20 +27,20 @@ def test_torchmetrics_in_parts_is_hcal_on_the_whole() -> None:
     from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
     from hcal.metrics.streaming import NAMES
 
-    every = CalibrationMetrics(4)
+    all_metrics = CalibrationMetrics(4)
     one = CalibrationScore(4, "ece_ew", input="logits")
-    sizes = {name: value.shape for name, value in every.metric_state.items()}
+    sizes = {name: value.shape for name, value in all_metrics.metric_state.items()}
     for rows in np.array_split(np.arange(600), 7):
-        every.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
+        all_metrics.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
         one.update(torch.from_numpy(LOGITS[rows]), torch.from_numpy(Y[rows]))
     assert {
-        name: value.shape for name, value in every.metric_state.items()
+        name: value.shape for name, value in all_metrics.metric_state.items()
     } == sizes  # constant size
     expected = hcal.metrics.StreamingMetrics(4).update(P, Y).compute()
-    found = every.compute()
-    assert set(found) == set(NAMES)
+    values = all_metrics.compute()
+    assert set(values) == set(NAMES)
     for name, value in expected.items():
-        assert float(found[name]) == pytest.approx(value, rel=1e-9), name
+        assert float(values[name]) == pytest.approx(value, rel=1e-9), name
     assert float(one.compute()) == pytest.approx(hcal.metrics.ece_ew(P, Y), rel=1e-9)
     one.reset()
     assert float(one(torch.from_numpy(LOGITS), torch.from_numpy(Y))) == pytest.approx(
@@ -139,9 +139,9 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Model(), rows, rows)
-    found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
     expected = hcal.evaluate(P, Y, metrics=["ece_ew", "nll", "brier"]).values
-    assert found == pytest.approx(
+    assert logged == pytest.approx(
         {f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6
     )
 
@@ -160,18 +160,18 @@ def test_compute_metrics_for_trainer(form: str) -> None:
         labels = Y.reshape(60, 10).copy()
         labels[:, -1] = -100
     kept = (labels != -100).reshape(-1)
-    given = {
+    batch = {
         "pair": (predictions, labels),
         "tuple of outputs": SimpleNamespace(
             predictions=(predictions, np.zeros(3)), label_ids=labels
         ),
     }.get(form, SimpleNamespace(predictions=predictions, label_ids=labels))
-    found = compute_metrics()(given)
+    values = compute_metrics()(batch)
     expected = hcal.evaluate(
         LOGITS.astype(np.float32)[kept], Y[kept], metrics=HEADLINE, input="logits"
     ).values
-    assert found == pytest.approx(expected)
-    assert all(type(value) is float for value in found.values())
+    assert values == pytest.approx(expected)
+    assert all(type(value) is float for value in values.values())
 
 
 def test_compute_metrics_names_what_is_wrong() -> None:

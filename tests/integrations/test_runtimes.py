@@ -19,9 +19,9 @@ def too_far(runtime: str, cases: list[runtimes.Case], folder: Path) -> list[runt
     """Return what is further from numpy than the runtime may be; a NaN is too far."""
     allowed = runtimes.RUNTIMES[runtime][1]
     differences = [runtimes.measure(runtime, case, folder) for case in cases]
-    known = [difference for difference in differences if difference is not None]
-    assert known
-    return [difference for difference in known if not difference.difference <= allowed]
+    measured = [difference for difference in differences if difference is not None]
+    assert measured
+    return [difference for difference in measured if not difference.difference <= allowed]
 
 
 def test_json_read_as_the_guide_says(tmp_path: Path) -> None:

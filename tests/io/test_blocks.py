@@ -20,7 +20,7 @@ NAMES = ["ant", "bee", "cat", "dog", "eel"]
 REQUEST = Request(scores="logits_*", label="target", id="key")
 
 
-def made(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def made_up_rows(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, K)).astype(np.float32)
     return logits, rng.integers(0, K, n), np.array([f"r{i:05d}" for i in range(n)])
@@ -69,31 +69,35 @@ def test_blocks_are_the_rows_in_every_format(
         for n, rows in ((N, 100), (N, 1234), (7, 3)):
             folder = tmp_path / f"{name}-{n}-{rows}"
             folder.mkdir()
-            request = write(folder, name, made(n=n))
-            whole = read(folder, request)
+            request = write(folder, name, made_up_rows(n=n))
+            in_memory = read(folder, request)
             source = batches(folder, request, rows=rows)
-            found = list(source)
+            blocks = list(source)
             assert source.n_rows == n
             assert source.n_classes == K
             assert source.kind == "logits"
-            assert source.classes == whole.classes
-            assert max(map(len, found)) <= rows
-            assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
-            np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), whole.values)
-            assert found[0].scores.dtype == whole.values.dtype
-            np.testing.assert_array_equal(np.concatenate([b.y for b in found]), whole.labels())
-            if whole.ids is not None:
-                np.testing.assert_array_equal(np.concatenate([b.ids for b in found]), whole.ids)
+            assert source.classes == in_memory.classes
+            assert max(map(len, blocks)) <= rows
+            assert [b.start for b in blocks] == np.cumsum([0, *map(len, blocks)])[:-1].tolist()
+            np.testing.assert_array_equal(
+                np.concatenate([b.scores for b in blocks]), in_memory.values
+            )
+            assert blocks[0].scores.dtype == in_memory.values.dtype
+            np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), in_memory.labels())
+            if in_memory.ids is not None:
+                np.testing.assert_array_equal(
+                    np.concatenate([b.ids for b in blocks]), in_memory.ids
+                )
             # Read in another order by others, the pieces are the same rows.
             pieces = pickle.loads(pickle.dumps(source.pieces()))
             apart = {b.start: b for piece in reversed(pieces) for b in read_piece(piece)}
-            for batch in found:
+            for batch in blocks:
                 np.testing.assert_array_equal(apart[batch.start].scores, batch.scores)
 
 
 def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
     """Files in sorted order, columns found by the names of the first file, rows counted through."""
-    rows = made()
+    rows = made_up_rows()
     table = frame(*rows)
     table.iloc[:500].to_csv(tmp_path / "a.csv", index=False)
     table.iloc[500:, ::-1].to_csv(tmp_path / "b.csv", index=False)
@@ -121,7 +125,7 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) -> None:
-    rows = made(n=900)
+    rows = made_up_rows(n=900)
     table = frame(*rows)
     table.loc[::7, "target"] = None
     for part, name in ((table.iloc[:400], "a"), (table.iloc[400:], "b")):
@@ -132,13 +136,13 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     source = batches(tmp_path, request, rows=50)
     kept = np.arange(900) % 7 != 0
     assert source.n_rows == kept.sum()
-    found = list(source)
-    assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
-    np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), rows[0][kept])
-    np.testing.assert_array_equal(np.concatenate([b.y for b in found]), rows[1][kept])
-    whole = read(tmp_path, request)
-    assert whole.dropped == 129
-    assert len(whole.values) == 771
+    blocks = list(source)
+    assert [b.start for b in blocks] == np.cumsum([0, *map(len, blocks)])[:-1].tolist()
+    np.testing.assert_array_equal(np.concatenate([b.scores for b in blocks]), rows[0][kept])
+    np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), rows[1][kept])
+    in_memory = read(tmp_path, request)
+    assert in_memory.dropped == 129
+    assert len(in_memory.values) == 771
     np.savez(
         tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None]
     )  # y may be a column
@@ -155,10 +159,10 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
     with pytest.raises(ValueError, match="counting from row 2,000: y holds text"):
         list(batches(path, Request(id="key"), rows=500))
     path.write_text("\n".join(lines))
-    found = list(batches(path, Request(id="key"), rows=500))
-    assert found[0].ids[7] == "007"
-    assert found[-1].ids[-1] == "1999"
-    assert found[0].y[0] == 1
+    blocks = list(batches(path, Request(id="key"), rows=500))
+    assert blocks[0].ids[7] == "007"
+    assert blocks[-1].ids[-1] == "1999"
+    assert blocks[0].y[0] == 1
     path.write_text(
         "p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n"
     )
@@ -212,12 +216,12 @@ def test_dense_files_are_evaluated(tmp_path: Path) -> None:
     file = str(tmp_path / "a.npz")
     model = str(tmp_path / "m.hcal")
     run("fit", file, "--ignore-index", "-100", "--method", "ts", "-o", model)
-    for more in ([], ["--batch-rows", "100"]):
-        found = json.loads(run("evaluate", file, "--model", model, "--json", *more).stdout)
+    for options in ([], ["--batch-rows", "100"]):
+        evaluation = json.loads(run("evaluate", file, "--model", model, "--json", *options).stdout)
         flat, y = dense.rows(logits, masks, ignore_index=-100)
-        assert found["n"] == 15 * 64
+        assert evaluation["n"] == 15 * 64
         nll = hcal.metrics.nll(hcal.softmax(flat), y)
-        assert found["metrics"]["nll"]["baseline"] == pytest.approx(nll)
+        assert evaluation["metrics"]["nll"]["baseline"] == pytest.approx(nll)
     refused = run("evaluate", file, "--metrics", "nll", code=1)
     assert "y must lie in 0..2; row 0 is -100: if that marks rows without a label" in refused.stderr
     assert "--ignore-index -100" in refused.stderr

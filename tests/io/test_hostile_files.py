@@ -81,8 +81,8 @@ def test_arrays_that_claim_more_than_they_hold(
     )
     for name in ("a.npz", "a.npy"):
         with (tmp_path / name).open("wb") as f:
-            held = np.array([{}], dtype=object)
-            np.savez(f, logits=held) if name.endswith("z") else np.save(f, held)
+            objects = np.array([{}], dtype=object)
+            np.savez(f, logits=objects) if name.endswith("z") else np.save(f, objects)
         refused(tmp_path / name, "never unpickled", input="logits")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("probs.npy", saved(PROBS))

@@ -61,13 +61,13 @@ def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
         ({"fit": fit | {"details": {"a": "x" * 20_000}}}, "'fit' holds a text of more than"),
     ):
         refused(changed(model, tmp_path / "m.hcal", **changes), message)
-    whole = model.read_bytes()
+    whole_file = model.read_bytes()
     for content in (
         b"",
         b"not safetensors at all",
         pickle.dumps({"a": 1}),
-        whole[:-4],
-        whole + b"more",
+        whole_file[:-4],
+        whole_file + b"more",
     ):
         (tmp_path / "m.hcal").write_bytes(content)
         refused(tmp_path / "m.hcal", "not an hcal model file")

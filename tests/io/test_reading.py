@@ -303,8 +303,8 @@ def test_one_score_of_two_classes_and_swapped_names(tmp_path: Path) -> None:
 
 
 def test_a_request_is_remembered_as_plain_values_and_checked() -> None:
-    told = json.loads(json.dumps(REQUEST.to_json()))
-    assert Request.from_json(told) == REQUEST
+    plain = json.loads(json.dumps(REQUEST.to_json()))
+    assert Request.from_json(plain) == REQUEST
     for bad in (
         [],
         {"scores": 1},
@@ -322,14 +322,14 @@ def test_a_request_is_remembered_as_plain_values_and_checked() -> None:
 
 def test_a_file_is_read_as_the_model_was_fitted(tmp_path: Path) -> None:
     remembered = REQUEST.to_json() | {"input": "logits"}
-    asked = Request().for_model(remembered)
+    request = Request().for_model(remembered)
     new = {k: v for k, v in TABLE.items() if k not in ("target", "w")}
-    data = read(write_table(tmp_path / "new.csv", new), asked, keep=True)
+    data = read(write_table(tmp_path / "new.csv", new), request, keep=True)
     assert data.y is None
     assert data.weight is None
     assert data.ids.tolist() == IDS
     with pytest.raises(ValueError, match=r"no column matches 'logit_\*'"):
-        read(write_table(tmp_path / "other.csv", {"a": [0.5], "b": [0.5]}), asked)
+        read(write_table(tmp_path / "other.csv", {"a": [0.5], "b": [0.5]}), request)
     for ours, words in (
         (Request(input="probs"), "input logits, so probs cannot be right"),
         (Request(option_score="length"), "option score sum, so length cannot be right"),
@@ -338,7 +338,9 @@ def test_a_file_is_read_as_the_model_was_fitted(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=words):
             ours.for_model(remembered)
     # Labels that are only carried along may be missing.
-    data = read(write_table(tmp_path / "half.csv", TABLE | {"target": ["dog", None, None]}), asked)
+    data = read(
+        write_table(tmp_path / "half.csv", TABLE | {"target": ["dog", None, None]}), request
+    )
     assert data.y.tolist() == ["dog", "", ""]
 
 

@@ -38,9 +38,9 @@ def test_a_sample_that_holds_all_rows_is_the_fit_in_memory() -> None:
     }
     for name, column in columns.items():
         rows = Rows.of(x, y, input="logits", **column)
-        whole = hcal.make_calibrator(name).fit(rows)
+        in_memory = hcal.make_calibrator(name).fit(rows)
         by_blocks = hcal.make_calibrator(name).fit(rows.blocks(330))
-        np.testing.assert_array_equal(by_blocks.predict_proba(x), whole.predict_proba(x))
+        np.testing.assert_array_equal(by_blocks.predict_proba(x), in_memory.predict_proba(x))
         used = np.count_nonzero(column.get("weight", np.ones(500)))
         assert by_blocks.fit_.source_rows == 500
         assert by_blocks.fit_.rows == used
@@ -89,7 +89,7 @@ def test_a_group_in_two_blocks_is_one_group() -> None:
     """Blocks that number their groups by themselves are joined by the names of the groups."""
     x, y = synthetic(400, 2)
     patient = np.array([f"p{number}" for number in np.arange(400) // 7])
-    whole = Rows.of(x, y, input="logits", groups=patient)
+    in_memory = Rows.of(x, y, input="logits", groups=patient)
     blocks = [
         Rows.of(
             x[first : first + 90],
@@ -103,7 +103,7 @@ def test_a_group_in_two_blocks_is_one_group() -> None:
     assert joined.groups is not None
     assert len(np.unique(joined.groups)) == len(np.unique(patient))
     same = joined.groups[:, None] == joined.groups
-    np.testing.assert_array_equal(same, whole.groups[:, None] == whole.groups)  # type: ignore[index]
+    np.testing.assert_array_equal(same, in_memory.groups[:, None] == in_memory.groups)  # type: ignore[index]
 
 
 def test_files_bring_weights_groups_and_segments_to_a_fit(tmp_path: Path) -> None:

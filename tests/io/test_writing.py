@@ -23,11 +23,11 @@ def test_what_apply_writes_is_read_again_with_names_ids_and_other_columns(tmp_pa
         path = tmp_path / f"p{suffix}"
         blocks = tmp_path / f"b{suffix}"
         names = {"id": "key"}
-        for each, parts in ((path, [slice(3)]), (blocks, [slice(0, 2), slice(2, 3)])):
-            with write_blocks(each, 3, classes=NAMES, names=names) as write:
+        for target, parts in ((path, [slice(3)]), (blocks, [slice(0, 2), slice(2, 3)])):
+            with write_blocks(target, 3, classes=NAMES, names=names) as write:
                 for i in parts:
                     write(PROBS[i], TARGET[i], ids=IDS[i], kept={n: a[i] for n, a in kept.items()})
-            data = read(each, Request(id="key"), keep=True)
+            data = read(target, Request(id="key"), keep=True)
             np.testing.assert_array_equal(data.values, PROBS)
             assert data.classes == NAMES
             np.testing.assert_array_equal(data.labels(), [1, 0, 2])

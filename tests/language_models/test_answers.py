@@ -22,9 +22,9 @@ def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path) -> None:
     for as_strings, target, counts in product([True, False], ["index", "text"], [(4,), (2, 3, 5)]):
         written = write_samples(tmp_path, as_strings=as_strings, target=target, counts=counts)
         quiz = read_lm_eval(written.path)
-        found = hcal.evaluate(quiz.probs(), quiz.y, metrics=["accuracy", "brier"])
-        assert found["accuracy"] == pytest.approx(written.acc, abs=1e-9)
-        assert found["brier"] == pytest.approx(written.brier_score, abs=1e-9)
+        evaluation = hcal.evaluate(quiz.probs(), quiz.y, metrics=["accuracy", "brier"])
+        assert evaluation["accuracy"] == pytest.approx(written.acc, abs=1e-9)
+        assert evaluation["brier"] == pytest.approx(written.brier_score, abs=1e-9)
 
 
 def test_length_and_mutual_information(tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_length_and_mutual_information(tmp_path: Path) -> None:
         quiz = read_lm_eval(written.path, score=score)
         assert quiz.log_probs().shape == (200, 4)
         assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(expected, abs=1e-9)
-        found = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
-        assert found["metrics"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
+        evaluation = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
+        assert evaluation["metrics"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
     path = write_samples(tmp_path).path
     for score, message in (
         ("mutual-information", "line 1: no requests without a context"),
@@ -156,9 +156,9 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
     assert after["changed"] == 0
     assert after["metrics"]["nll"]["value"] < 0.9 * after["metrics"]["nll"]["baseline"]
     run("apply", model, test.path, "-o", tmp_path / "probs.npz")
-    with np.load(tmp_path / "probs.npz") as held:
-        assert held["probs"].shape == (300, 4)
-        assert (held["probs"] == 0).any()
+    with np.load(tmp_path / "probs.npz") as written_file:
+        assert written_file["probs"].shape == (300, 4)
+        assert (written_file["probs"] == 0).any()
 
 
 # -- servers -----------------------------------------------------------------------------------------

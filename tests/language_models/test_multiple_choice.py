@@ -153,9 +153,9 @@ def test_it_exports_to_onnx(tmp_path) -> None:
     cal = MultipleChoiceCalibrator().fit(scores, y)
     hcal.export_onnx(cal, tmp_path / "m.onnx")
     array = padded(scores, -np.inf).astype(np.float32)
-    found = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"scores": array})[0]
-    np.testing.assert_allclose(found, cal.predict_proba(array), atol=1e-6)
-    assert (found[np.isneginf(array)] == 0).all()
+    of_onnx = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"scores": array})[0]
+    np.testing.assert_allclose(of_onnx, cal.predict_proba(array), atol=1e-6)
+    assert (of_onnx[np.isneginf(array)] == 0).all()
     mixed = MultipleChoiceCalibrator("vs", min_questions=50).fit(scores, y)
     with pytest.raises(ValueError, match='only method="ts" is one graph'):
         hcal.export_onnx(mixed, tmp_path / "n.onnx")

@@ -89,8 +89,8 @@ def test_what_is_not_certain_is_unreadable(statement: Any) -> None:
 def test_plain_numbers_are_read_on_the_scale(
     statement: Any, unit: str, expected: float | None
 ) -> None:
-    found = confidence_of(statement, unit=unit)
-    assert found == (None if expected is None else pytest.approx(expected))
+    confidence = confidence_of(statement, unit=unit)
+    assert confidence == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_plain_numbers_are_read_on_the_scale(
 def test_ranges_are_read_where_the_caller_wants_their_middle(
     statement: str, expected: float | None
 ) -> None:
-    found = confidence_of(statement, ranges="middle")
-    assert found == (None if expected is None else pytest.approx(expected))
+    confidence = confidence_of(statement, ranges="middle")
+    assert confidence == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_scale_that_cannot_be_right_is_refused_with_true_advice() -> None:

@@ -187,10 +187,10 @@ def test_the_parts_of_a_prediction() -> None:
     kept = keep_argmax(np.full((2, 2), 0.5), near)
     np.testing.assert_array_equal(kept.argmax(1), [1, 0])
     np.testing.assert_allclose(kept, 0.5, atol=1e-12)
-    whole = Prediction(map=Temperature(beta=np.array(1.0)), kind="log_probs")
-    np.testing.assert_allclose(whole(np.array([[-np.inf, 0.0]])), [[0.0, 1.0]], atol=1e-300)
+    prediction = Prediction(map=Temperature(beta=np.array(1.0)), kind="log_probs")
+    np.testing.assert_allclose(prediction(np.array([[-np.inf, 0.0]])), [[0.0, 1.0]], atol=1e-300)
     with np.errstate(invalid="ignore"):
-        odd = whole(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
+        odd = prediction(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
     assert np.isnan(odd).all()
     identity = TableMap(table=np.array([0.0, 100.0]), step=np.array(100.0))
     close = np.array([[0.0, 1e-9]], np.float32)  # told apart in float64, tied once narrowed

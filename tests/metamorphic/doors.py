@@ -139,13 +139,13 @@ def _titled(data: Data, key: str) -> str:
     return f"class {data.titles[text]}" if text in data.titles else key
 
 
-def passed_on(pair: Pair, thing: Any) -> Any:
+def passed_on(pair: Pair, fitted: Any) -> Any:
     """Return a calibrator, saved and loaded where the relation says so."""
     if not pair.saved:
-        return thing
+        return fitted
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.hcal")
-        hcal.save(thing, path)
+        hcal.save(fitted, path)
         return hcal.load(path)
 
 
@@ -206,8 +206,8 @@ def other_frequencies(pair: Pair) -> Answer:
     cal = calibrator_of(pair)
     test = pair.test
     names = cal.classes_.tolist()
-    wanted = {"ant": 5, "bee": 3, "cat": 2, "no": 4, "yes": 1}
-    shares = [wanted[test.titles[str(name)]] for name in names]
+    odds = {"ant": 5, "bee": 3, "cat": 2, "no": 4, "yes": 1}
+    shares = [odds[test.titles[str(name)]] for name in names]
     answer = by_class(test, cal.with_prior(shares).predict_proba(test.scores()), names)
     return answer
 
@@ -745,8 +745,8 @@ def command_decide(pair: Pair) -> Answer:
         "fn=5,fp=1",
         *_positive_option(pair),
     )
-    wanted = ("threshold", "theory", "recall", "precision", "share", "events")
-    return flat(pair.test, {name: answer["result"][name] for name in wanted})
+    fields = ("threshold", "theory", "recall", "precision", "share", "events")
+    return flat(pair.test, {name: answer["result"][name] for name in fields})
 
 
 @door("command watch", classes=(2,))
@@ -770,7 +770,7 @@ def _without_file(content: dict[str, Any]) -> dict[str, Any]:
 @door("ScoreStore")
 def score_store(pair: Pair) -> Answer:
     test = pair.test
-    names = [test.names[k] for k in test.shown]
+    names = [test.names[k] for k in test.ordered]
     ids = [str(number) for number in test.number]
     with tempfile.TemporaryDirectory() as folder:
         store = hcal.ScoreStore(Path(folder, "scores.sqlite"), classes=names)

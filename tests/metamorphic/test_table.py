@@ -166,18 +166,18 @@ def compare(answer: Answer, expected: Answer, relation: Relation) -> None:
     assert not wrong, f"{len(wrong)} of {len(answer)} entries differ:\n" + "\n".join(lines)
 
 
-def _agree(value: Any, wanted: Any, relation: Relation) -> bool:
+def _agree(value: Any, expected: Any, relation: Relation) -> bool:
     tolerance = relation.tolerance
-    if isinstance(wanted, np.ndarray) and wanted.dtype.kind == "f":
-        return bool(np.allclose(value, wanted, rtol=tolerance, atol=tolerance, equal_nan=True))
-    if isinstance(wanted, np.ndarray):
-        return bool((value == wanted).mean() >= 1 - tolerance)
-    if isinstance(wanted, float) and isinstance(value, float | int):
-        near = math.isclose(value, wanted, rel_tol=tolerance, abs_tol=tolerance)
-        return near or (math.isnan(wanted) and math.isnan(value))
-    if isinstance(wanted, str) and not relation.texts:
+    if isinstance(expected, np.ndarray) and expected.dtype.kind == "f":
+        return bool(np.allclose(value, expected, rtol=tolerance, atol=tolerance, equal_nan=True))
+    if isinstance(expected, np.ndarray):
+        return bool((value == expected).mean() >= 1 - tolerance)
+    if isinstance(expected, float) and isinstance(value, float | int):
+        near = math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+        return near or (math.isnan(expected) and math.isnan(value))
+    if isinstance(expected, str) and not relation.texts:
         return isinstance(value, str)
-    return bool(value == wanted)
+    return bool(value == expected)
 
 
 def test_every_public_name_has_a_door_or_a_reason() -> None:
@@ -187,5 +187,5 @@ def test_every_public_name_has_a_door_or_a_reason() -> None:
     missing = set(hcal.__all__) - covered - set(EXEMPT)
     assert not missing, f"enter these into tests/metamorphic/doors.py: {sorted(missing)}"
     assert not (set(EXEMPT) & covered)
-    known = {(relation.name, door) for relation in RELATIONS for door in DOORS}
-    assert set(EXCEPT) <= known
+    cells = {(relation.name, door) for relation in RELATIONS for door in DOORS}
+    assert set(EXCEPT) <= cells

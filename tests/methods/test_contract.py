@@ -91,8 +91,8 @@ def test_torch_computes_the_same_formula(name: str, fitted: Fit) -> None:
         cal = fitted(name, k, width)
         z = np.concatenate([synthetic(40, k, seed=5)[0], hostile(k, "float64")[:20]])
         module = MapModule(cal.prediction_, torch.float64)
-        found = module(torch.from_numpy(z)).numpy()
-        np.testing.assert_allclose(found, cal.prediction_(z), rtol=0, atol=2e-12)
+        of_torch = module(torch.from_numpy(z)).numpy()
+        np.testing.assert_allclose(of_torch, cal.prediction_(z), rtol=0, atol=2e-12)
         odd = torch.zeros(4, k, dtype=torch.float64)
         odd[0, 1], odd[1, 0], odd[2, 1], odd[3] = torch.nan, torch.inf, -torch.inf, -torch.inf
         p = module(odd)
@@ -146,10 +146,12 @@ def test_worse_than_before_and_not_converged_are_said(name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             cal = quick(name).fit(z, y)
-        said = [str(w.message) for w in caught if issubclass(w.category, hcal.CalibrationWarning)]
+        warnings_given = [
+            str(w.message) for w in caught if issubclass(w.category, hcal.CalibrationWarning)
+        ]
         rose = cal.fit_.after["nll"] > cal.fit_.before["nll"] * (1 + 1e-6) + 1e-12
-        assert rose == any("worse than before" in words for words in said)
-        assert cal.converged_ == all("worse than before" in words for words in said)
+        assert rose == any("worse than before" in words for words in warnings_given)
+        assert cal.converged_ == all("worse than before" in words for words in warnings_given)
     with pytest.warns(hcal.CalibrationWarning, match="worse than before"):
         hcal.make_calibrator("hb", bins=1).fit(*synthetic(400, 3, scale=1.0))
 
@@ -210,11 +212,11 @@ def test_no_true_class_is_impossible(name: str) -> None:
     for k in (2, 4):
         probs, y = forest(200, k)
         new, y_new = forest(1000, k, seed=1)
-        own = np.arange(1000), y_new
-        assert new[own].min() == 0
+        of_true_class = np.arange(1000), y_new
+        assert new[of_true_class].min() == 0
         cal = fit_quietly(quick(name, input="probs"), probs, y)
         assert float(cal.prediction_.floor) == pytest.approx(0.025)
-        assert cal.predict_proba(new)[own].min() > 0
+        assert cal.predict_proba(new)[of_true_class].min() > 0
 
 
 def test_the_floor_keeps_the_ranking_and_is_the_same_for_log_probs() -> None:

@@ -89,9 +89,9 @@ def test_bbq_is_the_average_of_its_histograms(task: tuple[np.ndarray, ...]) -> N
                     for lo, hi in pairwise(edges)
                 ]
             )
-            own = values[np.ceil(p[:, k] * b).astype(int) - 1]
+            value_of_bin = values[np.ceil(p[:, k] * b).astype(int) - 1]
             with np.errstate(divide="ignore"):
-                chance = np.where(y == k, np.log(own), np.log1p(-own))
+                chance = np.where(y == k, np.log(value_of_bin), np.log1p(-value_of_bin))
             entropy.append(-np.maximum(chance, -100).sum())
             predicted.append(values[np.ceil(q[:, k] * b).astype(int) - 1])
         raw[:, k] = bic_weights(np.array(entropy), counts, 500) @ np.array(predicted)
@@ -212,10 +212,10 @@ def test_spline_of_rank_one_follows_its_definition() -> None:
     fitted = basis @ np.linalg.lstsq(basis, gap, rcond=None)[0]
     expected = s[order] + np.gradient(fitted, u, edge_order=2)
     curves = fit("spline", logits, y).map_
-    own = slice(curves.offsets[0], curves.offsets[1])
-    np.testing.assert_allclose(curves.knots[own], s[order])
+    of_class = slice(curves.offsets[0], curves.offsets[1])
+    np.testing.assert_allclose(curves.knots[of_class], s[order])
     # The oracle differentiates numerically: second-order error on 200 points.
-    np.testing.assert_allclose(curves.values[own], expected, atol=2e-3)
+    np.testing.assert_allclose(curves.values[of_class], expected, atol=2e-3)
 
 
 def test_floor_is_the_documented_one() -> None:

@@ -35,18 +35,18 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
     header = json.loads(json.dumps(header))
     x = synthetic(6, 3, seed=3)[0]
     x[0], x[1, 0], x[2, 1] = 0, 1e20, -1e20
-    for key, whole in arrays.items():
+    for key, array in arrays.items():
         if key.startswith("fitted_on."):
             continue
-        spoiled: list[Any] = [np.append(whole.ravel(), whole.ravel()[:1]), whole.astype(np.float32)]
-        if whole.size:
+        spoiled: list[Any] = [np.append(array.ravel(), array.ravel()[:1]), array.astype(np.float32)]
+        if array.size:
             extremes = (
                 (np.nan, np.inf, -1e300, 1e290, 0.0)
-                if whole.dtype == np.float64
+                if array.dtype == np.float64
                 else (-1, 2**40, 0)
             )
-            spoiled += [np.full_like(whole, value) for value in extremes]
-            spoiled += [whole[::-1].copy() if whole.ndim else whole * 3]
+            spoiled += [np.full_like(array, value) for value in extremes]
+            spoiled += [array[::-1].copy() if array.ndim else array * 3]
         others = {k: a for k, a in arrays.items() if k != key}
         for change in [{}, *({key: value} for value in spoiled)]:
             try:
@@ -98,7 +98,7 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
     for name in METHODS:
         params = quick(name).get_params()
         assert check_params(get_calibrator(name), json.loads(json.dumps(params))) == params
-    for name, param, value, wanted in (
+    for name, param, value, rule in (
         ("gp", "samples", 60_000_000, r"an integer in \[0, 10000\]"),
         ("gp", "samples", -1, r"an integer in \[0, 10000\]"),
         ("gp", "samples", 1.5, "an integer"),
@@ -126,10 +126,10 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
         ("h", "maps", 3, "text or a tuple of text"),
         ("h", "batch_size", 0, "an integer of at least 1 or None"),
     ):
-        said = f"^parameter '{param}' of '{name}' must be {wanted}.*, got"
-        with pytest.raises(ValueError, match=said):
+        message = f"^parameter '{param}' of '{name}' must be {rule}.*, got"
+        with pytest.raises(ValueError, match=message):
             check_params(get_calibrator(name), {param: value})
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             hcal.make_calibrator(name, **{param: value}).fit(LOGITS, CODES)
     for name, param, value in (
         ("gp", "samples", 0),
@@ -212,14 +212,18 @@ def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
     z, y = drawn(4000, [0.6, 0.3, 0.1], 0)
     new, y_new = drawn(6000, [0.1, 0.2, 0.7], 1)
     cal = hcal.make_calibrator("svs").fit(z, y)
-    known = cal.with_prior([0.1, 0.2, 0.7])
+    with_true_frequencies = cal.with_prior([0.1, 0.2, 0.7])
     learned = cal.with_prior_from(new)
-    plain, *others = (hcal.metrics.nll(c.predict_proba(new), y_new) for c in (cal, known, learned))
+    plain, *others = (
+        hcal.metrics.nll(c.predict_proba(new), y_new) for c in (cal, with_true_frequencies, learned)
+    )
     assert max(others) < 0.9 * plain
     np.testing.assert_allclose(learned.fit_.prior, [0.1, 0.2, 0.7], atol=0.03)
-    hcal.save(known, tmp_path / "m.hcal")
+    hcal.save(with_true_frequencies, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
-    np.testing.assert_array_equal(again.predict_proba(new), known.predict_proba(new))
+    np.testing.assert_array_equal(
+        again.predict_proba(new), with_true_frequencies.predict_proba(new)
+    )
     same = cal.with_prior(cal.fit_.frequencies).predict_proba(z)
     np.testing.assert_allclose(same, cal.predict_proba(z), atol=1e-12)
     twice = cal.with_prior([1, 2, 3]).with_prior([3, 2, 1]).predict_proba(z)

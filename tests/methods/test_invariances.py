@@ -145,9 +145,9 @@ def test_invariances(name: str) -> None:
         for what, (change, tolerance) in TABLE.items():
             if (name, what) in EXCEPT or (what == "weights of one" and not cal.weighted):
                 continue
-            found = change(name, TASKS[task], cal)
+            changed = change(name, TASKS[task], cal)
             np.testing.assert_allclose(
-                found, expected, rtol=0, atol=tolerance, err_msg=f"{task}: {what}"
+                changed, expected, rtol=0, atol=tolerance, err_msg=f"{task}: {what}"
             )
 
 
@@ -215,9 +215,9 @@ def test_groups_stay_in_one_fold() -> None:
     fold = deal_folds(np.repeat(z, 3, axis=0), 5, groups)
     assert len(np.unique(fold)) == 5
     assert all(len(set(fold[groups == g])) == 1 for g in range(60))
-    fit_rows, held = fold_sides(fold)[0]
-    assert set(fit_rows) | set(held) == set(range(180))
-    assert not set(groups[fit_rows]) & set(groups[held])
+    fit_rows, held_out = fold_sides(fold)[0]
+    assert set(fit_rows) | set(held_out) == set(range(180))
+    assert not set(groups[fit_rows]) & set(groups[held_out])
     for name in ("ms", "dir", "lece", "diag", "dec"):
         params = {"hidden": (2,), "max_iterations": 30} if name == "diag" else {}
         alone, grouped = (

@@ -34,8 +34,8 @@ def test_diag_states_at_least_half_of_a_rows_share() -> None:
     z, y = saturated(4)
     cal = fit_quietly(hcal.make_calibrator("diag", hidden=(2,)), z, y)
     assert cal.predict_proba(np.concatenate([z, 50 * z])).min() >= 1 / (2 * len(z))
-    many = cal.predict_proba(z[8:])
-    assert (many.argmax(axis=1) == z[8:].argmax(axis=1)).all()
+    probs = cal.predict_proba(z[8:])
+    assert (probs.argmax(axis=1) == z[8:].argmax(axis=1)).all()
 
 
 @pytest.mark.parametrize("name", ["ts", "pool", "spline"])

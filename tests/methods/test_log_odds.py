@@ -79,11 +79,11 @@ def test_one_class_only_leaves_two_classes_as_they_are(name: str) -> None:
 
 def test_log_odds_lose_nothing_near_one() -> None:
     z = np.array([[0.0, 40.0, 1.0], [-1e4, 1e4, 0.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]])
-    found = log_odds(z)
-    np.testing.assert_allclose(found[0, 1], 40 - np.logaddexp(0, 1), rtol=1e-14)
-    np.testing.assert_allclose(found[1], [-2e4, 1e4, -1e4])
-    np.testing.assert_allclose(found[2], np.log(0.5))
-    np.testing.assert_allclose(found[3], logit(hcal.softmax(z)[3]))
+    odds = log_odds(z)
+    np.testing.assert_allclose(odds[0, 1], 40 - np.logaddexp(0, 1), rtol=1e-14)
+    np.testing.assert_allclose(odds[1], [-2e4, 1e4, -1e4])
+    np.testing.assert_allclose(odds[2], np.log(0.5))
+    np.testing.assert_allclose(odds[3], logit(hcal.softmax(z)[3]))
 
 
 # -- platt ----------------------------------------------------------------------------------------
@@ -145,13 +145,13 @@ def test_left_out_loss_is_the_one_of_refits() -> None:
     knots = _knots(score, ones, 6)
     design = _columns(score, knots)
     penalty = 60 * 0.05 * _bending(knots)
-    whole = fit_logistic(design, hits, penalty=penalty)
-    quick = _left_out_loss(design, whole, _Counts(score, ones, hits, np.array([0.0, 1.0])))
+    on_all_rows = fit_logistic(design, hits, penalty=penalty)
+    quick = _left_out_loss(design, on_all_rows, _Counts(score, ones, hits, np.array([0.0, 1.0])))
     losses = []
     for i in range(60):
         without = fit_logistic(design, hits, ones * (np.arange(60) != i), penalty=penalty).theta
         losses.append(np.logaddexp(0, design[i] @ without) - hits[i] * (design[i] @ without))
-    assert quick == pytest.approx(np.sum(losses), abs=0.1 * (np.sum(losses) - whole.value))
+    assert quick == pytest.approx(np.sum(losses), abs=0.1 * (np.sum(losses) - on_all_rows.value))
 
 
 def test_the_columns_are_natural_cubic_splines_and_bending_is_their_squared_second_derivative() -> (
@@ -247,12 +247,12 @@ def test_bridges_are_the_isotonic_fits_with_a_hit_added() -> None:
         size = rng.integers(1, 30)
         mass = rng.integers(1, 4, size).astype(float)
         hits = np.minimum(rng.integers(0, 4, size), mass).astype(float)
-        found = venn_abers.with_a_hit(mass, hits)
+        bridge = venn_abers.with_a_hit(mass, hits)
         for j in range(size):
-            more = mass + (np.arange(size) == j)
-            rate = (hits + (np.arange(size) == j)) / more
-            assert found[j] == pytest.approx(
-                isotonic_regression(rate, sample_weight=more)[j], abs=1e-12
+            mass_with_hit = mass + (np.arange(size) == j)
+            rate = (hits + (np.arange(size) == j)) / mass_with_hit
+            assert bridge[j] == pytest.approx(
+                isotonic_regression(rate, sample_weight=mass_with_hit)[j], abs=1e-12
             )
 
 

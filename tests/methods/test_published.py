@@ -145,12 +145,12 @@ def test_softbin_at_the_published_temperature() -> None:
 @pytest.mark.data
 def test_temperatures_are_those_of_the_check() -> None:
     logits, y, _, _ = load_task("cifar10_resnet110")
-    found = {
+    temperatures = {
         n: hcal.make_calibrator(n).fit(logits, y).fit_.details["temperature"]
         for n in ("ts", "ec", "sctl", "ets")
     }
     expected = {"ts": 2.39501, "ec": 2.46306, "sctl": 2.4717, "ets": 2.5245}
-    assert found == pytest.approx(expected, abs=1e-4)
+    assert temperatures == pytest.approx(expected, abs=1e-4)
     assert 2.48 < hcal.make_calibrator("softbin").fit(logits, y).fit_.details["temperature"] < 2.60
 
 
@@ -164,8 +164,8 @@ def test_published_numbers_of_imax_from_its_published_start() -> None:
     odds = np.sort(odds, axis=None)
     edges = imax.maximise_information(odds, start)
     values = imax.label_frequencies(odds, positives, edges)
-    found = imax.SharedBins(edges=edges, values=values, floor=np.array(1e-25))
-    p = found.probabilities(logits.astype(np.float64))
+    published_map = imax.SharedBins(edges=edges, values=values, floor=np.array(1e-25))
+    p = published_map.probabilities(logits.astype(np.float64))
     m = hcal.metrics
     assert (m.ece_ew(p, y), m.cwece_a(p, y), m.nll(p, y)) == pytest.approx(
         (0.00966, 0.00427, 0.2306), rel=0.02

@@ -219,8 +219,10 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
     for fraction in lece.FRACTIONS:
         for threshold in lece.ERROR_THRESHOLDS:
             held_out = [
-                hcal.metrics.nll(shift(p[held], p[rows], y[rows], fraction, threshold), y[held])
-                for rows, held in sides
+                hcal.metrics.nll(
+                    shift(p[held_out_rows], p[rows], y[rows], fraction, threshold), y[held_out_rows]
+                )
+                for rows, held_out_rows in sides
             ]
             if np.mean(held_out) < best - 1e-12:
                 best = float(np.mean(held_out))
@@ -250,8 +252,8 @@ def test_rows_at_the_distance_of_the_last_neighbour_share_its_place() -> None:
     for order in (np.arange(8), np.arange(8)[::-1]):
         distance = lece.distances(np.array([[0.5, 0.5]]), p[order])
         limit = np.sort(distance, axis=1)[:, 1:2]
-        found = lece.mean_errors(distance, limit, np.array(2), p[order] - np.eye(2)[y[order]])
-        np.testing.assert_allclose(found, [[-0.1, 0.1]], atol=1e-15)
+        errors = lece.mean_errors(distance, limit, np.array(2), p[order] - np.eye(2)[y[order]])
+        np.testing.assert_allclose(errors, [[-0.1, 0.1]], atol=1e-15)
 
 
 def test_lece_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,11 @@ def mean_nll(beta: float, z: np.ndarray, y: np.ndarray) -> float:
 def test_agrees_with_an_independent_minimiser_at_any_scale_and_width() -> None:
     for seed in range(3):
         z, y = synthetic(seed=seed)
-        found = minimize_scalar(
+        minimum = minimize_scalar(
             lambda t, z=z, y=y: mean_nll(np.exp(t), z, y), bounds=(-5, 5), options={"xatol": 1e-10}
         )
         one = solve_temperature(z, y)
-        assert np.log(one.beta) == pytest.approx(found.x, abs=1e-6)
+        assert np.log(one.beta) == pytest.approx(minimum.x, abs=1e-6)
         for scale in (1e-180, 1e-30, 1e-4, 1.0, 1e4, 1e30, 1e300):
             other = solve_temperature(z * scale, y)
             assert other.converged

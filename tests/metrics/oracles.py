@@ -171,12 +171,12 @@ def kuiper(p, y):
 def spiegelhalter(p, y):
     """(Brier of the top label − its expectation) / its standard deviation; there, 1 is 1 − eps."""
     conf, hit = judged(p, y)
-    found = sum((h - c) ** 2 for c, h in zip(conf, hit, strict=True))
+    squared_gaps = sum((h - c) ** 2 for c, h in zip(conf, hit, strict=True))
     expected = sum(c * (1 - c) for c in conf)
     eps = float(np.finfo(np.float32).eps)
     kept = [(1 - 2 * c, min(max(c, eps), 1 - eps)) for c in conf]
     variance = sum(slope**2 * c * (1 - c) for slope, c in kept)
-    return abs(found - expected) / math.sqrt(variance)
+    return abs(squared_gaps - expected) / math.sqrt(variance)
 
 
 def smece(p, y):

@@ -125,12 +125,12 @@ def test_blocks_give_the_levels_of_the_array(title: str) -> None:
     world = WORLDS[title]
     sample = world.sample()
     n = len(world.probs)
-    whole = StreamingMetrics(sample.k)
+    merged = StreamingMetrics(sample.k)
     for rows in (slice(0, n // 3), slice(n // 3, n // 2), slice(n // 2, n)):
         weight = None if world.weight is None else world.weight[rows]
         part = StreamingMetrics(sample.k)
-        whole.merge(part.update(world.probs[rows], sample.y[rows], weight))
-    streamed = whole.by_chance()
+        merged.merge(part.update(world.probs[rows], sample.y[rows], weight))
+    streamed = merged.by_chance()
     names = [name for name in streamed if METRICS[name].takes(sample)]
     levels = levels_by_chance(sample, {name: METRICS[name].function(sample) for name in names})
     assert {"ece_ew", "ace", "mce", "cwece_a", "cwece_s", "cwece_r2", "tcwece"} <= set(levels)
@@ -215,8 +215,8 @@ def test_blocks_say_the_level_of_all_rows() -> None:
     y = (rng.random(50_000) < p).astype(int)
     blocks = [Rows.of(p[i::5], y[i::5], input="probs") for i in range(5)]
     result = hcal.evaluate(iter(blocks), metrics=["ece_ew", "smece"])
-    whole = hcal.evaluate(p, y, metrics=["ece_ew"])
-    assert result.by_chance["ece_ew"] == pytest.approx(whole.by_chance["ece_ew"], rel=1e-9)
+    in_memory = hcal.evaluate(p, y, metrics=["ece_ew"])
+    assert result.by_chance["ece_ew"] == pytest.approx(in_memory.by_chance["ece_ew"], rel=1e-9)
     assert result.how["smece"] == "sample"
     sample = hcal.evaluate(p[:20_000], y[:20_000], metrics=["smece"])
     assert result.by_chance["smece"] == pytest.approx(sample.by_chance["smece"], rel=0.3)

@@ -120,10 +120,10 @@ def test_few_outcomes_have_no_intervals_and_a_reason() -> None:
     few = hcal.clinical(p, np.where(y.cumsum() <= 4, y, 0))
     assert np.isnan([few.auc.low, few.slope.low, few.ici.low, few.brier.high]).all()
     assert few.notes == ("no intervals: 4 rows with the rarer outcome, and intervals need 10",)
-    some = hcal.clinical(p, np.where(y.cumsum() <= 15, y, 0))
-    assert not np.isnan(some.auc.low)
-    assert np.isnan(some.scaled_brier.low)
-    assert "no interval of the scaled Brier score: 15 rows" in some.notes[0]
+    of_15_events = hcal.clinical(p, np.where(y.cumsum() <= 15, y, 0))
+    assert not np.isnan(of_15_events.auc.low)
+    assert np.isnan(of_15_events.scaled_brier.low)
+    assert "no interval of the scaled Brier score: 15 rows" in of_15_events.notes[0]
 
 
 def test_groups_widen_the_intervals_and_are_as_many_copies_of_a_row() -> None:
@@ -166,17 +166,17 @@ def test_segments_have_panels_of_their_own() -> None:
 
 def test_distances_to_the_smooth_curve_are_those_of_the_truth() -> None:
     p, y, truth = risks(20_000, 2)
-    found = hcal.clinical(p, y)
+    panel = hcal.clinical(p, y)
     gap = np.abs(truth - p)
     expected = gap.mean(), np.median(gap), np.quantile(gap, 0.9), gap.max()
     for name, value in zip(("ici", "e50", "e90", "e_max"), expected, strict=True):
-        estimate = getattr(found, name)
+        estimate = getattr(panel, name)
         assert estimate.value == pytest.approx(value, abs=0.03 if name == "e_max" else 0.01), name
         assert estimate.low <= value <= estimate.high, name
-    at = np.interp(found.curve.predicted, np.sort(p), truth[np.argsort(p)])
-    assert np.abs(found.curve.observed - at).max() < 0.04
-    assert 0.02 < (found.curve.high - found.curve.low).max() < 0.2
-    assert ((found.curve.low <= at) & (at <= found.curve.high)).mean() > 0.8
+    at = np.interp(panel.curve.predicted, np.sort(p), truth[np.argsort(p)])
+    assert np.abs(panel.curve.observed - at).max() < 0.04
+    assert 0.02 < (panel.curve.high - panel.curve.low).max() < 0.2
+    assert ((panel.curve.low <= at) & (at <= panel.curve.high)).mean() > 0.8
 
 
 def test_intervals_cover_and_calibrated_predictions_are_not_accused() -> None:

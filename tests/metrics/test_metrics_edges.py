@@ -84,9 +84,9 @@ def test_fractional_weights_scale_out_or_are_refused() -> None:
         metric = metrics.METRICS[name]
         assert metric.takes(metrics.Sample(p, y, w)) == (metric.weights == "any")
         if metric.weights == "any":
-            found = function(p, y, sample_weight=w)
-            assert found == pytest.approx(function(p, y, sample_weight=7.3 * w), rel=1e-10), name
-            assert found != pytest.approx(function(p, y), rel=1e-6), name
+            value = function(p, y, sample_weight=w)
+            assert value == pytest.approx(function(p, y, sample_weight=7.3 * w), rel=1e-10), name
+            assert value != pytest.approx(function(p, y), rel=1e-6), name
         else:
             with pytest.raises(
                 ValueError, match=f"{name} counts samples.* counts; row 0 is not whole"
@@ -286,20 +286,20 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(
     np.testing.assert_allclose(*quantiles, atol=2e-3)
     shuffled = metrics.Sample(p[other], y[other]).subset
     assert sorted(map(tuple, shuffled.data.probs)) == sorted(map(tuple, s.subset.data.probs))
-    found, [note] = measure(s, ALL)
+    values, [note] = measure(s, ALL)
     assert note.startswith(
         "computed on a systematic sample of 300 of 900 rows: skce (standard error "
     )
-    large = {name: found[name] for name in ALL if metrics.METRICS[name].large}
+    large = {name: values[name] for name in ALL if metrics.METRICS[name].large}
     assert set(large) == {"skce", "dkde_ce"}
-    assert {n: v for n, v in found.items() if n not in large} == {
+    assert {n: v for n, v in values.items() if n not in large} == {
         n: exact[n] for n in ALL if n not in large
     }
     for name, interval in intervals(s, large, 0.95).items():
         assert (
-            found[name] == pytest.approx(getattr(metrics, name)(s.subset), rel=1e-9) != exact[name]
+            values[name] == pytest.approx(getattr(metrics, name)(s.subset), rel=1e-9) != exact[name]
         )
         assert interval.low < exact[name] < interval.high
     weighted, notes = measure(metrics.Sample(p, y, np.ones(900)), ["skce"])
-    assert weighted["skce"] == pytest.approx(found["skce"])
+    assert weighted["skce"] == pytest.approx(values["skce"])
     assert notes == ["computed on a systematic sample of 300 of 900 rows: skce"]

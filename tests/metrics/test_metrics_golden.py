@@ -67,8 +67,8 @@ def test_golden_values(data: str) -> None:
     values = json.loads((GOLDEN / f"metrics_{data}.json").read_text())["values"]
     values["tCWECE_k"] = values["tCWECE_k_over_numpy_seeds"]["mean"]
     for key, name in KEYS.items():
-        found = getattr(metrics, name)(s)
-        assert found == pytest.approx(values[key], rel=tolerance(key, data)), name
+        value = getattr(metrics, name)(s)
+        assert value == pytest.approx(values[key], rel=tolerance(key, data)), name
     assert metrics.brier(s) == pytest.approx(BRIER[data], rel=5e-6)
 
 
@@ -87,7 +87,7 @@ def _lines() -> Iterator[str]:
     drawn = bootstrap(
         [s], ["skce", "dkde_ce", "brier"], 3, np.random.default_rng(0), first_order=True
     )[0]
-    yield f"{ {name: found.round(8).tolist() for name, found in drawn.items()} }"
+    yield f"{ {name: panel.round(8).tolist() for name, panel in drawn.items()} }"
     for events in ("class-wise", "pooled", "top-label"):
         yield f"{events} {[metrics.h_error(p, y, events=events, window=size) for size in (15, 60, 200)]}"
     for name, width in (("kde_ece", 0.1), ("skce", 0.3), ("dkde_ce", 0.5)):
@@ -105,9 +105,9 @@ def _lines() -> Iterator[str]:
         metrics.decompose(p, y, score="brier", folds=3, sample_weight=np.arange(250) % 4),
     )
     yield f"{parts} {metrics.sharpness(s):.8g}"
-    found = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
-    yield f"{found}"
-    yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in found.to_dict()['curve'].items()} }"
+    panel = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
+    yield f"{panel}"
+    yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in panel.to_dict()['curve'].items()} }"
     few = clinical(p[:, 1] ** 3, y, confidence=0.999)
     third = clinical(*small.draw(600, 3, 5), positive=2)
     yield f"{few} {third}"

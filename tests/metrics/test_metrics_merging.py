@@ -71,11 +71,11 @@ def test_two_predictors_are_merged_together() -> None:
 @pytest.mark.parametrize("weight", [None, np.full(30_000, 2.0)])
 def test_what_is_merged(weight: Float64 | None) -> None:
     rng = np.random.default_rng(3)
-    many: IntArray = rng.integers(0, 2, 30_000)
-    sample = Sample(rng.random(30_000), many, weight)
+    labels: IntArray = rng.integers(0, 2, 30_000)
+    sample = Sample(rng.random(30_000), labels, weight)
     assert (merging.merged_samples([sample]) is None) == (weight is not None)
-    assert merging.merged_samples([Sample(rng.dirichlet([1, 1, 1], 30_000), many)]) is None
-    assert merging.merged_samples([Sample(rng.random(20_000), many[:20_000])]) is None
+    assert merging.merged_samples([Sample(rng.dirichlet([1, 1, 1], 30_000), labels)]) is None
+    assert merging.merged_samples([Sample(rng.random(20_000), labels[:20_000])]) is None
 
 
 def test_calibrated_predictions_are_rejected_as_often_as_the_level_says() -> None:

@@ -128,9 +128,9 @@ def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     from hcal.metrics import canonical, sample, windowed
 
     p, y = draw(60, 5, 17)
-    whole = {n: getattr(metrics, n)(p, y) for n in metrics.list_metrics()}
+    at_once = {n: getattr(metrics, n)(p, y) for n in metrics.list_metrics()}
     for module in (canonical, sample, windowed):
         monkeypatch.setattr(module, "BLOCK", 128)
     monkeypatch.setattr(canonical, "_SPAN", 7)
-    for name, value in whole.items():
+    for name, value in at_once.items():
         assert getattr(metrics, name)(p, y) == pytest.approx(value, rel=1e-10, abs=1e-14), name

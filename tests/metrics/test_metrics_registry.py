@@ -29,10 +29,10 @@ def weighted(probs: np.ndarray, y: np.ndarray, *, sample_weight: np.ndarray | No
 
 def test_a_registered_metric_is_one_like_ours() -> None:
     assert hcal.register_metric(halves) is halves
-    found = metrics.get_metric("halves")
-    assert found.level == "top-label"
-    assert found.kind == "plug-in"
-    assert found.explain == "Share of labels below one half"
+    metric = metrics.get_metric("halves")
+    assert metric.level == "top-label"
+    assert metric.kind == "plug-in"
+    assert metric.explain == "Share of labels below one half"
     assert "halves" in hcal.list_metrics("top-label")
     p, y = draw(60, 3, 0)
     assert metrics.halves([[0.2, 0.8]], [0]) == 1.0

@@ -35,8 +35,8 @@ BOOTSTRAPPED = [n for n in metrics.list_metrics() if n not in OTHERWISE]
 def test_a_replicate_is_the_metric_of_the_drawn_rows() -> None:
     s = Sample(*sparse(60, 4, 0))
     weights = resampling.bootstrap_weights(s, 3, np.random.default_rng(0))
-    for name, found in resampling.replicates(s, BOOTSTRAPPED, weights).items():
-        for value, w in zip(found, weights, strict=True):
+    for name, replicates in resampling.replicates(s, BOOTSTRAPPED, weights).items():
+        for value, w in zip(replicates, weights, strict=True):
             rows = np.repeat(np.arange(60), w.astype(int))
             expected = getattr(metrics, name)(s.data.probs[rows], s.y[rows])
             assert value == pytest.approx(expected, rel=1e-9), name
@@ -64,15 +64,15 @@ def test_relabelled_sample_forgets_what_labels_decide() -> None:
 def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
     s = Sample(*calibrated(400, 4, 6, temperature=1.6))
     values = {n: getattr(metrics, n)(s) for n in metrics.list_metrics()}
-    found = resampling.intervals(s, values, 0.95, resamples=60)
-    assert set(found) == set(values)
-    for name, i in found.items():
+    intervals = resampling.intervals(s, values, 0.95, resamples=60)
+    assert set(intervals) == set(values)
+    for name, i in intervals.items():
         assert i.low <= values[name] <= i.high, name
         metric = metrics.METRICS[name]
         assert i.kind == ("percentile" if metric.interval == "bootstrap" else metric.interval)
         assert (i.chance is not None) == (metric.kind == "plug-in" and metric.ends is None)
     pairs = {"skce", "hce", "hce_pooled"}
-    jackknife = {name for name, i in found.items() if i.kind == "jackknife"}
+    jackknife = {name for name, i in intervals.items() if i.kind == "jackknife"}
     assert jackknife == pairs | {"d2_nll", "d2_brier", "auc"}
     few = {name: values[name] for name in ("nll", "ks", "hce")}
     again, other = (resampling.intervals(s, few, 0.95, resamples=60) for _ in range(2))
@@ -113,8 +113,8 @@ def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str)
 
 def test_statistic_of_the_skce_test_is_the_metric() -> None:
     p, y = calibrated(150, 4, 1)
-    found = calibration_test(p, y, method="skce", resamples=19, bandwidth=1.0)
-    assert found.value == pytest.approx(metrics.skce(p, y))
+    test = calibration_test(p, y, method="skce", resamples=19, bandwidth=1.0)
+    assert test.value == pytest.approx(metrics.skce(p, y))
     auto = calibration_test(p, y, method="skce", resamples=19)
     distance = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(150, 1)]
     assert auto.value == pytest.approx(metrics.skce(p, y, bandwidth=np.median(distance) / 4))
@@ -140,11 +140,11 @@ def test_bad_options_of_the_test_are_named() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_standard_errors_of_pair_statistics(temperature: float) -> None:
     samples = [Sample(*calibrated(600, 3, seed, temperature)) for seed in range(50)]
-    found = {
+    by_events = {
         events: [metrics.h_error(s, events=events) for s in samples]
         for events in ("class-wise", "pooled")
     }
-    pairs = {events: [(h.squared, h.se) for h in errors] for events, errors in found.items()}
+    pairs = {events: [(h.squared, h.se) for h in errors] for events, errors in by_events.items()}
     pairs["skce"] = [skce_jackknife(s) for s in samples]
     for name in ("skce", "dkde_ce"):
         shares = [metrics.METRICS[name].shares(s) for s in samples]
@@ -170,12 +170,12 @@ def test_parts_are_those_of_the_truth() -> None:
         np.log(q) / 2.0
     )  # the true probabilities: the best that any recalibration can reach
     for score in ("nll", "brier"):
-        found = metrics.decompose(q, y, score=score)
-        assert found.score == getattr(metrics, score)(q, y)
-        assert found.calibration + found.refinement == pytest.approx(found.score)
+        parts = metrics.decompose(q, y, score=score)
+        assert parts.score == getattr(metrics, score)(q, y)
+        assert parts.calibration + parts.refinement == pytest.approx(parts.score)
         # One parameter, learned on 4800 rows: its excess score is about 1/(2·4800) in NLL.
-        assert found.refinement == pytest.approx(getattr(metrics, score)(p, y), abs=1e-3)
-        assert found.calibration > 0.02
+        assert parts.refinement == pytest.approx(getattr(metrics, score)(p, y), abs=1e-3)
+        assert parts.calibration > 0.02
         assert abs(metrics.decompose(p, y, score=score).calibration) < 1e-3
     weighted = metrics.decompose(q, y, sample_weight=np.full(6000, 3))
     assert weighted.calibration == pytest.approx(metrics.decompose(q, y).calibration)

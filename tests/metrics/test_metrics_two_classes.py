@@ -68,8 +68,8 @@ def test_every_way_in_judges_the_same_event() -> None:
         trainer = compute_metrics(TOP_LABEL, input="probs", **choice)((p, y))
         assert trainer == pytest.approx(expected, rel=1e-12)
         if event == "auto":
-            found = hcal.evaluate(p, y, metrics=TOP_LABEL, positive=positive)
-            assert found.values == pytest.approx(expected, rel=1e-12)
+            evaluation = hcal.evaluate(p, y, metrics=TOP_LABEL, positive=positive)
+            assert evaluation.values == pytest.approx(expected, rel=1e-12)
 
 
 def test_replicates_and_drawn_labels_judge_the_same_event() -> None:
@@ -229,8 +229,8 @@ def test_a_sweep_over_few_values_tries_more_bins_than_values() -> None:
         for name in ("ece_s1", "ece_s2"):
             expected = getattr(oracles, name)(both_columns(p), y)
             assert getattr(metrics, name)(p, y) == pytest.approx(expected, rel=1e-9), name
-    many = np.concatenate([np.linspace(0.1, 0.9, 10).repeat(20_000), [0.95, 0.97]])
-    labels = np.concatenate([np.arange(200_000) % 20_000 < 20_000 * many[:-2], [True, False]])
+    scores = np.concatenate([np.linspace(0.1, 0.9, 10).repeat(20_000), [0.95, 0.97]])
+    labels = np.concatenate([np.arange(200_000) % 20_000 < 20_000 * scores[:-2], [True, False]])
     assert (
-        metrics.ece_s1(many, labels.astype(int)) < 1e-4
+        metrics.ece_s1(scores, labels.astype(int)) < 1e-4
     )  # 100,000 numbers of bins: one by one, minutes

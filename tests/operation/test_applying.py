@@ -220,8 +220,8 @@ def test_a_kept_column_is_never_replaced_by_an_output_column(
 
 
 def test_partition_columns_are_read_as_columns(hive: Path) -> None:
-    whole = read(hive, Request(by="country"))
-    assert whole.by["country"].tolist().count("FR") == ROWS
+    table = read(hive, Request(by="country"))
+    assert table.by["country"].tolist().count("FR") == ROWS
     source = batches(hive, Request(by="country"), rows=20)
     blocks = [data for piece in source.pieces() for _, data in read_blocks(piece)]
     assert sum(data.by["country"].tolist().count("São") for data in blocks) == ROWS

@@ -89,8 +89,10 @@ def test_the_comparison_is_a_fit_on_the_older_rows() -> None:
     by_hand = hcal.TemperatureScaling().fit(rows.score[~newest], rows.y[~newest])
     expected = hcal.metrics.nll(by_hand.predict_proba(rows.score[newest]), rows.y[newest])
     assert new.fit_.details["refit"]["new"]["nll"] == pytest.approx(expected, abs=1e-12)
-    whole = hcal.TemperatureScaling().fit(rows.score, rows.y)
-    np.testing.assert_array_equal(new.predict_proba(rows.score), whole.predict_proba(rows.score))
+    on_all_rows = hcal.TemperatureScaling().fit(rows.score, rows.y)
+    np.testing.assert_array_equal(
+        new.predict_proba(rows.score), on_all_rows.predict_proba(rows.score)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:refit")
@@ -203,12 +205,12 @@ def write(folder: Path, ending: str) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("more", [[], ["--batch-rows", "400"]])
-def test_the_command_needs_no_options(ending: str, more: list[str], tmp_path: Path) -> None:
+def test_the_command_needs_no_options(ending: str, options: list[str], tmp_path: Path) -> None:
     old, new = write(tmp_path, ending)
     model, later, fresh = (tmp_path / name for name in ("m.hcal", "next.hcal", "fresh.hcal"))
     aged = [*OPTIONS, "--time", "date", "--half-life", "45d", "--method", "platt"]
     run("fit", old, *aged, "-o", model)
-    answer = json.loads(run("refit", model, new, "-o", later, *more, "--json").stdout)
+    answer = json.loads(run("refit", model, new, "-o", later, *options, "--json").stdout)
     assert answer["fit"]["details"]["refit"]["low"] > 0
     run("fit", new, *aged, "-o", fresh)
     frame = month((180, 200), 300, 2).frame()

@@ -57,13 +57,13 @@ def test_left_out_log_odds_are_as_in_refits() -> None:
     design = np.column_stack([np.ones(80), rng.normal(size=(80, 2))])
     hit = (rng.random(80) < 0.7).astype(float)
     offset = rng.normal(size=80)
-    whole = fit_logistic(design, hit, offset=offset, ridge=1.0)
-    inside = offset + design @ whole.theta
+    on_all_rows = fit_logistic(design, hit, offset=offset, ridge=1.0)
+    inside = offset + design @ on_all_rows.theta
     for row in (0, 17, 53):
         others = np.delete(np.arange(80), row)
         refit = fit_logistic(design[others], hit[others], offset=offset[others], ridge=1.0)
         expected = offset[row] + design[row] @ refit.theta
-        assert abs(whole.left_out[row] - expected) < 0.1 * abs(expected - inside[row]) + 1e-3
+        assert abs(on_all_rows.left_out[row] - expected) < 0.1 * abs(expected - inside[row]) + 1e-3
 
 
 def test_left_out_choices_are_as_in_refits() -> None:
@@ -71,14 +71,14 @@ def test_left_out_choices_are_as_in_refits() -> None:
     basis = np.stack([z / 2.5, np.abs(z)], axis=2)
     weight = np.ones(80)
     centre = np.array([1.0, 0.0])
-    whole = fit_softmax(basis, y, weight, ridge=1.0, centre=centre)
-    changes = whole.left_out_changes()
+    on_all_rows = fit_softmax(basis, y, weight, ridge=1.0, centre=centre)
+    changes = on_all_rows.left_out_changes()
     for row in (0, 17, 53):
         others = np.delete(np.arange(80), row)
         refit = fit_softmax(basis[others], y[others], weight[others], ridge=1.0, centre=centre)
         expected = softmax(basis[row] @ refit.theta)
-        found = softmax(basis[row] @ whole.theta + changes[row])
-        np.testing.assert_allclose(found, expected, atol=2e-3)
+        left_out = softmax(basis[row] @ on_all_rows.theta + changes[row])
+        np.testing.assert_allclose(left_out, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["temperature", "top-versus-rest", "matrix"])
@@ -92,9 +92,9 @@ def test_members_leave_rows_out_as_refits_do(kind: str) -> None:
         "top-versus-rest": lambda: members.TopVersusRest(margins, shrinkage),
         "matrix": lambda: members.Matrix(margins),
     }
-    whole = makers[kind]().fit(rows)
-    left_out = softmax(whole.left_out())
-    inside = softmax(whole.scores(rows.x))
+    on_all_rows = makers[kind]().fit(rows)
+    left_out = softmax(on_all_rows.left_out())
+    inside = softmax(on_all_rows.scores(rows.x))
     for row in (0, 17, 53):
         refit = makers[kind]().fit(rows[np.delete(np.arange(120), row)])
         expected = softmax(refit.scores(rows.x[row : row + 1]))[0]
@@ -173,10 +173,12 @@ def test_the_compiled_twin_is_the_formula(preserve: Any) -> None:
         cal = fit(*data, input=kind, preserve=preserve)
         z = np.log(np.maximum(data[0], 1e-3)) if kind == "probs" else data[0]
         for x, close in ((z, 1e-12), (z.astype(np.float32), 2e-6)):
-            found = cal.map_.compiled(x)
-            assert found is not None
-            assert found.dtype == x.dtype
-            np.testing.assert_allclose(found, np.exp(cal.map_(x.astype(np.float64))), atol=close)
+            of_kernel = cal.map_.compiled(x)
+            assert of_kernel is not None
+            assert of_kernel.dtype == x.dtype
+            np.testing.assert_allclose(
+                of_kernel, np.exp(cal.map_(x.astype(np.float64))), atol=close
+            )
 
 
 def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +246,8 @@ def test_two_classes_keep_the_ranking_and_say_what_crosses() -> None:
     assert cal.preserves is None
     threshold = 100 * cal.fit_.details["threshold"]
     assert threshold > 60
-    said = f"class yes is now predicted when the model's own score is above {threshold:.1f} % (before: 50 %)"
-    assert said in cal.fit_.notes[0]
+    note = f"class yes is now predicted when the model's own score is above {threshold:.1f} % (before: 50 %)"
+    assert note in cal.fit_.notes[0]
     stays = fit(u, y, preserve="accuracy")
     side = stays.predict_proba(u)[:, 1] > 0.5
     assert (side == (u > 0)).all()
@@ -354,11 +356,11 @@ def test_large_problems_are_fitted_on_all_rows_and_weighed_on_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     z, y = draw(1000, 6)
-    whole = fit(z, y).predict_proba(z)
+    on_all_rows = fit(z, y).predict_proba(z)
     monkeypatch.setattr(weighing, "_MOST_SCORES", 3000)
     monkeypatch.setattr(weighing, "_BLOCK", 700)
     monkeypatch.setattr(members, "_MANY_SCORES", 1500)
-    assert np.abs(fit(z, y).predict_proba(z) - whole).mean() < 0.01
+    assert np.abs(fit(z, y).predict_proba(z) - on_all_rows).mean() < 0.01
 
 
 def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
@@ -411,8 +413,8 @@ def lines() -> Iterator[str]:
         cal = fit(z, y, **params)
         yield f"{name}: {cal.preserves} {cal.fit_.details} {cal.fit_.notes}"
         for field, value in {**cal.map_.arrays(), "probs": cal.predict_proba(z[:3])}.items():
-            some = np.ravel(value)[:: 1 + np.size(value) // 24]
-            yield "  ".join(["", field, *(f"{v:.7g}" for v in some)])
+            sampled = np.ravel(value)[:: 1 + np.size(value) // 24]
+            yield "  ".join(["", field, *(f"{v:.7g}" for v in sampled)])
 
 
 def test_every_number_is_as_it_was() -> None:

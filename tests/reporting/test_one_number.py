@@ -126,13 +126,13 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
     side = "after" if content.after is not None else ""
     card = rf"\n{side}\s*{NUMBER}" if side else rf"\n{NUMBER}"
     row = rf"\n(?:{NUMBER.replace('(', '(?:', 1)}\n)?" if side else r"\n"
-    found: dict[str, tuple[float, list[str], int]] = {}
+    numbers: dict[str, tuple[float, list[str], int]] = {}
     for name, title in (("nll", "NLL"), ("brier", "Brier score"), ("accuracy", "Accuracy")):
         before = r"(?:\nbefore [^\n]*)?" if side else ""
         patterns = [rf"\n{title}{before}{card}", rf" {name} ?{row}{NUMBER}\n"]
-        found[name] = (evaluation[name], patterns, 2)
+        numbers[name] = (evaluation[name], patterns, 2)
     before = r"(?:\nbefore [^\n]*)?" if side else ""
-    found["ece_ew"] = (
+    numbers["ece_ew"] = (
         evaluation["ece_ew"],
         [
             rf"\nCalibration error \(ECE\){before}{card}",
@@ -142,16 +142,16 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
         ],
         2,
     )
-    found["nll"][1].append(rf"base rates: NLL {NUMBER} against")
+    numbers["nll"][1].append(rf"base rates: NLL {NUMBER} against")
     assessment = evaluation.assessment
     if assessment is not None and assessment.estimate is not None:
-        found["estimate"] = (
+        numbers["estimate"] = (
             assessment.estimate,
             [rf"about {NUMBER} on average \(estimate\)", rf"Estimated {NUMBER} off on average"],
             0 if assessment.estimate < 0.001 else 2,  # "less than 0.1 points"
         )
     if assessment is not None:
-        found["tolerance"] = (
+        numbers["tolerance"] = (
             assessment.tolerance,
             [
                 rf"within the tolerance of {NUMBER}",
@@ -161,12 +161,12 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
             ],
             1,
         )
-        found["bound"] = (
+        numbers["bound"] = (
             assessment.bound,
             [rf"is right within {NUMBER}", rf"at most {NUMBER},? (?:is )?proven"],
             1,
         )
-    return found
+    return numbers
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__name__)

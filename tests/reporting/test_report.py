@@ -47,12 +47,14 @@ class _Checker(HTMLParser):
         self.open, self.asks, self.ids = [], [], []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         self.asks += [
-            str(given[a]) for a in ("src", "href", "action", "data", "srcset") if a in given
+            str(attributes[a])
+            for a in ("src", "href", "action", "data", "srcset")
+            if a in attributes
         ]
-        self.ids += [str(given["id"])] if "id" in given else []
-        assert tag != "svg" or given.get("aria-label")
+        self.ids += [str(attributes["id"])] if "id" in attributes else []
+        assert tag != "svg" or attributes.get("aria-label")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -70,9 +72,9 @@ def test_the_page_is_well_formed_and_self_contained() -> None:
 
 
 def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> None:
-    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page())
-    assert found
-    policy = dict(rule.split(" ", 1) for rule in found[1].split("; "))
+    header = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page())
+    assert header
+    policy = dict(rule.split(" ", 1) for rule in header[1].split("; "))
     for element in ("script", "style"):
         texts = re.findall(rf"<{element}>(.*?)</{element}>", page(), re.DOTALL)
         assert len(texts) == len(re.findall(rf"<{element}\b", page())) == 1
@@ -87,10 +89,10 @@ def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> 
 
 def test_every_part_is_there_with_two_classes_and_more() -> None:
     common = {"verdict", "headline", "now", "reliability", "metrics", "map", "data"}
-    found = set(re.findall(r'<section id="(\w+)"', page()))
-    assert found == common | {"classes"}
-    found = set(re.findall(r'<section id="(\w+)"', render(binary())))
-    assert found == common | {"clinical"}
+    parts = set(re.findall(r'<section id="(\w+)"', page()))
+    assert parts == common | {"classes"}
+    parts = set(re.findall(r'<section id="(\w+)"', render(binary())))
+    assert parts == common | {"clinical"}
 
 
 def test_the_numbers_are_the_librarys() -> None:
@@ -193,10 +195,10 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     assert rate.observed == pytest.approx((content.y == 1).mean())
     assert rate.stated == pytest.approx(content.before.probs[:, 1].mean())
     assert f"states a sick rate of {number(rate.stated, True)} on average" in text
-    found = content.final.evaluation.assessment
-    assert found is not None
-    assert found.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
-    assert points(found.bound) in verdict_of(content).headline
+    assessment = content.final.evaluation.assessment
+    assert assessment is not None
+    assert assessment.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
+    assert points(assessment.bound) in verdict_of(content).headline
     assert "P(sick) in" in text
     assert "Decision curve" in text
 
@@ -206,16 +208,16 @@ def test_thresholds_are_where_decisions_are() -> None:
     p = content.final.probs[:, 1]
     y = content.y == 1
     table = content.final.evaluation.certificate.headline.table
-    found = decision_thresholds(content, table)
-    assert found[0.3] == "yours"
-    assert found[1 / 11] == "fp / (fp + fn)"
-    [cheapest] = [at for at, why in found.items() if why == "least cost (fn 10, fp 1)"]
-    costs = [(10 * (y & (p < t)) + (~y & (p >= t))).mean() for t in (*found, *np.unique(p))]
+    reasons = decision_thresholds(content, table)
+    assert reasons[0.3] == "yours"
+    assert reasons[1 / 11] == "fp / (fp + fn)"
+    [cheapest] = [at for at, why in reasons.items() if why == "least cost (fn 10, fp 1)"]
+    costs = [(10 * (y & (p < t)) + (~y & (p >= t))).mean() for t in (*reasons, *np.unique(p))]
     assert (10 * (y & (p < cheapest)) + (~y & (p >= cheapest))).mean() == pytest.approx(min(costs))
-    best = next(at for at, why in found.items() if why == "largest F1")
+    best = next(at for at, why in reasons.items() if why == "largest F1")
     f1 = [2 * (y & (p >= t)).sum() / (y.sum() + (p >= t).sum()) for t in np.unique(p)]
     assert 2 * (y & (p >= best)).sum() / (y.sum() + (p >= best).sum()) == pytest.approx(max(f1))
-    top = next(at for at, why in found.items() if why == "top 5 % of rows")
+    top = next(at for at, why in reasons.items() if why == "top 5 % of rows")
     assert (p >= top).mean() == pytest.approx(0.05, abs=2e-4)
     with pytest.raises(ValueError, match="cost must be"):
         measure_report([-1.0, 2.0], [0, 1], cost={"fn": 1})
@@ -334,11 +336,11 @@ def test_segments_of_files_are_in_the_verdict_too(tmp_path: Path, monkeypatch: A
         (tmp_path / f"{part}.csv").write_text(text)
     monkeypatch.setattr(survey, "SAMPLE_ROWS", 1000)
     options = ["--scores", "p", "--input", "probs", "--label", "y", "--by", "country", "--json"]
-    told = json.loads(_run("report", tmp_path / "*.csv", *options, "-o", tmp_path / "r.html"))
-    assert told["grade"] == "bad"
-    assert told["segments"]["count"] == 8
-    assert told["segments"]["rows"] == 4000
-    assert "8 of 8 segments, with 4,000 of 4,000 rows" in told["headline"]
+    answer = json.loads(_run("report", tmp_path / "*.csv", *options, "-o", tmp_path / "r.html"))
+    assert answer["grade"] == "bad"
+    assert answer["segments"]["count"] == 8
+    assert answer["segments"]["rows"] == 4000
+    assert "8 of 8 segments, with 4,000 of 4,000 rows" in answer["headline"]
 
 
 def test_segments_on_the_page_are_worst_first() -> None:
@@ -411,14 +413,14 @@ def test_the_command_writes_the_page_and_says_the_verdict(tmp_path: Path) -> Non
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
     np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
-    found = json.loads(_run("report", file, "--model", model, "-o", out, "--json"))
-    assert found["grade"] in ("good", "care", "few", "bad")
+    answer = json.loads(_run("report", file, "--model", model, "-o", out, "--json"))
+    assert answer["grade"] in ("good", "care", "few", "bad")
     text = out.read_text(encoding="utf-8")
-    assert found["headline"] in text
+    assert answer["headline"] in text
     assert f"hcal report {file} --model {model} -o report.html" in text
-    assert found["alarms"] == []
-    said = _run("report", file, "--model", model, "-o", out)
-    assert "open it in any browser" in said
+    assert answer["alarms"] == []
+    output = _run("report", file, "--model", model, "-o", out)
+    assert "open it in any browser" in output
     assert _run("report", file, "-o", out, "-q") == ""
 
 
@@ -428,10 +430,10 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     logits, y = synthetic()
     np.savez(file, logits=logits, y=y)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
-    found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    assert sum("were used to fit the calibrator" in alarm for alarm in found["alarms"]) == 1
-    assert found["grade"] == "few"
-    assert found["headline"] == "Cannot be told from rows that the calibrator learned from"
+    answer = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
+    assert sum("were used to fit the calibrator" in alarm for alarm in answer["alarms"]) == 1
+    assert answer["grade"] == "few"
+    assert answer["headline"] == "Cannot be told from rows that the calibrator learned from"
     result = CliRunner().invoke(
         app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
     )

@@ -82,9 +82,9 @@ def test_small_segments_are_shrunk_and_beat_one_pool_and_a_fit_of_each() -> None
     alone = np.empty((len(new_y), 2))
     for segment in range(300):
         seen = code == segment
-        own = fit_quietly(hcal.make_calibrator("platt"), score[seen], y[seen])
+        platt = fit_quietly(hcal.make_calibrator("platt"), score[seen], y[seen])
         rows = new_code == segment
-        alone[rows] = own.predict_proba(new_score[rows])
+        alone[rows] = platt.predict_proba(new_score[rows])
     true_nll = nll(hcal.softmax(two_columns(truth)), new_y)
 
     assert true_nll < shrunk < nll(alone, new_y) < common
@@ -297,9 +297,9 @@ def test_a_weight_of_two_is_the_row_twice(method: str) -> None:
 def test_blocks_of_a_prediction_are_the_whole() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("pool").fit(z, y, by=by)
-    whole = cal.predict_proba(z, by=by)
+    at_once = cal.predict_proba(z, by=by)
     parts = [cal.predict_proba(z[i : i + 70], by=by[i : i + 70]) for i in range(0, len(z), 70)]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
+    np.testing.assert_array_equal(at_once, np.concatenate(parts))
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs", "log_probs"])

@@ -68,9 +68,9 @@ def test_newton_lbfgs_and_scipy_find_the_same(monkeypatch):
         monkeypatch.setattr("hcal.solvers.nll.NEWTON_PARAMETERS", 0)
         by_lbfgs = fit_nll(family, x, y, weight, penalty=ridge)
         monkeypatch.undo()
-        for found in (by_newton, by_lbfgs):
-            assert found.converged
-            np.testing.assert_allclose(found.theta, want, atol=2e-4)
+        for solution in (by_newton, by_lbfgs):
+            assert solution.converged
+            np.testing.assert_allclose(solution.theta, want, atol=2e-4)
 
 
 def test_a_weight_counts_rows():
@@ -86,28 +86,30 @@ def test_a_weight_counts_rows():
 def test_many_rows_are_summed_in_parts(monkeypatch):
     family = FAMILIES[0]
     x, y, weight = problem(family)
-    whole = _loss_sums(family, family.start, x, y, weight)
+    at_once = _loss_sums(family, family.start, x, y, weight)
     monkeypatch.setattr("hcal.solvers.nll._PART_EVENTS", 30)
     monkeypatch.setattr("hcal.solvers.nll._BLOCK_ROWS", 3)
     monkeypatch.setattr("hcal.solvers.nll._BLOCK_EVENTS", 3)
     parts = _loss_sums(family, family.start, x, y, weight)
-    assert parts[0] == pytest.approx(whole[0])
-    np.testing.assert_allclose(parts[1], whole[1])
+    assert parts[0] == pytest.approx(at_once[0])
+    np.testing.assert_allclose(parts[1], at_once[1])
 
 
 def test_a_monotone_net_learns_and_rises():
     family = FAMILIES[3]
     x, y, _ = problem(family, n=400)
     seen = []
-    found = fit_nll(family, 3 * x, y, search=Search(watch=lambda theta: bool(seen.append(theta))))
-    start, end = (mean_nll(family.vjp(t, 3 * x)[0], y) for t in (family.start, found.theta))
+    solution = fit_nll(
+        family, 3 * x, y, search=Search(watch=lambda theta: bool(seen.append(theta)))
+    )
+    start, end = (mean_nll(family.vjp(t, 3 * x)[0], y) for t in (family.start, solution.theta))
     assert end < start - 0.1
     assert seen
-    assert (np.diff(family.table(found.theta)) > 0).all()
+    assert (np.diff(family.table(solution.theta)) > 0).all()
     inside = np.linspace(-6, 6, 25)
     np.testing.assert_allclose(
-        family.vjp(found.theta, inside[None])[0][0],
-        np.interp(inside, CELLS.edges, family.table(found.theta)),
+        family.vjp(solution.theta, inside[None])[0][0],
+        np.interp(inside, CELLS.edges, family.table(solution.theta)),
     )
     assert cells_over(x).count == 1024
 
@@ -118,8 +120,8 @@ def test_bounds_and_penalties_hold():
     free = fit_nll(family, -x, y, penalty=Ridge(np.full(6, 1e-3), np.zeros(6)))
     assert free.theta[:3].min() < 0
     bounds = np.array([0.0] * 3 + [-np.inf] * 3), np.full(6, np.inf)
-    held = fit_nll(family, -x, y, search=Search(bounds=bounds))
-    assert held.theta[:3] == pytest.approx(np.zeros(3))
+    bounded = fit_nll(family, -x, y, search=Search(bounds=bounds))
+    assert bounded.theta[:3] == pytest.approx(np.zeros(3))
 
 
 def quadratic(theta):
@@ -128,19 +130,19 @@ def quadratic(theta):
 
 
 def test_optimisers_on_a_bowl():
-    for found in (
+    for solution in (
         lbfgs(quadratic, np.zeros(2), scale=np.array([3.0, 0.1])),
         newton(quadratic, lambda t, gradient: (gradient, gradient / 2), np.zeros(2)),
     ):
-        assert found.converged
-        assert found.theta == pytest.approx([1, -2], abs=1e-5)
-    held = lbfgs(
+        assert solution.converged
+        assert solution.theta == pytest.approx([1, -2], abs=1e-5)
+    bounded = lbfgs(
         quadratic,
         np.zeros(2),
         Search(bounds=(np.full(2, -1.5), np.full(2, 5.0))),
         scale=np.array([3.0, 0.1]),
     )
-    assert held.theta == pytest.approx([1, -1.5])
+    assert bounded.theta == pytest.approx([1, -1.5])
     assert lbfgs(quadratic, np.zeros(2), Search(watch=lambda theta: True)).converged
     stuck = lbfgs(lambda t: quadratic(t**3), np.full(2, 0.5), Search(max_iterations=1))
     assert not stuck.converged
@@ -159,10 +161,10 @@ def test_newton_takes_flat_and_concave_directions():
     def wave(theta):
         return float(np.cos(theta[0])), -np.sin(theta)
 
-    found = newton(
+    solution = newton(
         wave, lambda t, g: (g, solve_curved(np.array([[-np.cos(t[0])]]), g)), np.array([0.3])
     )
-    assert np.cos(found.theta[0]) == pytest.approx(-1)
+    assert np.cos(solution.theta[0]) == pytest.approx(-1)
 
 
 def test_a_bumpy_curve_is_scanned():
@@ -180,10 +182,12 @@ def test_select_hands_the_model_before_on():
         handed.append(before)
         return candidate
 
-    found = select([3, 1, 2], [("a", "b"), ("c", "d")], fit, lambda model, side: abs(model - 1.2))
-    assert found.chosen == 1
+    selection = select(
+        [3, 1, 2], [("a", "b"), ("c", "d")], fit, lambda model, side: abs(model - 1.2)
+    )
+    assert selection.chosen == 1
     assert handed == [None, 3, 1, None, 3, 1]
-    assert found.models == [1, 1]
+    assert selection.models == [1, 1]
     assert (
         select([1, 2], [("a", "b")], fit, lambda model, side: np.nan if model == 1 else 5.0).chosen
         == 2

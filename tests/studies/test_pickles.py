@@ -66,7 +66,7 @@ def test_nothing_but_numeric_arrays_leaves_a_pickle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for held in (
+    for content in (
         Evil(os.system, "touch owned"),
         Evil(eval, "open('owned', 'w')"),
         Evil(getattr, "text", "format"),
@@ -83,7 +83,7 @@ def test_nothing_but_numeric_arrays_leaves_a_pickle(
     ):
         for protocol in (0, 2, 4, 5):
             with pytest.raises(ValueError, match="is no pickle of arrays"):
-                read_pickle(pickle.dumps(held, protocol=protocol))
+                read_pickle(pickle.dumps(content, protocol=protocol))
     assert not list(tmp_path.iterdir())
 
 

@@ -16,9 +16,9 @@ def test_measures_by_hand() -> None:
     }
     rates = study.win_rates("t", {"nll": 0.205, "brier": 0.1}, 3, peers)
     assert rates == {"wins_brier": 0.0, "wins_nll": 10 / 11}
-    found = study.score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
-    assert found["zeros"] == 1
-    assert abs(found["brier"] - (0.5 + 2.0) / 2) < 1e-12
+    measures = study.score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
+    assert measures["zeros"] == 1
+    assert abs(measures["brier"] - (0.5 + 2.0) / 2) < 1e-12
     ones = {m: 1.0 for names in study.GROUPS.values() for m in names}
     halves = dict.fromkeys(ones, 0.5)
     assert study.joint(halves, ones)["joint"] == 0.5
@@ -29,13 +29,13 @@ def test_measures_by_hand() -> None:
 def test_parts_can_be_left_out_and_come_back() -> None:
     before = study.pooling.weigh, study.members.CAUTION
     cal, y, test, y_test = study.demo(0)
-    whole = study.score(study.predict("pool", cal, y, test, "logits"), y_test)["nll"]
+    full_pool = study.score(study.predict("pool", cal, y, test, "logits"), y_test)["nll"]
     for name, how in study.parts().items():
         with study.changed(**how):
             nll = study.score(study.predict("pool", cal[:800], y[:800], test, "logits"), y_test)[
                 "nll"
             ]
-        assert nll < 1.2 * whole, name
+        assert nll < 1.2 * full_pool, name
     assert (study.pooling.weigh, study.members.CAUTION) == before
 
 

@@ -32,9 +32,9 @@ def test_a_network_is_left_with_few_errors(monkeypatch: pytest.MonkeyPatch) -> N
     # The test rows have as small a share of the errors.
     rates = [(p.argmax(axis=1) != labels).mean() for p, labels in ((cal, y), (test, y_test))]
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
-    found = study.compared("made up", (cal, y, test, y_test), "logits")
-    assert found["errors"] == round(study.FEW_ERRORS / 5)
-    assert 0.5 < found["ratio"] < 1.1
+    comparison = study.compared("made up", (cal, y, test, y_test), "logits")
+    assert comparison["errors"] == round(study.FEW_ERRORS / 5)
+    assert 0.5 < comparison["ratio"] < 1.1
 
 
 def test_the_committed_rows_say_what_the_page_says() -> None:

@@ -122,8 +122,8 @@ def test_a_call_without_arguments_lists_the_tasks(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 15
     assert "not here: python -m studies.tasks get resnet110_c10" in lines[0]
-    here = next(line for line in lines if line.startswith("densenet40_c100 "))
-    assert str(tmp_path) in here
+    line_of_task = next(line for line in lines if line.startswith("densenet40_c100 "))
+    assert str(tmp_path) in line_of_task
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
