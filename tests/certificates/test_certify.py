@@ -30,7 +30,8 @@ def test_certificates_hold_where_the_truth_is_known(name: str, n: int, k: int, s
         top = f.argmax(1)
         rows = np.arange(n)
         pairs = [(f[rows, top], top == y, q[rows, top])]
-        pairs += [(f[:, j], y == j, q[:, j]) for j in range(k)]
+        for j in range(k):
+            pairs.append((f[:, j], y == j, q[:, j]))
         for p, c, truth in pairs:
             certificate = certify_event("event", p, c, failure=0.05 / (k + 1))
             truth_by_value = truth_table(p, truth)
@@ -40,13 +41,15 @@ def test_certificates_hold_where_the_truth_is_known(name: str, n: int, k: int, s
 
 
 def _binary(p: np.ndarray, q: np.ndarray, seed: int = 0) -> hcal.Certificate:
-    return hcal.certify(p, (np.random.default_rng(seed).random(len(p)) < q).astype(int))
+    y = np.random.default_rng(seed).random(len(p)) < q
+    return hcal.certify(p, y.astype(int))
 
 
 def test_a_wave_that_fools_fifteen_bins_is_refuted() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 200_000)
-    q = np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0, 1)
+    wave = np.sin(2 * np.pi * 15 * p)
+    q = np.clip(p + 0.1 * wave, 0, 1)
     y = (rng.random(len(p)) < q).astype(int)
     assert hcal.metrics.ece_ew(p, y) < 0.01  # fifteen bins see nothing
     assert hcal.certify(p, y).at_least > 0.04
@@ -74,9 +77,8 @@ def test_the_monotone_band_covers_a_rising_truth() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 5000)
     y = (rng.random(5000) < p**2).astype(int)
-    streamed = (
-        CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result(assume="monotone")
-    )
+    both_columns = np.stack([1 - p, p], axis=1)
+    streamed = CertificateStream(2).update(both_columns, y).result(assume="monotone")
     for certificate in (hcal.certify(p, y, assume="monotone"), streamed):
         monotone = certificate.headline.monotone
         table = certificate.headline.table
@@ -93,7 +95,8 @@ def test_the_monotone_bound_does_not_look_into_bins() -> None:
     """A truth that jumps inside a bin of a stream has a large ECE, though the mean of the bin is right."""
     p = np.repeat([0.7001, 0.7002], [600, 1400])
     y = np.repeat([0, 1], [600, 1400])
-    headline = CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result().headline
+    both_columns = np.stack([1 - p, p], axis=1)
+    headline = CertificateStream(2).update(both_columns, y).result().headline
     assert len(headline.table.count) == 1
     assert headline.monotone.error >= np.abs(p - y).mean()
 
@@ -114,7 +117,8 @@ def test_no_order_of_rows_enters_even_with_ties() -> None:
     p = np.round(rng.uniform(0, 1, 3000), 1)
     y = (rng.random(3000) < p).astype(int)
     by_label = np.argsort(y, kind="stable")
-    assert hcal.certify(p, y).to_dict() == hcal.certify(p[by_label], y[by_label]).to_dict()
+    sorted_rows = hcal.certify(p[by_label], y[by_label])
+    assert hcal.certify(p, y).to_dict() == sorted_rows.to_dict()
 
 
 def test_few_values_are_certified_one_by_one() -> None:
@@ -135,15 +139,18 @@ def test_the_bounds_shrink_as_rows_grow_and_rows_needed_agrees() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.6, 1, 40_000)
     y = rng.random(40_000) < p
-    of_2000, of_40_000 = (certify_event("top label", p[:n], y[:n]) for n in (2000, 40_000))
+    of_2000 = certify_event("top label", p[:2000], y[:2000])
+    of_40_000 = certify_event("top label", p[:40_000], y[:40_000])
     assert of_40_000.bound < of_2000.bound / 3
     needed = of_2000.rows_needed(0.02)
     assert needed is not None
     exact = certify_event("top label", rng.uniform(0.6, 1, needed), np.zeros(needed))
     p = exact.table.low
-    typical = np.median(
-        [certify_event("top label", p, rng.random(needed) < p).bound for _ in range(15)]
-    )
+    bounds = []
+    for _ in range(15):
+        certificate = certify_event("top label", p, rng.random(needed) < p)
+        bounds.append(certificate.bound)
+    typical = np.median(bounds)
     assert typical == pytest.approx(0.02, rel=0.2)  # the recommendation is approximate
 
 
@@ -153,7 +160,9 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     f = f.astype(np.float32)
     y = draw_labels(q, rng)
     classes = np.arange(6)
-    cells = CertificateStream(6).update(f[:2000], y[:2000]).update(f[2000:], y[2000:])
+    cells = CertificateStream(6)
+    cells.update(f[:2000], y[:2000])
+    cells.update(f[2000:], y[2000:])
     binned = cells.result().classes
     exact = hcal.certify(f, y).classes
     assert binned is not None
@@ -163,8 +172,10 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     )  # the variance bound has other windows
     np.testing.assert_allclose(binned.bound, exact.bound, rtol=0.1, atol=0.002)
     for k in classes:  # different windows, but equally valid
-        which = np.searchsorted(np.unique(bin_of(f[:, k])), bin_of(f[:, k]))
-        sums = np.concatenate([[0], np.cumsum(np.bincount(which, q[:, k]))])
+        bins = bin_of(f[:, k])
+        which = np.searchsorted(np.unique(bins), bins)
+        sum_of_bin = np.bincount(which, q[:, k])
+        sums = np.concatenate([[0], np.cumsum(sum_of_bin)])
         w = find_windows(EventTable.of_bins(*cells.counts.classes[k]), 0.025)
         mean = (sums[w.last] - sums[w.first]) / w.rows
         assert ((mean >= w.low - 1e-9) & (mean <= w.high + 1e-9)).all()
@@ -184,7 +195,8 @@ def test_classes_are_called_by_their_names() -> None:
     rng = np.random.default_rng(0)
     names = ["well", "sick", "McIntosh"]
     p = rng.dirichlet([1, 1, 1], size=3000)
-    y = (p[:, [1, 2, 0]].cumsum(1) > rng.random((3000, 1))).argmax(1)  # every class is proven wrong
+    turned = p[:, [1, 2, 0]].cumsum(1)
+    y = (turned > rng.random((3000, 1))).argmax(1)  # every class is proven wrong
     named = hcal.certify(p, np.array(names)[y], classes=names)
     plain = hcal.certify(p, y)
     numbered = plain.sentences
@@ -216,10 +228,12 @@ def test_the_gain_over_a_baseline() -> None:
 
 def test_a_planted_group_is_found_and_comes_first() -> None:
     rng = np.random.default_rng(0)
-    group = np.where(np.arange(10_000) < 500, "planted", rng.integers(0, 9, 10_000).astype(str))
+    sites = rng.integers(0, 9, 10_000).astype(str)
+    group = np.where(np.arange(10_000) < 500, "planted", sites)
     p = np.full((10_000, 3), 0.05)
     p[:, 0] = 0.9
-    y = np.where(rng.random(10_000) < np.where(group == "planted", 0.8, 0.9), 0, 1)
+    rate_of_0 = np.where(group == "planted", 0.8, 0.9)
+    y = np.where(rng.random(10_000) < rate_of_0, 0, 1)
     certificate = hcal.certify(p, y, by=group)
     assert certificate.subgroups[0].name == "planted"
     assert [g.proven for g in certificate.subgroups] == ["over"] + [""] * 9
@@ -289,7 +303,8 @@ def _fitted(name: str, x: np.ndarray, y: np.ndarray, **options: Any) -> hcal.met
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_rows_of_the_fit_are_refused(k: int) -> None:
-    (logits, y), (fresh, fresh_y) = synthetic(400, k), synthetic(400, k, seed=1)
+    logits, y = synthetic(400, k)
+    fresh, fresh_y = synthetic(400, k, seed=1)
     for method in ("ts", "iso", "hb"):
         calibrator = _fitted(method, logits, y)
         certificate = hcal.certify(calibrator, fresh, fresh_y)
@@ -360,10 +375,9 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
         (3, "5 of 5 fits are proven to be off."),
         (1, "No fit is proven to be off."),
     ):
-        assert (
-            hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1]
-            == starts
-        )
+        rows = synthetic(2000, 3, scale=scale)
+        sentences = hcal.certify("uncal", *rows, out_of_fold=True).sentences
+        assert sentences[-1] == starts
     for extra in ({"groups": y}, {"by": y}, {"assume": "monotone"}):
         with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)

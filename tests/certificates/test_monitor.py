@@ -33,10 +33,11 @@ def _stream(n: int, k: int, world: str, seed: int = 0) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("family", ["top-label", "class-wise"])
 def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance: float) -> None:
     p = np.concatenate([np.linspace(0, 1, 101), [1e-9, 1 - 1e-9]])
-    won, lost = (
-        np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance))
-        for c in (True, False)
-    )
+    payoffs = []
+    for occurred in (True, False):
+        events = np.full(len(p), occurred)
+        payoffs.append(np.exp(log_payoffs(p, events, FAMILIES[family], tolerance)))
+    won, lost = payoffs
     for off in (-tolerance, 0.0, tolerance):
         q = np.clip(p + off, 0, 1)[:, None]
         assert (q * won + (1 - q) * lost <= 1 + 1e-9).all()
@@ -45,10 +46,10 @@ def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance:
 
 
 def test_false_alarms_are_rare() -> None:
-    alarms = sum(
-        hcal.Monitor(confidence=0.8).update(*_stream(3000, 3, "T=1", s)).alarm is not None
-        for s in range(40)
-    )
+    alarms = 0
+    for seed in range(40):
+        monitor = hcal.Monitor(confidence=0.8).update(*_stream(3000, 3, "T=1", seed))
+        alarms += monitor.alarm is not None
     assert alarms <= 14  # at most 8 expected; 14 has probability 0.02 in a binomial of 40 and 0.2
 
 
@@ -78,9 +79,8 @@ def test_the_class_that_drifts_is_named_with_its_direction() -> None:
     assert monitor.alarm.direction.startswith("stated too high")
     names = ["ant", "bee", "cat", "dog"]
     named = hcal.Monitor(tolerance=0.01, classes=names)
-    named = hcal.Monitor.from_state(json.loads(json.dumps(named.state))).update(
-        f, np.array(names)[y]
-    )
+    stored = json.loads(json.dumps(named.state))
+    named = hcal.Monitor.from_state(stored).update(f, np.array(names)[y])
     assert named.alarm is not None
     assert named.alarm.event == "class cat"
     assert named.evidence == monitor.evidence
@@ -151,11 +151,17 @@ def test_no_row_of_sixteen_threads_is_lost() -> None:
     f, y = _stream(2400, 4, "T=1")
     monitor = hcal.Monitor()
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda i: monitor.update(f[i : i + 10], y[i : i + 10]), range(0, 2400, 10)))
+
+        def add(start: int) -> None:
+            monitor.update(f[start : start + 10], y[start : start + 10])
+
+        list(pool.map(add, range(0, 2400, 10)))
     assert monitor.n == 2400
     assert monitor._total[0].tolist() == [2400.0] * 5
-    assert monitor._total[1] == pytest.approx(np.append(f.max(axis=1).sum(), f.sum(axis=0)))
-    assert [block[0, 0] for block in monitor._recent] == [BLOCK] * 18 + [2400 - 18 * BLOCK]
+    total = np.append(f.max(axis=1).sum(), f.sum(axis=0))
+    assert monitor._total[1] == pytest.approx(total)
+    rows_of_blocks = [block[0, 0] for block in monitor._recent]
+    assert rows_of_blocks == [BLOCK] * 18 + [2400 - 18 * BLOCK]
     copied = pickle.loads(pickle.dumps(monitor))
     assert copied.update(f[:1], y[:1]).n == 2401
 
@@ -171,10 +177,10 @@ for _ in range(5):
     update_state(sys.argv[1], p, rng.random(100) < p)
 """
     path = tmp_path / "watch.json"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(number)])
-        for number in range(6)
-    ]
+    processes = []
+    for number in range(6):
+        command = [sys.executable, "-c", code, str(path), str(number)]
+        processes.append(subprocess.Popen(command))
     assert [process.wait(120) for process in processes] == [0] * 6
     assert hcal.Monitor.load(path).n == 3000
 
@@ -215,7 +221,8 @@ def _binary(rng: np.random.Generator, n: int, off: float = 0.0) -> tuple[np.ndar
 
 def test_an_alarm_names_rows_and_size_and_ends() -> None:
     rng = np.random.default_rng(0)
-    monitor = hcal.Monitor(confidence=0.99, classes=["well", "sick"]).update(*_binary(rng, 3000))
+    monitor = hcal.Monitor(confidence=0.99, classes=["well", "sick"])
+    monitor.update(*_binary(rng, 3000))
     monitor.update(*_binary(rng, 2000, off=0.2))
     alarm = monitor.alarm
     assert alarm is not None
@@ -261,7 +268,8 @@ def test_files_are_remembered_and_refused_a_second_time() -> None:
     assert since["recent"]["stated"] == pytest.approx(
         batches[2][0].mean()
     )  # of P(class 1), as in "before"
-    assert since["before"]["observed"] == pytest.approx(np.mean([y for _, y in batches[:2]]))
+    observed = np.mean([y for _, y in batches[:2]])
+    assert since["before"]["observed"] == pytest.approx(observed)
     assert since["recent"]["gap"] > since["before"]["gap"]
 
 
@@ -282,14 +290,16 @@ def test_the_automatic_tolerance_is_that_of_the_calibrators_fit() -> None:
         assert (monitor.alarm is not None) == raised
         restored = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
         assert restored.log_evidence == monitor.log_evidence
-        assert restored.reset().update(p[:1], [0])._allowed[1] == monitor._allowed[1]
+        one_row = restored.reset().update(p[:1], [0])
+        assert one_row._allowed[1] == monitor._allowed[1]
 
 
 def test_the_automatic_tolerance_does_not_depend_on_the_first_rows() -> None:
     cal = hcal.make_calibrator("uncal", input="probs").fit(*_rare(20_000, seed=1))
-    first_rows = [
-        hcal.Monitor(tolerance="auto", calibrator=cal).update(*_rare(n)) for n in (1, 500)
-    ]
+    first_rows = []
+    for n in (1, 500):
+        monitor = hcal.Monitor(tolerance="auto", calibrator=cal)
+        first_rows.append(monitor.update(*_rare(n)))
     assert first_rows[0]._allowed.tolist() == first_rows[1]._allowed.tolist()
     for nothing in (None, hcal.make_calibrator("ts")):
         with pytest.raises(ValueError, match="is decided by the fit of a calibrator"):

@@ -36,9 +36,8 @@ def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows(
     at_once = CertificateStream(5).update(f, y, group)
     first = CertificateStream(5)
     second = CertificateStream(5)
-    first.update(f[:1000], y[:1000], group[:1000]).update(
-        f[1000:2500], y[1000:2500], group[1000:2500]
-    )
+    first.update(f[:1000], y[:1000], group[:1000])
+    first.update(f[1000:2500], y[1000:2500], group[1000:2500])
     second.update(f[2500:], y[2500:], group[2500:])
     merged = pickle.loads(pickle.dumps(second)).merge(first).result().to_dict()
     expected = at_once.result().to_dict()
@@ -57,7 +56,8 @@ def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows(
 def test_every_probability_lies_in_its_bin(dtype: type) -> None:
     rng = np.random.default_rng(0)
     small = 10 ** -rng.uniform(0, 14, 20_000)
-    p = np.concatenate([rng.random(20_000), small, 1 - small, [0, 0.5, 1]]).astype(dtype)
+    ends = [0, 0.5, 1]
+    p = np.concatenate([rng.random(20_000), small, 1 - small, ends]).astype(dtype)
     low, high = bin_edges()
     which = bin_of(p)
     assert (low[which] <= p + 1e-7).all()  # 1 − p is rounded to float32
@@ -74,7 +74,8 @@ def test_rows_of_the_fit_are_refused_block_by_block() -> None:
     y = rng.integers(0, 5, 2000)
     kept = fingerprint(x[:1000])
     parts = [CertificateStream(5, fitted_on=kept) for _ in range(2)]
-    for part, rows in zip(parts, (slice(0, 1000), slice(1000, 2000)), strict=True):
+    halves = (slice(0, 1000), slice(1000, 2000))
+    for part, rows in zip(parts, halves, strict=True):
         part.update(p[rows], y[rows], logits=x[rows])
     assert parts[1].result().sentences[0].startswith("None of these rows was used to fit")
     with pytest.raises(RowsOfTheFitError, match="about 50 % of the 2,000 rows"):
@@ -93,7 +94,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 
 def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path: Path) -> None:
-    (x, y), (fresh, labels) = synthetic(600, 3, seed=1), synthetic(600, 3, seed=2)
+    x, y = synthetic(600, 3, seed=1)
+    fresh, labels = synthetic(600, 3, seed=2)
     np.savez(tmp_path / "own.npz", logits=x, y=y)
     np.savez(tmp_path / "new.npz", logits=fresh, y=labels)
     cal = hcal.make_calibrator("ts").fit(x, y)
@@ -147,10 +149,9 @@ def test_a_group_in_two_blocks_counts_once() -> None:
     scores, y = synthetic(900, 2, seed=1)
     patient = np.array([f"p{number}" for number in np.arange(900) // 7])
     at_once = hcal.certify(hcal.softmax(scores), y, groups=patient)
-    blocks = [
-        Rows.of(scores[rows], y[rows], input="logits", groups=patient[rows])
-        for rows in np.array_split(np.arange(900), 8)
-    ]
+    blocks = []
+    for rows in np.array_split(np.arange(900), 8):
+        blocks.append(Rows.of(scores[rows], y[rows], input="logits", groups=patient[rows]))
     assert hcal.certify(iter(blocks)).to_dict() == at_once.to_dict()
     with pytest.raises(
         ValueError, match="groups has 2 groups, and a certificate needs at least 20"
@@ -161,7 +162,8 @@ def test_a_group_in_two_blocks_counts_once() -> None:
 def test_many_segments_need_memory_for_the_bins_that_they_fill() -> None:
     rng = np.random.default_rng(0)
     p = rng.random(20_000)
-    data = Data(np.stack([1 - p, p], axis=1), (rng.random(20_000) < p).astype(int))
+    y = (rng.random(20_000) < p).astype(int)
+    data = Data(np.stack([1 - p, p], axis=1), y)
     by = Segments.of(rng.integers(0, 5000, 20_000), 20_000)
     counts = EventCounts(2, 1).update(data, by)
     assert len(counts.segments.cells) <= 20_000

@@ -61,7 +61,8 @@ def test_rows_of_the_fit_are_refused_on_the_command_line(
     file, model = task
     with np.load(file) as f:
         np.savez(tmp_path / "same.npz", logits=f["logits_cal"], y=f["y_cal"])
-        np.savez(tmp_path / "part.npz", logits=f["logits_cal"][100:300], y=f["y_cal"][100:300])
+        part = slice(100, 300)
+        np.savez(tmp_path / "part.npz", logits=f["logits_cal"][part], y=f["y_cal"][part])
     for name in ("same.npz", "part.npz"):
         refusal = _run("certify", tmp_path / name, "--model", model, code=1)
         assert "no certificate" in refusal
@@ -74,7 +75,8 @@ def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
     state = tmp_path / "watch.json"
     for name, off in (("mon", 0.0), ("tue", 0.0), ("wed", 0.15)):
         p = rng.uniform(0.5, 1, 2000)
-        np.savez(tmp_path / f"{name}.npz", probs=p, y=(rng.random(2000) < p - off).astype(int))
+        y = (rng.random(2000) < p - off).astype(int)
+        np.savez(tmp_path / f"{name}.npz", probs=p, y=y)
     output = _run("watch", tmp_path / "mon.npz", tmp_path / "tue.npz", "--state", state)
     assert output.count("no alarm") == 2
     output = _run("watch", tmp_path / "wed.npz", "--state", state, code=3)
@@ -107,7 +109,8 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
     rng = np.random.default_rng(0)
     p = rng.dirichlet([2, 2, 2], size=6000)
     q = p * [1.0, 1.0, 0.4]
-    y = (rng.random((6000, 1)) > (q / q.sum(1, keepdims=True)).cumsum(1)).sum(1)
+    shares = q / q.sum(1, keepdims=True)
+    y = (rng.random((6000, 1)) > shares.cumsum(1)).sum(1)
     names = np.array(["ant", "bee", "cat"])
     for name, columns, rows in (
         ("mon", "ant,bee,cat", slice(600)),
@@ -122,20 +125,8 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
             "\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines])
         )
     files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
-    answer = json.loads(
-        _run(
-            "watch",
-            *files,
-            "--input",
-            "probs",
-            "--label",
-            "label",
-            "--tolerance",
-            "0",
-            "--json",
-            code=3,
-        )
-    )
+    options = ("--input", "probs", "--label", "label", "--tolerance", "0")
+    answer = json.loads(_run("watch", *files, *options, "--json", code=3))
     assert answer["alarm"]["event"] == "class cat"
     assert answer["rows"] == 6000
     monitor = hcal.Monitor().update(p, y)
@@ -145,19 +136,18 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
 @pytest.mark.parametrize("k", [2, 4])
 def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Path) -> None:
     """Certify said 5,500 and the report 4,600, because the level was shared with whatever else was asked."""
-    (logits_cal, y_cal), (logits, y) = synthetic(1500, k, seed=1), synthetic(400, k, seed=2)
+    logits_cal, y_cal = synthetic(1500, k, seed=1)
+    logits, y = synthetic(400, k, seed=2)
     file = tmp_path / "test.npz"
     model = tmp_path / "m.hcal"
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
-    outputs = [
-        _run("certify", file, "--model", model, *options) for options in ((), ("--by", "site"))
-    ]  # and a gain
+    outputs = []
+    for options in ((), ("--by", "site")):
+        outputs.append(_run("certify", file, "--model", model, *options))
     report = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    outputs += [
-        "\n".join([*report["sentences"], *report["chips"].values()]),
-        (tmp_path / "r.html").read_text(),
-    ]
+    outputs.append("\n".join([*report["sentences"], *report["chips"].values()]))
+    outputs.append((tmp_path / "r.html").read_text())
     numbers = [
         set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split())))
         for text in outputs

@@ -32,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(4):
         rows = slice(i * N // 4, (i + 1) * N // 4)
         frame = pd.DataFrame(z[rows], columns=[f"logits_{k}" for k in range(4)])
-        frame.assign(y=y[rows], key=np.arange(N)[rows]).to_parquet(where / "parts" / f"{i}.parquet")
+        part = frame.assign(y=y[rows], key=np.arange(N)[rows])
+        part.to_parquet(where / "parts" / f"{i}.parquet")
     cal, labels = synthetic(1000, seed=1)
     hcal.save(hcal.make_calibrator("ts").fit(cal, labels), where / "m.hcal")
     return where
@@ -84,10 +85,11 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
             *options,
             "--json",
         )
-    one, two = (
-        hcal.load(tmp_path / f"{name}.hcal").fit_.details["temperature"]
-        for name in ("whole", "blocks")
-    )
+    temperatures = []
+    for name in ("whole", "blocks"):
+        model = hcal.load(tmp_path / f"{name}.hcal")
+        temperatures.append(model.fit_.details["temperature"])
+    one, two = temperatures
     assert one == pytest.approx(two, rel=1e-6)
     assert hcal.load(tmp_path / "sample.hcal").fit_.rows == 1500
     run("report", folder / "parts", "--model", folder / "m.hcal", "-o", tmp_path / "r.html")
@@ -97,9 +99,8 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
 def test_rows_of_the_fit_are_found_among_blocks(folder: Path, tmp_path: Path) -> None:
     z, y = synthetic(1000, seed=1)
     fresh, labels = synthetic(1000, seed=5)
-    np.savez(
-        tmp_path / "mixed.npz", logits=np.concatenate([fresh, z]), y=np.concatenate([labels, y])
-    )
+    scores = np.concatenate([fresh, z])
+    np.savez(tmp_path / "mixed.npz", logits=scores, y=np.concatenate([labels, y]))
     model = ("--model", folder / "m.hcal", "--batch-rows", 300)
     assert "used to fit" in run("certify", tmp_path / "mixed.npz", *model, code=1).stderr
 
@@ -114,12 +115,9 @@ def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
             content.pop("run", None)  # the command of a report
         assert one == two
     with patch("hcal.passes.Processes.__call__", side_effect=RuntimeError("asked")):
-        assert (
-            "asked"
-            in run(
-                "report", folder / "parts", "-o", tmp_path / "r.html", "--jobs", 2, code=1
-            ).stderr
-        )
+        page = tmp_path / "r.html"
+        refused = run("report", folder / "parts", "-o", page, "--jobs", 2, code=1)
+        assert "asked" in refused.stderr
     model = folder / "m.hcal"
     run("apply", model, folder / "parts", "-o", tmp_path / "two", "--jobs", 2)
     assert len(list((tmp_path / "two").iterdir())) == 4
@@ -138,13 +136,15 @@ def test_a_file_larger_than_memory(tmp_path: Path) -> None:
     x, y = synthetic(n=500, k=10, seed=1)
     hcal.save(hcal.make_calibrator("ts").fit(x, y), tmp_path / "m.hcal")
 
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
     def call(words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hcal", *words.split()],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=os.environ | one_thread,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         )
 

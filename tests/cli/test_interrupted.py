@@ -65,13 +65,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output:
     command = {"m.hcal": "fit", "r.html": "report"}.get(output, "apply")
     (folder / output).write_text("old")
     code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))"
-    process = start(
-        folder,
-        *command_of(command, output),
-        "-q",
-        code=code,
-        env={**os.environ, "NUMBA_CACHE_DIR": ""},
-    )
+    words = command_of(command, output)
+    process = start(folder, *words, "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""})
     _, err = process.communicate()
     assert process.returncode == 1
     assert_one_line(err, "error: ")

@@ -123,7 +123,8 @@ def test_drift_needs_no_labels_and_runs_at_once() -> None:
 def test_names_of_classes_travel_from_the_model_to_the_labels() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=900)
-    y = np.where(rng.random(900) < 1 / (1 + np.exp(-z)), "yes", "no")
+    rate = 1 / (1 + np.exp(-z))
+    y = np.where(rng.random(900) < rate, "yes", "no")
     lines = [f"r{i},{value:.6f},{label}" for i, (value, label) in enumerate(zip(z, y, strict=True))]
     Path("cal.csv").write_text("\n".join(["key,logit_yes,answer", *lines]))
     fit = ("--scores", "logit_yes", "--label", "answer", "--id", "key", "--classes", "no,yes")

@@ -32,7 +32,8 @@ def table(path: Path, seed: int, rows: int = 300) -> Path:
         out = csv.writer(file)
         out.writerow(["key", *(f"logit_{NAMES[k]}" for k in order), "target", "site"])
         for i, (row, label) in enumerate(zip(logits, y, strict=True)):
-            out.writerow([f"r{i:04}", *(float(row[k]) for k in order), NAMES[label], "ab"[i % 2]])
+            cells = [float(row[k]) for k in order]
+            out.writerow([f"r{i:04}", *cells, NAMES[label], "ab"[i % 2]])
     return path
 
 
@@ -95,7 +96,8 @@ def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> Non
     summary = json.loads(run("apply", model, days, "-o", tmp_path / "out", "--json").stdout)
     assert summary["files"] == 5
     assert summary["rows"] == 200
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [f"day{i}.csv" for i in range(5)]
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == [f"day{i}.csv" for i in range(5)]
 
 
 def test_rows_without_a_label(tmp_path: Path) -> None:
@@ -167,7 +169,8 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     for i in range(2):
-        (a, ya), (b, yb) = synthetic(150, seed=i), synthetic(150, seed=i + 5)
+        a, ya = synthetic(150, seed=i)
+        b, yb = synthetic(150, seed=i + 5)
         np.savez(tasks / f"t{i}.npz", logits_cal=a, y_cal=ya, logits_test=b, y_test=yb)
     results = tmp_path / "r.csv"
     command = (
@@ -193,11 +196,10 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     for i in range(
         2
     ):  # files without a test part: predicted out of fold, not on the rows of the fit
-        scores = (
-            ",".join(["p_a", "p_b", "y"])
-            + "\n"
-            + "".join(f"{a},{-a},{i}\n" for a in rng.normal(size=80).round(3) for i in "01")
-        )
+        lines = ["p_a,p_b,y"]
+        for score in rng.normal(size=80).round(3):
+            lines += [f"{score},{-score},0", f"{score},{-score},1"]
+        scores = "\n".join([*lines, ""])
         (tmp_path / f"{i}.csv").write_text(scores)
     both = (
         "compare",
@@ -243,7 +245,8 @@ def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
 def test_several_labels_a_row(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(400, 3))
-    y = (rng.random(z.shape) < 1 / (1 + np.exp(-z))).astype(int)
+    rate = 1 / (1 + np.exp(-z))
+    y = (rng.random(z.shape) < rate).astype(int)
     np.savez(tmp_path / "a.npz", logits=3 * z, y=y)
     model = tmp_path / "m.hcal"
     out = tmp_path / "p.npz"
@@ -252,11 +255,11 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     assert hcal.load(model).predict_proba(3 * z).shape == (400, 3)
     assert "label" in run("info", model).stdout
     run("apply", model, tmp_path / "a.npz", "-o", out)
-    np.testing.assert_array_equal(np.load(out)["probs"], hcal.load(model).predict_proba(3 * z))
+    expected = hcal.load(model).predict_proba(3 * z)
+    np.testing.assert_array_equal(np.load(out)["probs"], expected)
     evaluation = json.loads(run("evaluate", tmp_path / "a.npz", "--model", model, "--json").stdout)
-    assert evaluation["labels"]["mean"] == pytest.approx(
-        hcal.load(model).evaluate(3 * z, y)["mean"]
-    )
+    mean = hcal.load(model).evaluate(3 * z, y)["mean"]
+    assert evaluation["labels"]["mean"] == pytest.approx(mean)
     assert "mean: nll" in run("evaluate", tmp_path / "a.npz", "--model", model).stdout
     assert (
         "several labels a row"
@@ -284,10 +287,10 @@ def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:
 def test_language_models_stated_confidence_and_logprobs(tmp_path: Path) -> None:
     statements = ["95,5 %", "9/10", "8 out of 10", "very likely", "70-80 %", "no idea"] * 30
     right = [True, True, False, True, True, False] * 30
-    lines = [
-        json.dumps({"answer": "Paris.", "target": "Paris" if ok else "Rome", "confidence": c})
-        for c, ok in zip(statements, right, strict=True)
-    ]
+    lines = []
+    for statement, is_right in zip(statements, right, strict=True):
+        target = "Paris" if is_right else "Rome"
+        lines.append(json.dumps({"answer": "Paris.", "target": target, "confidence": statement}))
     file = tmp_path / "stated.jsonl"
     model = tmp_path / "m.hcal"
     file.write_text("\n".join(lines))
@@ -355,7 +358,8 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
 
     rng = np.random.default_rng(0)
     z = 2 * rng.normal(size=400)
-    y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(int)
+    rate = 1 / (1 + np.exp(-z))
+    y = (rng.random(400) < rate).astype(int)
     p = 1 / (1 + np.exp(-2 * z))
     two = np.stack([1 - p, p], axis=1)
     names = np.array(["well", "sick"])[y]

@@ -27,7 +27,8 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return twelve columns, of which four matter, and an outcome."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 12))
-    y = (rng.random(n) < 1 / (1 + np.exp(1 - X @ EFFECTS))).astype(int)
+    rate = 1 / (1 + np.exp(1 - X @ EFFECTS))
+    y = (rng.random(n) < rate).astype(int)
     return X, y
 
 
@@ -52,7 +53,8 @@ def test_corrected_figures_are_those_of_new_rows() -> None:
         assert not validation.remembers
     gap = np.abs(corrected.mean(axis=0) - truth.mean(axis=0))
     before = np.abs(apparent.mean(axis=0) - truth.mean(axis=0))
-    assert (gap[[0, 2, 3]] < 0.4 * before[[0, 2, 3]]).all()
+    corrected = [0, 2, 3]
+    assert (gap[corrected] < 0.4 * before[corrected]).all()
     assert (covered >= 0.8 * draws).all()
 
 
@@ -78,7 +80,8 @@ def test_figures_are_those_of_their_definitions() -> None:
     panel = hcal.clinical(risk, event.astype(int))
     assert slope == pytest.approx(panel.slope.value)
     assert intercept == pytest.approx(panel.intercept.value)
-    assert brier == pytest.approx(hcal.metrics.brier(np.stack([1 - risk, risk], axis=1), event))
+    probs = np.stack([1 - risk, risk], axis=1)
+    assert brier == pytest.approx(hcal.metrics.brier(probs, event))
     assert auc == pytest.approx(roc_auc_score(event, risk))
 
 
@@ -103,7 +106,8 @@ def test_copies_of_a_row_are_one_group_of_a_calibrator_inside() -> None:
     hcal.validate(Copies(), X, y, resamples=20)
     assert Copies.seen[0][1] is None
     for value, group in Copies.seen[1:]:
-        assert len(set(zip(value, group, strict=True))) == len(set(group)) == len(set(value))
+        pairs = set(zip(value, group, strict=True))
+        assert len(pairs) == len(set(group)) == len(set(value))
 
 
 def test_groups_are_drawn_whole() -> None:

@@ -16,7 +16,8 @@ from helpers import synthetic
 def copies(n: int, times: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Every row several times, and the group of each row."""
     z, y = synthetic(n, 3, seed=seed)
-    return np.repeat(z, times, axis=0), np.repeat(y, times), np.repeat(np.arange(n), times)
+    copies = np.repeat(z, times, axis=0)
+    return copies, np.repeat(y, times), np.repeat(np.arange(n), times)
 
 
 def test_groups_reach_the_inner_fits_and_the_returned_calibrator() -> None:
@@ -35,10 +36,10 @@ def test_groups_reach_the_inner_fits_and_the_returned_calibrator() -> None:
     # The folds' fits know the groups too: their rows are predicted by fits with groups.
     for number in np.unique(crossed.fold):
         left_out = crossed.fold == number
-        fit = hcal.make_calibrator("lece").fit(z[~left_out], y[~left_out], groups=groups[~left_out])
-        np.testing.assert_allclose(
-            crossed.probs[left_out], fit.predict_proba(z[left_out]), rtol=1e-9, atol=1e-12
-        )
+        kept = ~left_out
+        fit = hcal.make_calibrator("lece").fit(z[kept], y[kept], groups=groups[kept])
+        expected = fit.predict_proba(z[left_out])
+        np.testing.assert_allclose(crossed.probs[left_out], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_compare_passes_groups_to_the_fits_with_and_without_a_test_part() -> None:
@@ -59,9 +60,9 @@ def test_weights_reach_every_fit() -> None:
     crossed = hcal.cross_fit("ts", z, y, times, resamples=0)
     direct = hcal.make_calibrator("ts").fit(z, y, times).predict_proba(test[0])
     np.testing.assert_allclose(crossed.calibrator.predict_proba(test[0]), direct)
-    copied = hcal.cross_fit(
-        "ts", np.repeat(z, times, axis=0), np.repeat(y, times), groups=np.repeat(range(200), times)
-    )
+    copies = np.repeat(z, times, axis=0)
+    rows = np.repeat(range(200), times)
+    copied = hcal.cross_fit("ts", copies, np.repeat(y, times), groups=rows)
     np.testing.assert_allclose(copied.calibrator.predict_proba(test[0]), direct, rtol=1e-6)
     table = hcal.compare(z, y, *test, methods=["ts"], sample_weight=times, resamples=0)
     assert table["ts"]["nll"] == pytest.approx(hcal.metrics.nll(direct, test[1]))
@@ -80,7 +81,8 @@ def test_names_of_classes_reach_the_returned_calibrator() -> None:
     frame = pd.DataFrame(z, columns=names)
     of_frame = hcal.cross_fit("ts", frame, names[y], resamples=0)
     assert list(of_frame.calibrator.classes_) == list(names)
-    numbers = hcal.cross_fit("ts", z, np.array([30, 10, 20])[y], classes=[30, 10, 20], resamples=5)
+    codes = np.array([30, 10, 20])
+    numbers = hcal.cross_fit("ts", z, codes[y], classes=[30, 10, 20], resamples=5)
     assert list(numbers.calibrator.classes_) == [30, 10, 20]
     np.testing.assert_allclose(numbers.probs, crossed.probs)
 
@@ -135,7 +137,8 @@ def test_few_groups_give_no_correction_and_never_a_better_one() -> None:
 def test_a_draw_without_a_slope_does_not_lose_the_slope() -> None:
     z, y = synthetic(40, 2, scale=1.0, seed=10)
     y[:] = 0
-    y[np.argsort(z[:, 1] - z[:, 0])[[12, 25, 39]]] = 1  # many draws hold no event
+    by_score = np.argsort(z[:, 1] - z[:, 0])
+    y[by_score[[12, 25, 39]]] = 1  # many draws hold no event
     crossed = hcal.cross_fit("platt", z, y, resamples=40)
     assert np.isfinite(crossed.slope.corrected)
     assert "had no slope" in str(crossed)
@@ -145,7 +148,8 @@ def test_fits_of_bootstrap_samples_are_silent() -> None:
     """A fit that leaves a bootstrap sample worse says nothing about the calibrator that is returned."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(300, 8))
-    y = (rng.random(300) < 1 / (1 + np.exp(1 - x[:, 0] - 0.6 * x[:, 1]))).astype(int)
+    rate = 1 / (1 + np.exp(1 - x[:, 0] - 0.6 * x[:, 1]))
+    y = (rng.random(300) < rate).astype(int)
     score = LogisticRegression(C=100).fit(x, y).decision_function(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -35,10 +35,8 @@ def test_all_metrics_by_default_and_each_is_the_plain_function() -> None:
 
 def test_metrics_are_chosen_by_name_or_level() -> None:
     assert list(hcal.evaluate(P, Y, metrics="nll").values) == ["nll"]
-    assert list(hcal.evaluate(P, Y, metrics=["score", "ks"]).values) == [
-        *hcal.list_metrics("score"),
-        "ks",
-    ]
+    result = hcal.evaluate(P, Y, metrics=["score", "ks"])
+    assert list(result.values) == [*hcal.list_metrics("score"), "ks"]
     assert list(hcal.evaluate(P, Y, metrics="all").values) == hcal.list_metrics()
 
 
@@ -62,19 +60,17 @@ def test_intervals_test_and_seed() -> None:
     wide = hcal.evaluate(P, Y, metrics=chosen, confidence=0.99, resamples=100)
     assert wide.interval("nll")[1] > result.interval("nll")[1]
     assert result.test.p_value < 0.01
-    assert (
-        hcal.evaluate(P, Y, metrics=chosen, confidence=0.9, resamples=100).to_json()
-        == result.to_json()
-    )
-    assert hcal.evaluate(P, Y, metrics="nll", confidence=0.9, resamples=50, test=False).test is None
+    again = hcal.evaluate(P, Y, metrics=chosen, confidence=0.9, resamples=100)
+    assert again.to_json() == result.to_json()
+    untested = hcal.evaluate(P, Y, metrics="nll", confidence=0.9, resamples=50, test=False)
+    assert untested.test is None
     assert hcal.evaluate(P, Y, metrics="nll", test=True).test is not None
 
 
 def test_baseline_gives_paired_differences() -> None:
     q = softmax(LOGITS / 2.5)  # what the labels were drawn from
-    result = hcal.evaluate(
-        q, Y, metrics=["nll", "ece_ew", "dece", "skce"], confidence=0.95, baseline=P, resamples=200
-    )
+    names = ["nll", "ece_ew", "dece", "skce"]
+    result = hcal.evaluate(q, Y, metrics=names, confidence=0.95, baseline=P, resamples=200)
     for name, d in result.differences.items():
         assert d.before == getattr(hcal.metrics, name)(P, Y)
         assert d.change == pytest.approx(result[name] - d.before)
@@ -85,7 +81,8 @@ def test_baseline_gives_paired_differences() -> None:
     d = result.differences["nll"]
     interval = result.interval("nll")
     assert d.high - d.low < 2 * (interval[1] - interval[0])
-    same = hcal.evaluate(P, Y, metrics=["nll", "ece_ew"], confidence=0.95, baseline=P, resamples=50)
+    names = ["nll", "ece_ew"]
+    same = hcal.evaluate(P, Y, metrics=names, confidence=0.95, baseline=P, resamples=50)
     assert same.differences["nll"].low == 0.0
     assert same.differences["ece_ew"].high == 0.0
 
@@ -99,7 +96,7 @@ def test_paired_interval_covers_the_true_difference() -> None:
     truth = (p * (log_softmax(z) - log_softmax(1.5 * z))).sum(1).mean()
     for seed in range(60):
         logits, y = synthetic(300, 3, scale=1.0, seed=seed)
-        d = hcal.evaluate(
+        result = hcal.evaluate(
             softmax(1.5 * logits),
             y,
             metrics="nll",
@@ -107,20 +104,15 @@ def test_paired_interval_covers_the_true_difference() -> None:
             baseline=softmax(logits),
             resamples=200,
             test=False,
-        ).differences["nll"]
+        )
+        d = result.differences["nll"]
         covered += d.low <= truth <= d.high
     assert covered >= 51  # a binomial of 0.95 falls below in one case of 300
 
 
 def test_forms_for_machines() -> None:
-    result = hcal.evaluate(
-        P,
-        Y,
-        metrics=["ece_ew", "skce", "dkde_ce", "nll"],
-        confidence=0.95,
-        resamples=50,
-        baseline=P,
-    )
+    names = ["ece_ew", "skce", "dkde_ce", "nll"]
+    result = hcal.evaluate(P, Y, metrics=names, confidence=0.95, resamples=50, baseline=P)
     content = json.loads(result.to_json())
     assert content["metrics"]["nll"]["value"] == result["nll"]
     assert content["metrics"]["nll"]["low"] == result.interval("nll")[0]
@@ -198,9 +190,8 @@ def test_weights() -> None:
     rows = np.repeat(np.arange(400), w)
     chosen = ["ece_ew", "dece", "cwece_a", "nll"]
     weighted = hcal.evaluate(P, Y, metrics=chosen, sample_weight=w).values
-    assert weighted == pytest.approx(
-        hcal.evaluate(P[rows], Y[rows], metrics=chosen).values, rel=1e-9
-    )
+    repeated = hcal.evaluate(P[rows], Y[rows], metrics=chosen)
+    assert weighted == pytest.approx(repeated.values, rel=1e-9)
     result = hcal.evaluate(P, Y, sample_weight=w + 0.5)
     counts = [n for n, m in hcal.metrics.METRICS.items() if m.weights != "any"]
     assert set(result.values) == set(hcal.list_metrics()) - set(counts)
@@ -208,9 +199,8 @@ def test_weights() -> None:
     assert result.notes == (note,)
     with pytest.raises(ValueError, match="dece counts samples"):
         hcal.evaluate(P, Y, metrics="dece", sample_weight=w + 0.5)
-    ci = hcal.evaluate(
-        P, Y, metrics=["nll", "ece_ew"], confidence=0.95, sample_weight=w + 0.5, resamples=50
-    )
+    settings = {"metrics": ["nll", "ece_ew"], "confidence": 0.95, "resamples": 50}
+    ci = hcal.evaluate(P, Y, sample_weight=w + 0.5, **settings)
     assert ci.interval("nll")[0] < ci["nll"] < ci.interval("nll")[1]
     assert ci.test is None
 
@@ -219,7 +209,8 @@ def test_coinciding_rows_warn() -> None:
     with pytest.warns(UserWarning, match="About 50 % of the 400 rows were used to fit"):
         result = hcal.evaluate(P, Y, metrics="nll", calibration=P[:200])
     assert "look smaller than on new rows" in result.warnings[0]
-    assert hcal.evaluate(P[:200], Y[:200], metrics="nll", calibration=P[200:]).warnings == []
+    result = hcal.evaluate(P[:200], Y[:200], metrics="nll", calibration=P[200:])
+    assert result.warnings == []
 
 
 def test_bad_options_are_named() -> None:
@@ -256,14 +247,15 @@ def test_two_classes_are_told_by_the_positive_one() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(1, 9, 3000)
     y = (rng.random(3000) < p).astype(int)
+    names = ["well", "sick"]
     evaluation = hcal.evaluate(
-        p, np.array(["well", "sick"])[y], metrics=["nll"], confidence=0.95, classes=["well", "sick"]
+        p, np.array(names)[y], metrics=["nll"], confidence=0.95, classes=names
     )
-    assert vars(evaluation.positive) == {
-        "name": "sick",
-        "stated": pytest.approx(p.mean()),
-        "observed": y.mean(),
-    }
+    positive = evaluation.positive
+    assert set(vars(positive)) == {"name", "stated", "observed"}
+    assert positive.name == "sick"
+    assert positive.stated == pytest.approx(p.mean())
+    assert positive.observed == y.mean()
     text = " ".join(str(evaluation).split())
     assert "P(sick) stated" in text
     assert f"slope {evaluation.clinical.slope}" in text
@@ -281,9 +273,11 @@ def test_groups_are_certified_worst_first() -> None:
     p = np.full((6000, 3), 0.05)
     p[:, 0] = 0.9
     group = np.where(np.arange(6000) < 1500, "bad", "good")
-    y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
+    rate_of_0 = np.where(group == "bad", 0.75, 0.9)
+    y = np.where(rng.random(6000) < rate_of_0, 0, 1)
     evaluation = hcal.evaluate(p, y, metrics=["ece_ew"], by=group)
-    assert [(g.name, g.proven) for g in evaluation.groups] == [("bad", "over"), ("good", "")]
+    proven = [(group.name, group.proven) for group in evaluation.groups]
+    assert proven == [("bad", "over"), ("good", "")]
     text = " ".join(str(evaluation).split())
     assert "Segment bad (1,500 rows): its probabilities are too high on average by at least" in text
     assert json.loads(evaluation.to_json())["groups"][0]["group"] == "bad"

@@ -30,9 +30,8 @@ def test_top_label_curve_is_its_definition(binning: str) -> None:
             assert curve.predicted[b] == pytest.approx(conf[inside].mean())
             assert curve.observed[b] == pytest.approx(hit[inside].mean())
         else:
-            assert np.isnan(
-                [curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]
-            ).all()
+            empty = [curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]
+            assert np.isnan(empty).all()
     if binning == "equal-width":
         assert curve.error == pytest.approx(hcal.metrics.ece_ew(P, Y, bins=10))
     else:
@@ -42,7 +41,8 @@ def test_top_label_curve_is_its_definition(binning: str) -> None:
 def test_class_curves_are_those_of_the_class_wise_error() -> None:
     diagram = hcal.reliability(P, Y, level="class-wise")
     assert len(diagram) == 4
-    assert np.mean([c.error for c in diagram.curves]) == pytest.approx(hcal.metrics.cwece_a(P, Y))
+    mean_error = np.mean([curve.error for curve in diagram.curves])
+    assert mean_error == pytest.approx(hcal.metrics.cwece_a(P, Y))
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
@@ -51,7 +51,8 @@ def test_class_curves_are_those_of_the_class_wise_error() -> None:
 )
 def test_band_is_the_binomial_quantile(n: int, p: float, level: float) -> None:
     low, high = consistency_band(np.array([p]), np.array([float(n)]), level)
-    expected = binom.ppf([(1 - level) / 2, (1 + level) / 2], n, p) / n
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    expected = binom.ppf(tails, n, p) / n
     assert [low[0], high[0]] == pytest.approx(expected.tolist(), abs=1e-12)
 
 
@@ -80,7 +81,8 @@ def test_plots() -> None:
     assert len([a for a in figure.axes if a.get_visible()]) == 4
     worst = int(np.argmax([c.error for c in classes.curves]))
     assert figure.axes[0].get_title().startswith(f"class {worst}:")
-    assert len([a for a in classes.plot(classes=[2, 0]).axes if a.get_visible()]) == 2
+    axes = classes.plot(classes=[2, 0]).axes
+    assert len([axis for axis in axes if axis.get_visible()]) == 2
     assert classes.plot(classes=[3]).get_title().startswith("class 3:")
     with pytest.raises(ValueError, match=r"classes must lie in 0..3, got 4"):
         classes.plot(classes=[4])
@@ -145,7 +147,8 @@ def test_a_weight_is_a_repetition() -> None:
     w = np.random.default_rng(0).integers(1, 4, 60)
     for binning in ("equal-width", "corp", "smooth"):
         one = hcal.reliability(p, y, binning=binning, sample_weight=w)[0]
-        two = hcal.reliability(np.repeat(p, w), np.repeat(y, w), binning=binning)[0]
+        repeated = np.repeat(p, w)
+        two = hcal.reliability(repeated, np.repeat(y, w), binning=binning)[0]
         np.testing.assert_allclose(one.observed, two.observed, atol=1e-9)
         np.testing.assert_allclose(one.weight, two.weight)
         assert one.error == pytest.approx(two.error)
@@ -283,7 +286,8 @@ def test_intervals_of_bins_are_wilsons() -> None:
     curve = hcal.reliability(p, y, bins=1, confidence=0.9)[0]
     rate = y.mean()
     z = 1.6448536269514722
-    solved = np.roots([1 + z**2 / 700, -(2 * rate + z**2 / 700), rate**2])
+    coefficients = [1 + z**2 / 700, -(2 * rate + z**2 / 700), rate**2]
+    solved = np.roots(coefficients)
     assert [curve.interval_low[0], curve.interval_high[0]] == pytest.approx(sorted(solved))
 
 
@@ -292,10 +296,9 @@ def test_bands_are_wider_for_rows_in_groups(binning: str) -> None:
     p, y = events(400, 7)
     groups = np.repeat(np.arange(400), 9)
     alone = hcal.reliability(p, y, binning=binning, bins=8)[0]
-    nine = hcal.reliability(np.repeat(p, 9), np.repeat(y, 9), binning=binning, bins=8)[0]
-    grouped = hcal.reliability(
-        np.repeat(p, 9), np.repeat(y, 9), binning=binning, bins=8, groups=groups
-    )[0]
+    copies = np.repeat(p, 9), np.repeat(y, 9)
+    nine = hcal.reliability(*copies, binning=binning, bins=8)[0]
+    grouped = hcal.reliability(*copies, binning=binning, bins=8, groups=groups)[0]
     # Nine copies of a row tell as much as one.
     widths = [np.nanmean(curve.high - curve.low) for curve in (alone, nine, grouped)]
     assert widths[2] == pytest.approx(widths[0], rel=0.15)

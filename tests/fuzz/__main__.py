@@ -18,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 
 def fuzzers() -> list[str]:
     """Return the names of the modules of this folder that are fuzzers and not their helpers."""
-    names = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("_", "test_")))
+    modules = [path.stem for path in HERE.glob("*.py")]
+    names = sorted(name for name in modules if not name.startswith(("_", "test_")))
     return [name for name in names if hasattr(importlib.import_module(name), "main")]
 
 

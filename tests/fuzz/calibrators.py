@@ -29,9 +29,8 @@ PATIENCE = 60.0
 
 
 def _mixed(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    scale = rng.choice(
-        [0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308], size=(n, 1)
-    )
+    scales = [0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308]
+    scale = rng.choice(scales, size=(n, 1))
     return np.clip(rng.normal(size=(n, k)), -1.5, 1.5) * scale
 
 
@@ -172,9 +171,9 @@ def _check_probabilities(calibrator: Any, rows: Any) -> None:
     if calibrator.preserves is not None and p.dtype != np.float16:
         assert (p.argmax(axis=1) == rows.argmax(axis=1)).all(), "argmax"
     alone = np.concatenate([calibrator.predict_proba(row[None]) for row in rows[:3]])
-    assert np.abs(alone.astype(np.float64) - wide[:3]).max() < 1e-9 + slack * (
-        p.dtype != np.float64
-    ), "batch"
+    difference = np.abs(alone.astype(np.float64) - wide[:3]).max()
+    rounding = slack * (p.dtype != np.float64)
+    assert difference < 1e-9 + rounding, "batch"
 
 
 def run_case(case: Case) -> str:

@@ -109,7 +109,9 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
     elif isinstance(header.get(part), dict):
         _deep(header[part], rng)
     text = json.dumps(header)
-    contiguous = {k: np.ascontiguousarray(v).reshape(np.shape(v)) for k, v in arrays.items()}
+    contiguous = {}
+    for name, array in arrays.items():
+        contiguous[name] = np.ascontiguousarray(array).reshape(np.shape(array))
     contiguous.pop("sha256", None)
     seal = digest(text, contiguous) if rng.random() < 0.9 else np.zeros(32, np.uint8)
     return part, bytes(to_bytes(contiguous | {"sha256": seal}, metadata={"hcal": text}))
@@ -128,9 +130,8 @@ def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:
     elif kind == "zeroed":
         data[place : place + 16] = bytes(len(data[place : place + 16]))
     else:
-        data[:8] = int(rng.choice([0, 1, 7, 2**31, 2**62, len(data), len(data) - 8])).to_bytes(
-            8, "little"
-        )
+        lengths = [0, 1, 7, 2**31, 2**62, len(data), len(data) - 8]
+        data[:8] = int(rng.choice(lengths)).to_bytes(8, "little")
     return f"bytes {kind}", bytes(data)
 
 
@@ -141,22 +142,26 @@ def _array(arrays: dict[str, Any], rng: Rng) -> None:
     if kind == 0:
         del arrays[name]
     elif kind == 1:
-        arrays[str(rng.choice(["extra", "", "map.beta", "é" * 50]))] = np.zeros(3)
+        new_name = str(rng.choice(["extra", "", "map.beta", "é" * 50]))
+        arrays[new_name] = np.zeros(3)
     elif kind == 2:
-        arrays[name] = np.resize(
-            a if a.size else np.zeros(1), int(rng.choice([0, 1, 7, a.size + 1, 100_000]))
-        )
+        values = a if a.size else np.zeros(1)
+        size = int(rng.choice([0, 1, 7, a.size + 1, 100_000]))
+        arrays[name] = np.resize(values, size)
     elif kind == 3:
         arrays[name] = a.astype(str(rng.choice(["float32", "int64", "uint8", "bool"])))
     elif kind == 4:
-        arrays[name] = [a.reshape(-1), a[None], a.T, a[..., None]][int(rng.integers(4))]
+        shapes = [a.reshape(-1), a[None], a.T, a[..., None]]
+        arrays[name] = shapes[int(rng.integers(4))]
     elif kind == 5:
         with np.errstate(over="ignore", invalid="ignore"):
-            arrays[name] = (a * rng.choice([-1.0, 1e-6, 1e6, 1e20, 1e99, 1e200])).astype(a.dtype)
+            factor = rng.choice([-1.0, 1e-6, 1e6, 1e20, 1e99, 1e200])
+            arrays[name] = (a * factor).astype(a.dtype)
     elif kind == 6:
         arrays[name] = rng.permutation(a.reshape(-1)).reshape(a.shape)
     elif a.size:
-        value = rng.choice(NUMBERS) if a.dtype.kind == "f" else rng.choice([-1, 0, 5, 2**40, 2**62])
+        values = NUMBERS if a.dtype.kind == "f" else [-1, 0, 5, 2**40, 2**62]
+        value = rng.choice(values)
         places = slice(None) if kind == 7 else int(rng.integers(a.size))
         with np.errstate(over="ignore"):
             a.reshape(-1)[places] = value if a.dtype.kind != "b" else True
@@ -217,7 +222,8 @@ def judge(path: Path) -> str:
 def probes(n_classes: int, kind: str) -> Any:
     """Return scores of all scales, with ties and zeros, in the kind that a calibrator takes."""
     scales = np.array([1e-4, 0.1, 1.0, 3.0, 10.0, 100.0, 1e4, 0.0])
-    z = np.random.default_rng(n_classes).normal(size=(len(scales), n_classes)) * scales[:, None]
+    rng = np.random.default_rng(n_classes)
+    z = rng.normal(size=(len(scales), n_classes)) * scales[:, None]
     z[2, 1] = z[2, 0]
     if kind == "logits":
         return z
@@ -231,7 +237,8 @@ def _improbable(p: Any) -> str:
         return "a probability is not finite"
     if p.min() < 0 or p.max() > 1 + 1e-6:
         return f"a probability is {p.min() if p.min() < 0 else p.max()!r}"
-    off = float(np.abs(p.sum(axis=1, dtype=np.float64) - 1).max())
+    sums = p.sum(axis=1, dtype=np.float64)
+    off = float(np.abs(sums - 1).max())
     return "" if off < 1e-5 else f"a row sums to 1 ± {off:.3g}"
 
 

@@ -45,7 +45,10 @@ def _saved(write: Callable[[io.BytesIO], object]) -> bytes:
 
 
 def _csv(head: str) -> bytes:
-    rows = [",".join(f"{v:.6g}" for v in row) + f",{k}" for row, k in zip(LOGITS, Y, strict=True)]
+    rows = []
+    for row, label in zip(LOGITS, Y, strict=True):
+        cells = [f"{value:.6g}" for value in row]
+        rows.append(",".join([*cells, str(label)]))
     return "\n".join([head, *rows, ""]).encode()
 
 
@@ -54,17 +57,18 @@ def _arrow(write: str, compression: str, lists: bool = False) -> bytes:
 
     module, _, function = write.partition(".")
     save = getattr(importlib.import_module(f"pyarrow.{module}"), function)
-    scores = (
-        {"logits": LOGITS.tolist()} if lists else {f"logits_{k}": c for k, c in enumerate(LOGITS.T)}
-    )
+    if lists:
+        scores = {"logits": LOGITS.tolist()}
+    else:
+        scores = {f"logits_{k}": column for k, column in enumerate(LOGITS.T)}
     return _saved(lambda f: save(pa.table(scores | {"y": Y}), f, compression=compression))
 
 
 def _jsonl(flat: bool) -> bytes:
-    rows = [
-        {f"logits_{k}": v for k, v in enumerate(z)} | {"y": k} if flat else {"logits": z, "y": k}
-        for z, k in zip(LOGITS.tolist(), Y.tolist(), strict=True)
-    ]
+    rows = []
+    for z, label in zip(LOGITS.tolist(), Y.tolist(), strict=True):
+        scores = {f"logits_{k}": v for k, v in enumerate(z)} if flat else {"logits": z}
+        rows.append(scores | {"y": label})
     return "\n".join(map(json.dumps, rows)).encode()
 
 
@@ -107,11 +111,9 @@ def mutate(data: bytes, rng: np.random.Generator) -> bytes:
         place = int(rng.integers(0, max(len(out), 1)))
         # Half of the blows fall on the first or the last 300 bytes, where the headers are.
         if rng.random() < 0.5 and len(out) > 600:
-            place = (
-                int(rng.integers(0, 300))
-                if rng.random() < 0.5
-                else len(out) - int(rng.integers(1, 300))
-            )
+            near_start = rng.random() < 0.5
+            offset = int(rng.integers(0, 300)) if near_start else int(rng.integers(1, 300))
+            place = offset if near_start else len(out) - offset
         out = _BLOWS[int(rng.integers(len(_BLOWS)))](out, place, rng)
     return bytes(out)
 
@@ -141,7 +143,9 @@ def _digit(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
 
 def _cut(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
     """Drop some bytes, or all to the end."""
-    return out[:place] + (out[place + int(rng.integers(1, 64)) :] if rng.random() < 0.5 else b"")
+    if rng.random() >= 0.5:
+        return out[:place]
+    return out[:place] + out[place + int(rng.integers(1, 64)) :]
 
 
 def _repeat(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:

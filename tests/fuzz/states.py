@@ -87,12 +87,10 @@ def main(count: int, seed: int) -> int:
     n_faults = 0
     p = rng.dirichlet([1, 1, 1], size=300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
-    state = (
-        hcal.Monitor()
-        .update(p, y, name="a.csv", digest="1", date="2026-01-01")
-        .update(p, (y + 1) % 3)
-        .state
-    )
+    monitor = hcal.Monitor()
+    monitor.update(p, y, name="a.csv", digest="1", date="2026-01-01")
+    monitor.update(p, (y + 1) % 3)
+    state = monitor.state
     path = Path(tempfile.mkdtemp()) / "state.json"
     for number in range(count):
         path.write_text(tamper(state, np.random.default_rng([seed, number])))

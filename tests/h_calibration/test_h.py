@@ -72,12 +72,12 @@ def test_each_selector_gets_its_own_best_epoch():
 def test_same_seed_same_result():
     logits, y = synthetic()
     for batch_size in (None, 64):
-        one, two, other = (
-            quick(logits, y, maps=("monotonic-5",), batch_size=batch_size, random_state=s)[
-                "top_label"
-            ].map.table
-            for s in (0, 0, 1)
-        )
+        tables = []
+        for seed in (0, 0, 1):
+            options = {"batch_size": batch_size, "random_state": seed}
+            trained = quick(logits, y, maps=("monotonic-5",), **options)["top_label"]
+            tables.append(trained.map.table)
+        one, two, other = tables
         np.testing.assert_array_equal(one, two)
         assert not np.array_equal(one, other)
 
@@ -112,13 +112,11 @@ def test_the_whole_object(tmp_path):
     weight = np.tile([1.0, 2.0], 150)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # 30 epochs do not converge
-        cal = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
-            logits, y, weight
-        )
+        weighted = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3)
+        cal = weighted.fit(logits, y, weight)
         copies = np.repeat(np.arange(300), weight.astype(int))
-        same = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
-            logits[copies], y[copies]
-        )
+        copied = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3)
+        same = copied.fit(logits[copies], y[copies])
     np.testing.assert_allclose(cal.predict_proba(logits), same.predict_proba(logits), atol=1e-6)
     assert cal.preserves == "order"
     assert not cal.converged_
@@ -138,7 +136,8 @@ class Brier:
 
     def __call__(self, probs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        return ((probs - torch.nn.functional.one_hot(y, probs.shape[1])) ** 2).sum(1).mean()
+        hits = torch.nn.functional.one_hot(y, probs.shape[1])
+        return ((probs - hits) ** 2).sum(1).mean()
 
 
 @pytest.mark.filterwarnings("ignore::hcal.methods.base.CalibrationWarning")
@@ -234,19 +233,18 @@ def test_the_near_uniform_trap_is_told():
 def test_both_references_of_the_piecewise_map():
     """Less the largest logit (the paper) and log-softmax (the published code) are different functions."""
     logits, y = synthetic()
-    trained = {
-        reference: train_candidates(
-            logits,
-            y,
-            TrainingPlan(maps=["piecewise-10"], adam=AdamSettings(epochs=20), reference=reference),
-        )["top_label"]
-        for reference in ("largest", "log_softmax")
-    }
+    trained = {}
+    for reference in ("largest", "log_softmax"):
+        settings = AdamSettings(epochs=20)
+        plan = TrainingPlan(maps=["piecewise-10"], adam=settings, reference=reference)
+        trained[reference] = train_candidates(logits, y, plan)["top_label"]
     for reference, fitted in trained.items():
         assert fitted.map.reference == reference
         shifted = fitted.map(logits + 7.0)
         np.testing.assert_allclose(shifted, fitted.map(logits), atol=1e-9)
-    assert np.abs(trained["largest"].map(logits) - trained["log_softmax"].map(logits)).max() > 1e-4
+    from_largest = trained["largest"].map(logits)
+    from_log_softmax = trained["log_softmax"].map(logits)
+    assert np.abs(from_largest - from_log_softmax).max() > 1e-4
 
 
 def test_bad_parameters_and_weights_that_are_no_repetitions_are_named():

@@ -61,7 +61,8 @@ def test_margins_are_the_logits_behind_the_probabilities(make, n_classes: int) -
 
 def test_the_wrapper_finds_the_margins_of_catboost() -> None:
     model = catboost_classifier().fit(X[:500], NAMES[:500])
-    wrapped = CalibratedClassifier(model, method="ts", cv="prefit").fit(X[500:], NAMES[500:])
+    wrapped = CalibratedClassifier(model, method="ts", cv="prefit")
+    wrapped.fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"
     expected = wrapped.calibrator_.predict_proba(raw_margins(model, X))
     np.testing.assert_allclose(wrapped.predict_proba(X), expected, rtol=1e-12)
@@ -102,9 +103,8 @@ def test_catboost_and_others_are_asked_in_their_own_words(monkeypatch) -> None:
             raise AssertionError("the margins are there")
 
     CatBoostClassifier.__module__ = "catboost"
-    np.testing.assert_array_equal(
-        raw_margins(CatBoostClassifier(), X), np.stack([0 * X[:, 0], X[:, 0]], axis=1)
-    )
+    margins = raw_margins(CatBoostClassifier(), X)
+    np.testing.assert_array_equal(margins, np.stack([0 * X[:, 0], X[:, 0]], axis=1))
     svm = SVC().fit(X, CODES)
     np.testing.assert_array_equal(raw_margins(svm, X), svm.decision_function(X))
     with pytest.raises(ValueError, match="object has no raw scores"):
@@ -123,15 +123,15 @@ def test_a_scorer_is_the_metric_with_its_sign(name: str) -> None:
 
 
 def test_scorers_work_where_scikit_learn_takes_one() -> None:
-    search = GridSearchCV(LogisticRegression(), {"C": [1e-4, 1.0]}, cv=3, refit="nll",
-                          scoring={"nll": Scorer("nll"), "ece": Scorer("ece_ew")})  # fmt: skip
+    scoring = {"nll": Scorer("nll"), "ece": Scorer("ece_ew")}
+    strengths = {"C": [1e-4, 1.0]}
+    search = GridSearchCV(LogisticRegression(), strengths, cv=3, refit="nll", scoring=scoring)
     assert search.fit(X, NAMES).best_params_ == {"C": 1.0}
     assert (search.cv_results_["mean_test_ece"] < 0).all()
     for y in (NAMES, BINARY):
         theirs = cross_val_score(LogisticRegression(), X, y, cv=3, scoring="neg_log_loss")
-        np.testing.assert_allclose(
-            cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll")), theirs
-        )
+        scores = cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll"))
+        np.testing.assert_allclose(scores, theirs)
 
 
 def test_scorers_name_what_is_wrong() -> None:

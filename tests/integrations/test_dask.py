@@ -90,9 +90,8 @@ def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Pa
 
 
 def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> None:
-    frame = pd.DataFrame(
-        LOGITS, columns=list("abcd"), index=pd.Index(np.arange(ROWS) + 7, name="id")
-    )
+    ids = pd.Index(np.arange(ROWS) + 7, name="id")
+    frame = pd.DataFrame(LOGITS, columns=list("abcd"), index=ids)
     x = dd.from_pandas(frame, npartitions=5)
     predicted = on_dask.predict_proba(CAL, x)
     assert predicted.npartitions == 5
@@ -118,9 +117,8 @@ def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
     bounds = sums.bounds()
     for name, value in sums.result().items():
         assert value == pytest.approx(streamed.result()[name], abs=1e-12)
-        assert value == pytest.approx(METRICS[name].function(PROBS, Y), abs=1e-12 + bounds[name]), (
-            name
-        )
+        exact = METRICS[name].function(PROBS, Y)
+        assert value == pytest.approx(exact, abs=1e-12 + bounds[name]), name
     with dask.config.set(scheduler="synchronous"):
         assert on_dask.evaluate(p, y).result() == sums.result()  # to the last bit
     fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)

@@ -29,7 +29,8 @@ def whom_to_call(names: Names) -> None:
     assert metrics.nll(names["chance"], labels) < metrics.nll(names["one_for_all"], labels) - 0.005
     rule = names["rule"]
     assert rule.threshold_low < 1 / 21 < rule.threshold_high
-    assert rule.cost.value < 0.9 * min(rule.points[0].cost, rule.points[-1].cost)
+    ends = (rule.points[0], rule.points[-1])
+    assert rule.cost.value < 0.9 * min(point.cost for point in ends)
     for metric in names["expected"].metrics:
         # The interval holds the chance of these labels; the truth is one draw, so a margin is left.
         margin = 0.5 * (metric.high - metric.low)

@@ -35,7 +35,8 @@ def example() -> ModuleType:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    calibrator = hcal.make_calibrator("ts").fit(*synthetic(300, 3), classes=["a", "b", "c"])
+    calibrator = hcal.make_calibrator("ts")
+    calibrator.fit(*synthetic(300, 3), classes=["a", "b", "c"])
     hcal.save(calibrator, tmp_path / "model.hcal")
     return tmp_path / "model.hcal"
 

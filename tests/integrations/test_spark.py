@@ -189,13 +189,12 @@ def test_segments_names_and_vectors(spark: Any) -> None:
     )
     # What Spark's own classifiers give is one vector a row.
     vector = array_to_vector(f.array("logit_cat", "logit_ant", "logit_bee")).alias("raw")
-    plain = on_spark.fit(frame.select(vector, "target"), "ts", Request(
-        scores="raw", label="target", input="logits", classes=("cat", "ant", "bee")
-    ))  # fmt: skip
+    request = Request(scores="raw", label="target", input="logits", classes=("cat", "ant", "bee"))
+    plain = on_spark.fit(frame.select(vector, "target"), "ts", request)
     alone = hcal.make_calibrator("ts").fit(LOGITS[:1500], LABELS[:1500])
-    np.testing.assert_allclose(
-        plain.predict_proba(LOGITS[:9][:, [2, 0, 1]]), alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
-    )
+    expected = alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
+    turned = LOGITS[:9][:, [2, 0, 1]]
+    np.testing.assert_allclose(plain.predict_proba(turned), expected)
     proof = on_spark.certify(frame, None, request)
     assert {group["group"] for group in proof.to_dict()["subgroups"]} == {"DE", "FR"}
 

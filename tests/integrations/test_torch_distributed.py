@@ -55,7 +55,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
 
 
 def test_sums_over_ranks_are_the_metrics_of_all_rows(ranks: list[dict[str, object]]) -> None:
-    logits, y = (np.concatenate(parts) for parts in zip(*map(_share, range(RANKS)), strict=True))
+    shares = [_share(rank) for rank in range(RANKS)]
+    logits, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
     of_all_rows = StreamingMetrics(3).update(hcal.softmax(logits), y).result()
     for rank in ranks:
         assert rank["metrics"] == pytest.approx(of_all_rows, abs=1e-12)
@@ -64,7 +65,10 @@ def test_sums_over_ranks_are_the_metrics_of_all_rows(ranks: list[dict[str, objec
 
 def test_capitals_of_ranks_multiply(ranks: list[dict[str, object]]) -> None:
     parts = [_share(rank) for rank in range(RANKS)]
-    monitors = [hcal.Monitor().update(hcal.softmax(z.numpy()), y) for z, y in parts if len(y)]
+    monitors = []
+    for z, y in parts:
+        if len(y):
+            monitors.append(hcal.Monitor().update(hcal.softmax(z.numpy()), y))
     for rank in ranks:
         assert rank["evidence"] == pytest.approx(sum(m.log_evidence for m in monitors), abs=1e-9)
         assert rank["alarm"] == ranks[0]["alarm"]
@@ -85,11 +89,9 @@ def test_one_process_needs_no_group_and_training_cannot_touch_the_sums() -> None
     before = module.half().compute()
     again = DistributedMetrics(3, ["nll"], input="logits")
     again.load_state_dict(module.state_dict())
-    assert (
-        again.compute()
-        == before
-        == StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y).result()
-    )
+    expected = StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y)
+    assert again.compute() == before
+    assert before == expected.result()
     module.reset()
     with pytest.raises(ValueError, match="no part was added"):
         module.compute()

@@ -14,16 +14,24 @@ import hcal
 from command_line import run
 from hcal.integrations import dense
 from hcal.io import Request, batches, read, read_piece
+from hcal.rows import Rows
 
 N, K = 1234, 5
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
 REQUEST = Request(scores="logits_*", label="target", id="key")
 
 
+def assert_starts_follow(blocks: list[Rows]) -> None:
+    """A block starts where the blocks before it end."""
+    ends = np.cumsum([len(block) for block in blocks])
+    assert [block.start for block in blocks] == [0, *ends[:-1].tolist()]
+
+
 def made_up_rows(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, K)).astype(np.float32)
-    return logits, rng.integers(0, K, n), np.array([f"r{i:05d}" for i in range(n)])
+    ids = np.array([f"r{i:05d}" for i in range(n)])
+    return logits, rng.integers(0, K, n), ids
 
 
 def frame(logits: Any, y: Any, ids: Any) -> Any:
@@ -40,12 +48,8 @@ def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
         return Request(input="logits", labels=path.parent / "y.npy")
     if name.startswith("npz"):
         save = np.savez_compressed if "packed" in name else np.savez
-        save(
-            path / "a.npz",
-            logits=np.asfortranarray(logits) if "columns" in name else logits,
-            y=y,
-            id=ids,
-        )
+        stored = np.asfortranarray(logits) if "columns" in name else logits
+        save(path / "a.npz", logits=stored, y=y, id=ids)
         return Request(id="id")
     table = frame(*rows)
     if name == "csv":
@@ -78,7 +82,7 @@ def test_blocks_are_the_rows_in_every_format(
             assert source.kind == "logits"
             assert source.classes == in_memory.classes
             assert max(map(len, blocks)) <= rows
-            assert [b.start for b in blocks] == np.cumsum([0, *map(len, blocks)])[:-1].tolist()
+            assert_starts_follow(blocks)
             np.testing.assert_array_equal(
                 np.concatenate([b.scores for b in blocks]), in_memory.values
             )
@@ -128,7 +132,8 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     rows = made_up_rows(n=900)
     table = frame(*rows)
     table.loc[::7, "target"] = None
-    for part, name in ((table.iloc[:400], "a"), (table.iloc[400:], "b")):
+    parts = {"a": table.iloc[:400], "b": table.iloc[400:]}
+    for name, part in parts.items():
         part.to_parquet(tmp_path / f"{name}.parquet", row_group_size=100)
     with pytest.raises(ValueError, match="--unlabelled drop"):
         list(batches(tmp_path, REQUEST, rows=50))
@@ -137,18 +142,18 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     kept = np.arange(900) % 7 != 0
     assert source.n_rows == kept.sum()
     blocks = list(source)
-    assert [b.start for b in blocks] == np.cumsum([0, *map(len, blocks)])[:-1].tolist()
-    np.testing.assert_array_equal(np.concatenate([b.scores for b in blocks]), rows[0][kept])
-    np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), rows[1][kept])
+    assert_starts_follow(blocks)
+    scores = np.concatenate([block.scores for block in blocks])
+    np.testing.assert_array_equal(scores, rows[0][kept])
+    labels = np.concatenate([block.y for block in blocks])
+    np.testing.assert_array_equal(labels, rows[1][kept])
     in_memory = read(tmp_path, request)
     assert in_memory.dropped == 129
     assert len(in_memory.values) == 771
-    np.savez(
-        tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None]
-    )  # y may be a column
-    assert (
-        batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50).n_rows == kept.sum()
-    )
+    one_column = np.where(kept, rows[1], -100)[:, None]
+    np.savez(tmp_path / "column.npz", logits=rows[0], y=one_column)
+    source = batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50)
+    assert source.n_rows == kept.sum()
 
 
 def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Path) -> None:
@@ -166,7 +171,8 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
     path.write_text(
         "p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n"
     )
-    assert [b.y.tolist() for b in batches(path, Request("p_*"), rows=4)] == [[1, 1, 1, 1], [2]]
+    labels = [block.y.tolist() for block in batches(path, Request("p_*"), rows=4)]
+    assert labels == [[1, 1, 1, 1], [2]]
     path.write_text("logits_0,logits_1,y\n0,1,7\n1,0,3\n")
     for names in (("3", "7"), (3, 7)):  # of a model
         assert read(path, order=names).labels().tolist() == [1, 0]
@@ -184,18 +190,16 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
         y = masks.reshape(shape)
         np.save(tmp_path / "y.npy", y)
         np.savez(tmp_path / "a.npz", logits=logits, y=y, site=np.arange(7))
-        np.savez_compressed(
-            tmp_path / "b.npz", logits=np.asfortranarray(logits), y=y, site=np.arange(7)
-        )
+        stored = np.asfortranarray(logits)
+        np.savez_compressed(tmp_path / "b.npz", logits=stored, y=y, site=np.arange(7))
         two = Request(input="logits", labels=tmp_path / "y.npy", ignore_index=255)
         one = Request(groups="site", ignore_index=255)
         for name, request in (("z.npy", two), ("a.npz", one), ("b.npz", one)):
             data = read(tmp_path / name, request)
             np.testing.assert_array_equal(data.values, expected)
             np.testing.assert_array_equal(data.labels(), labels)
-            assert (
-                data.groups is None or data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
-            )
+            if data.groups is not None:
+                assert data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
             source = batches(tmp_path / name, request, rows=30)
             np.testing.assert_array_equal(np.concatenate([b.scores for b in source]), expected)
             assert source.n_rows == len(labels)

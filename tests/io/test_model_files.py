@@ -32,7 +32,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def changed(model: Path, path: Path, **changes: Any) -> Path:
     """Change the header and make the checksum anew, as one who means harm would."""
     header, arrays = read_model(model)
-    text = json.dumps({k: v for k, v in (header | changes).items() if v is not ...})
+    changed_header = header | changes
+    text = json.dumps({k: v for k, v in changed_header.items() if v is not ...})
     save_file(arrays | {"sha256": model_file.digest(text, arrays)}, path, metadata={"hcal": text})
     return path
 
@@ -169,7 +170,8 @@ def test_the_container(model: Path, tmp_path: Path) -> None:
         write_model(path, {"name": "ts", "info": {"who": "Ä"}}, arrays)
         written.add(path.read_bytes())
     assert len(written) == 1
-    save_file(read_model(model)[1], path, metadata={"hcal": json.dumps(read_model(model)[0])})
+    header, arrays = read_model(model)
+    save_file(arrays, path, metadata={"hcal": json.dumps(header)})
     refused(path, "is damaged: its checksum")
     save_file({"beta": np.array(1.0)}, path, metadata={"hcal": "[" * 100_000})
     refused(path, "not an hcal model file")

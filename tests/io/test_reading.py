@@ -33,7 +33,11 @@ TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
     frame = pytest.importorskip("pandas").DataFrame(table)
     kind = path.suffix.removeprefix(".").removesuffix("l")
-    options = {"csv": {"index": False}, "json": {"orient": "records", "lines": True}}.get(kind, {})
+    options: dict[str, Any] = {}
+    if kind == "csv":
+        options = {"index": False}
+    elif kind == "json":
+        options = {"orient": "records", "lines": True}
     getattr(frame, f"to_{kind}")(path, **options)
     return path
 
@@ -64,14 +68,14 @@ def test_npy_holds_one_array_and_must_be_told_what(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"y.npy has {rows} labels"):
             read(tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.npy"))
     (tmp_path / "y.csv").write_text("label\n1\n0\n1\n")
-    assert read(
-        tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.csv")
-    ).y.tolist() == [1, 0, 1]
+    request = Request(input="probs", labels=tmp_path / "y.csv")
+    assert read(tmp_path / "p.npy", request).y.tolist() == [1, 0, 1]
 
 
 def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
-    np.savez(path, logits_cal=PROBS, y_cal=Y, logits_test=PROBS[:2], y_test=Y[:2, None])
+    test_part = {"logits_test": PROBS[:2], "y_test": Y[:2, None]}
+    np.savez(path, logits_cal=PROBS, y_cal=Y, **test_part)
     cal, test = (read(path, part=part) for part in ("cal", "test"))
     assert cal.part == "cal"
     assert len(cal.values) == 3
@@ -204,7 +208,8 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
     ):
         parquet.write_table(pa.table(table), path)
         refused(path, message)
-    parquet.write_table(pa.table({"probs": PROBS.tolist(), "y": Y, "id": IDS}), path)
+    table = pa.table({"probs": PROBS.tolist(), "y": Y, "id": IDS})
+    parquet.write_table(table, path)
     np.testing.assert_array_equal(read(path).values, PROBS)
 
 
@@ -239,7 +244,8 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
 
 def test_unlabelled_rows_in_python() -> None:
     pd = pytest.importorskip("pandas")
-    scores, y, weight = hcal.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
+    labels = np.array([0.0, np.nan, 2.0])
+    scores, y, weight = hcal.drop_unlabelled(LOGITS, labels, [1, 2, 3])
     np.testing.assert_array_equal(scores, LOGITS[[0, 2]])
     assert y.tolist() == [0, 2]
     assert weight == [1, 3]
@@ -266,12 +272,13 @@ def test_labels_that_are_names_or_matrices(tmp_path: Path) -> None:
     path.write_text("logits_0,logits_1,y\n0.5,1.5,no\n2.5,0.5,yes\n")
     with pytest.raises(ValueError, match="say which column is which class"):
         read(path).labels()
-    np.testing.assert_array_equal(read(path, Request(classes=("no", "yes"))).labels(), [0, 1])
+    labels = read(path, Request(classes=("no", "yes"))).labels()
+    np.testing.assert_array_equal(labels, [0, 1])
     with pytest.raises(ValueError, match=r"row 1 is 'yes', no class of no, nein"):
         read(path, Request(classes=("no", "nein"))).labels()
-    np.savez(
-        tmp_path / "m.npz", logits=LOGITS, y=np.eye(3, dtype=int)[[0, 1, 1]] | np.eye(3, dtype=int)
-    )
+    marks = np.eye(3, dtype=int)
+    several = marks[[0, 1, 1]] | marks
+    np.savez(tmp_path / "m.npz", logits=LOGITS, y=several)
     with pytest.raises(
         ValueError, match=r"several labels a row .*: use hcal\.MultilabelCalibrator"
     ):
@@ -350,9 +357,8 @@ def test_other_columns_are_kept(tmp_path: Path) -> None:
         data = read(write_table(tmp_path / f"t{suffix}", table), REQUEST, keep=True)
         assert list(data.beside) == ["note", "age", "site", "w"]
         assert [str(v) for v in data.beside["age"]] == ["3", "4", "5"]
-    path = write_table(
-        tmp_path / "t.parquet", {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]}
-    )
+    table = {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]}
+    path = write_table(tmp_path / "t.parquet", table)
     assert read(path, keep=True).beside["parts"][2] == [5, 6]
     np.savez(tmp_path / "t.npz", logits=LOGITS, y=[0, 1, 2], age=[3, 4, 5], other=[1])
     assert list(read(tmp_path / "t.npz", keep=True).beside) == ["age"]
@@ -370,9 +376,8 @@ def test_csv_and_jsonl_need_no_extra(tmp_path: Path) -> None:
         "try: read('t.parquet')\n"
         "except ImportError as e: print(e)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first == "[1, 0, 2] [1, 0, 2]"
     assert "reading .parquet needs pyarrow: pip install" in second

@@ -22,10 +22,10 @@ from helpers import synthetic
 
 def reversed_elsewhere(work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
     """What a pool of processes does to functions, pieces and results, the last piece first."""
-    results = [
-        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(work))(piece)))
-        for piece in reversed(list(pieces))
-    ]
+    results = []
+    for piece in reversed(list(pieces)):
+        elsewhere = pickle.loads(pickle.dumps(work))
+        results.append(pickle.loads(pickle.dumps(elsewhere(piece))))
     yield from reversed(results)
 
 
@@ -80,9 +80,8 @@ def test_parts_of_a_sample_hold_their_share_when_the_number_of_rows_is_known() -
     merged = RowSample(1000, 10**9, 20_000)
     for part in reversed(parts):
         merged.merge(part)
-    np.testing.assert_array_equal(
-        merged.rows().scores, RowSample(1000, 10**9).update(rows).rows().scores
-    )
+    expected = RowSample(1000, 10**9).update(rows)
+    np.testing.assert_array_equal(merged.rows().scores, expected.rows().scores)
 
 
 def test_a_group_in_two_blocks_is_one_group() -> None:
@@ -90,15 +89,10 @@ def test_a_group_in_two_blocks_is_one_group() -> None:
     x, y = synthetic(400, 2)
     patient = np.array([f"p{number}" for number in np.arange(400) // 7])
     in_memory = Rows.of(x, y, input="logits", groups=patient)
-    blocks = [
-        Rows.of(
-            x[first : first + 90],
-            y[first : first + 90],
-            input="logits",
-            groups=patient[first : first + 90],
-        )
-        for first in range(0, 400, 90)
-    ]
+    blocks = []
+    for first in range(0, 400, 90):
+        block = slice(first, first + 90)
+        blocks.append(Rows.of(x[block], y[block], input="logits", groups=patient[block]))
     joined = Rows.joined(blocks)
     assert joined.groups is not None
     assert len(np.unique(joined.groups)) == len(np.unique(patient))
@@ -112,13 +106,8 @@ def test_files_bring_weights_groups_and_segments_to_a_fit(tmp_path: Path) -> Non
     site = np.arange(600) // 4
     for part in range(2):
         half = slice(300 * part, 300 * part + 300)
-        np.savez(
-            tmp_path / f"{part}.npz",
-            logits=x[half],
-            y=y[half],
-            country=country[half],
-            site=site[half],
-        )
+        columns = {"country": country[half], "site": site[half]}
+        np.savez(tmp_path / f"{part}.npz", logits=x[half], y=y[half], **columns)
     by_file = hcal.SegmentedCalibrator("platt").fit(tmp_path, by="country", groups="site")
     in_memory = hcal.SegmentedCalibrator("platt").fit(x, y, by={"country": country}, groups=site)
     expected = in_memory.predict_proba(x, by={"country": country})

@@ -28,15 +28,22 @@ def padded(scores: list[np.ndarray], fill: float) -> np.ndarray:
     return out
 
 
+def mean_loss(probs: list[np.ndarray], answers: np.ndarray) -> float:
+    """Return the mean log loss of questions with any number of options."""
+    losses = [-np.log(p[answer]) for p, answer in zip(probs, answers, strict=True)]
+    return float(np.mean(losses))
+
+
 def test_one_temperature_over_all_numbers_of_options() -> None:
     scores, y = quiz(6000)
     cal = MultipleChoiceCalibrator().fit(scores, y)
     assert cal.temperature_ == pytest.approx(3.0, rel=0.1)  # sd of the estimate is about 2 %
     fresh, answers = quiz(4000, seed=1)
-    before = np.mean([-np.log(hcal.softmax(s)[a]) for s, a in zip(fresh, answers, strict=True)])
-    after = np.mean([-np.log(p[a]) for p, a in zip(cal.predict_proba(fresh), answers, strict=True)])
+    before = mean_loss([hcal.softmax(s) for s in fresh], answers)
+    after = mean_loss(cal.predict_proba(fresh), answers)
     assert after < 0.7 * before
-    assert (cal.predict(fresh) == [int(np.argmax(s)) for s in fresh]).all()
+    tops = [int(np.argmax(s)) for s in fresh]
+    assert (cal.predict(fresh) == tops).all()
 
 
 def test_equal_numbers_of_options_are_plain_temperature_scaling() -> None:
@@ -50,7 +57,8 @@ def test_equal_numbers_of_options_are_plain_temperature_scaling() -> None:
 def test_ragged_padded_and_masked_input_say_the_same(fill) -> None:
     scores, y = quiz(300)
     array = padded(scores, fill)
-    mask = padded([np.ones_like(s) for s in scores], 0).astype(bool) if fill == 123.0 else None
+    options = padded([np.ones_like(s) for s in scores], 0).astype(bool)
+    mask = options if fill == 123.0 else None
     ragged = MultipleChoiceCalibrator().fit(scores, y)
     dense = MultipleChoiceCalibrator().fit(array, y, mask)
     assert ragged.temperature_ == dense.temperature_
@@ -82,14 +90,17 @@ def test_another_method_where_there_are_enough_questions() -> None:
     cal = MultipleChoiceCalibrator("vs").fit(scores, answers)
     assert list(cal.by_count_) == [3]
     plain = MultipleChoiceCalibrator().fit(scores, answers)
-    nll = {c: hcal.metrics.nll(c.predict_proba(biased[1000:]), y[1000:]) for c in (cal, plain)}
+    new_scores = biased[1000:]
+    new_y = y[1000:]
+    nll = {c: hcal.metrics.nll(c.predict_proba(new_scores), new_y) for c in (cal, plain)}
     assert nll[cal] < nll[plain] - 0.1
     assert len(cal.predict_proba(few)) == 50
 
 
 def test_a_question_with_one_option_is_certain_and_teaches_nothing() -> None:
     scores, y = quiz(300)
-    cal = MultipleChoiceCalibrator().fit([*scores, np.array([5.0])], [*y, 0])
+    with_one_option = [*scores, np.array([5.0])]
+    cal = MultipleChoiceCalibrator().fit(with_one_option, [*y, 0])
     assert cal.temperature_ == pytest.approx(MultipleChoiceCalibrator().fit(scores, y).temperature_)
     assert cal.predict_proba([[5.0]])[0].tolist() == [1.0]
 
@@ -166,16 +177,14 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
     ragged = cal.predict_proba(scores)
     array = cal.predict_proba(padded(scores, -np.inf))
-    assert (
-        hcal.evaluate(ragged, y, metrics="score").values
-        == hcal.evaluate(array, y, metrics="score").values
-    )
-    assert hcal.evaluate(scores, y, metrics=["nll"], input="logits")["nll"] == pytest.approx(
-        hcal.metrics.nll(cal.uncalibrated(scores), y)
-    )
-    np.testing.assert_array_equal(
-        hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed
-    )
+    of_ragged = hcal.evaluate(ragged, y, metrics="score")
+    of_array = hcal.evaluate(array, y, metrics="score")
+    assert of_ragged.values == of_array.values
+    nll = hcal.evaluate(scores, y, metrics=["nll"], input="logits")["nll"]
+    assert nll == pytest.approx(hcal.metrics.nll(cal.uncalibrated(scores), y))
+    of_ragged = hcal.reliability(ragged, y)[0]
+    of_array = hcal.reliability(array, y)[0]
+    np.testing.assert_array_equal(of_ragged.observed, of_array.observed)
     assert hcal.metrics.ece_ew(ragged, y) == hcal.metrics.ece_ew(array, y)
     page = hcal.reporting.build_report(scores, y, cal)
     assert "Multiple choice" in page
@@ -193,9 +202,9 @@ def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
     of_probs = hcal.certify(ragged, y)
     assert of_model.smooth == pytest.approx(of_probs.smooth, rel=1e-9)
     seen, answers = quiz(800, seed=3)
-    wide = [
-        np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]
-    ]  # padded further than in the fit
+    wide = []
+    for s in seen[:400]:  # padded further than in the fit
+        wide.append(np.append(s, np.full(8 - len(s), np.nan)))
     with pytest.raises(ValueError, match="no certificate"):
         hcal.certify(cal, wide, answers[:400])
 

@@ -15,7 +15,8 @@ from hcal.io import Request, read
 from hcal.language_models import sequence_score
 
 TOKENS = [-0.1, -0.3, -1.1]
-CHAT = {"choices": [{"logprobs": {"content": [{"token": "x", "logprob": v} for v in TOKENS]}}]}
+CONTENT = [{"token": "x", "logprob": value} for value in TOKENS]
+CHAT = {"choices": [{"logprobs": {"content": CONTENT}}]}
 COMPLETION = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [None, *TOKENS]}}]}
 FORMATS: dict[str, Any] = {
     "list": TOKENS,
@@ -58,10 +59,10 @@ def test_answers_are_calibrated_from_file_to_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     shares = rng.uniform(0.2, 0.9, 2000)
     right = rng.random(2000) < shares
-    rows = [
-        {"token_logprobs": [np.log(share) / 6] * 2, "correct": bool(correct), "id": number}
-        for number, (share, correct) in enumerate(zip(shares, right, strict=True))
-    ]
+    rows = []
+    for number, (share, correct) in enumerate(zip(shares, right, strict=True)):
+        tokens = [np.log(share) / 6] * 2
+        rows.append({"token_logprobs": tokens, "correct": bool(correct), "id": number})
     path = tmp_path / "answers.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     new = [{"id": "q", "token_logprobs": [np.log(0.5) / 6] * 2}]

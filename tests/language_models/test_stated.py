@@ -170,10 +170,10 @@ def test_files_count_and_quote_what_cannot_be_read(tmp_path: Path) -> None:
 
 def test_marks_of_a_judge_are_calibrated_from_file_to_file(tmp_path: Path) -> None:
     marks = [mark for mark in range(11) for _ in range(20)]
-    rows = [
-        {"confidence": f"{mark}/10" if number % 2 else mark, "correct": number % 20 < mark}
-        for number, mark in enumerate(marks)
-    ]
+    rows = []
+    for number, mark in enumerate(marks):
+        confidence = f"{mark}/10" if number % 2 else mark
+        rows.append({"confidence": confidence, "correct": number % 20 < mark})
     (tmp_path / "judged.jsonl").write_text("\n".join(map(json.dumps, rows)))
     new = [{"confidence": mark, "id": f"q{mark}"} for mark in range(11)]
     (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, new)))
@@ -187,7 +187,8 @@ def test_marks_of_a_judge_are_calibrated_from_file_to_file(tmp_path: Path) -> No
 
     lines = (tmp_path / "p.csv").read_text().splitlines()
     columns = lines[0].split(",")
-    probs = [float(line.split(",")[columns.index("probs_1")]) for line in lines[1:]]
+    column = columns.index("probs_1")
+    probs = [float(line.split(",")[column]) for line in lines[1:]]
     assert [line.split(",")[0] for line in lines[1:3]] == ["q0", "q1"]
     assert probs == sorted(probs)
     assert "fitted with unit 0-10" in wrong_unit.stderr

@@ -74,7 +74,8 @@ class Data:
     @property
     def titles(self) -> dict[str, str]:
         """What the world calls each class."""
-        return dict(zip(map(str, self.names), self.aliases or map(str, self.names), strict=True))
+        names = [str(name) for name in self.names]
+        return dict(zip(names, self.aliases or names, strict=True))
 
     @property
     def positive(self) -> Any:
@@ -146,7 +147,8 @@ class Data:
 
     def titled(self, names: Any) -> np.ndarray:
         """Return names of classes (N,) as the world calls them."""
-        return np.array([self.titles.get(str(name), str(name)) for name in np.asarray(names)])
+        texts = [str(name) for name in np.asarray(names)]
+        return np.array([self.titles.get(text, text) for text in texts])
 
     def costs(self) -> list[list[float]]:
         """What it costs to decide class j where class k is true; in the order of the shown columns."""
@@ -280,7 +282,8 @@ def write_columns(path: Path, columns: dict[str, Any]) -> None:
         np.savez(path, **columns)
     elif path.suffix == ".jsonl":
         cells = {name: np.asarray(values).tolist() for name, values in columns.items()}
-        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+        columns = zip(*cells.values(), strict=True)
+        rows = [dict(zip(cells, row, strict=True)) for row in columns]
         path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
     elif path.suffix == ".csv":
         import pandas as pd

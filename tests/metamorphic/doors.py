@@ -97,10 +97,10 @@ def by_class(data: Data, probs: Any, names: Any) -> Answer:
 
 def by_name(data: Data, values: Any, names: Any) -> Answer:
     """Return one value a class by its name."""
-    return {
-        f"class {data.titles[str(name)]}, share": value
-        for name, value in zip(names, np.asarray(values).tolist(), strict=True)
-    }
+    shares = {}
+    for name, value in zip(names, np.asarray(values).tolist(), strict=True):
+        shares[f"class {data.titles[str(name)]}, share"] = value
+    return shares
 
 
 def flat(data: Data, value: Any, path: str = "") -> Answer:
@@ -286,9 +286,12 @@ def segmented(pair: Pair) -> Answer:
         groups=fit.groups(),
     )
     cal = passed_on(pair, cal)
-    answer = by_class(test, cal.predict_proba(test.scores(), by=test.by()), cal.classes_.tolist())
-    answer |= by_row(test, test.titled(cal.predict(test.scores(), by=test.by())), "predicted")
-    answer["score"] = cal.score(test.scores(), test.labels(), test.weights(), by=test.by())
+    probs = cal.predict_proba(test.scores(), by=test.by())
+    answer = by_class(test, probs, cal.classes_.tolist())
+    classes = test.titled(cal.predict(test.scores(), by=test.by()))
+    answer |= by_row(test, classes, "predicted")
+    weights = test.weights()
+    answer["score"] = cal.score(test.scores(), test.labels(), weights, by=test.by())
     return answer
 
 
@@ -296,10 +299,10 @@ def segmented(pair: Pair) -> Answer:
 def refit(pair: Pair) -> Answer:
     """The rows of the fit and those of the test change their parts: the model is fitted again on the latter."""
     test = pair.test
-    cal = passed_on(pair, fitted(pair, quick("platt" if pair.k == 2 else "vs", input=test.kind)))
-    again = hcal.refit(
-        cal, test.scores(), test.labels(), test.weights(), time=test.column(test.number)
-    )
+    method = "platt" if pair.k == 2 else "vs"
+    cal = passed_on(pair, fitted(pair, quick(method, input=test.kind)))
+    day = test.column(test.number)
+    again = hcal.refit(cal, test.scores(), test.labels(), test.weights(), time=day)
     answer = by_class(test, again.predict_proba(test.scores()), again.classes_.tolist())
     comparison = again.fit_.details["refit"]
     return answer | {name: comparison[name] for name in ("rows", "gain", "low", "high")}
@@ -316,7 +319,8 @@ def multilabel(pair: Pair) -> Answer:
     cal.fit(_of_labels(fit), fit.table(truth), labels=labels)
     cal = passed_on(pair, cal)
     answer = by_class(test, cal.predict_proba(_of_labels(test)), cal.label_names_)
-    table = cal.evaluate(_of_labels(test), test.table(np.eye(3, dtype=np.int64)[test.y]))
+    marks = np.eye(3, dtype=np.int64)[test.y]
+    table = cal.evaluate(_of_labels(test), test.table(marks))
     return answer | flat(test, table)
 
 
@@ -324,7 +328,8 @@ def _of_labels(data: Data) -> Any:
     """Return scores of labels that do not exclude each other."""
     if data.kind == "logits":
         return data.table(data.logits.astype(data.width))
-    return data.table((1 / (1 + np.exp(-data.numbers("log_probs")))).astype(data.width))
+    probs = 1 / (1 + np.exp(-data.numbers("log_probs")))
+    return data.table(probs.astype(data.width))
 
 
 # -- measures -------------------------------------------------------------------------------------
@@ -498,7 +503,8 @@ def cross_fit(pair: Pair) -> Answer:
 @door("clinical", classes=(2,), takes="")
 def clinical(pair: Pair) -> Answer:
     test = pair.test
-    return flat(test, hcal.clinical(test.probs(), test.codes(), positive=test.place).to_dict())
+    panel = hcal.clinical(test.probs(), test.codes(), positive=test.place)
+    return flat(test, panel.to_dict())
 
 
 @door("reliability", takes="weight")
@@ -521,7 +527,8 @@ def reliability(pair: Pair) -> Answer:
 @door("drift", takes="")
 def drift(pair: Pair) -> Answer:
     old = pair.fit.scores()
-    return flat(pair.test, hcal.drift(old, pair.test.scores(), input=pair.test.kind).to_dict())
+    change = hcal.drift(old, pair.test.scores(), input=pair.test.kind)
+    return flat(pair.test, change.to_dict())
 
 
 @door("Monitor", takes="blocks saved")
@@ -548,7 +555,8 @@ def metrics(pair: Pair) -> Answer:
     for name in ("nll", "brier", "ece_ew", "ks", "cwece_a"):
         function = getattr(hcal.metrics, name)
         options = {"positive": test.place} if name in ("ece_ew", "ks") else {}
-        answer[name] = function(test.probs(), test.codes(), sample_weight=test.weights(), **options)
+        weight = test.weights()
+        answer[name] = function(test.probs(), test.codes(), sample_weight=weight, **options)
     return answer
 
 
@@ -607,7 +615,8 @@ def _decided(pair: Pair, result: Any) -> Answer:
 
 
 def _texts(names: Any) -> list[str]:
-    return ["None" if name in (None, -1) else str(name) for name in np.asarray(names).tolist()]
+    plain = np.asarray(names).tolist()
+    return ["None" if name in (None, -1) else str(name) for name in plain]
 
 
 # -- files and commands ---------------------------------------------------------------------------
@@ -668,7 +677,8 @@ def apply(pair: Pair) -> Answer:
     output = folder / "applied.csv"
     cal = hcal.load(folder / "model.hcal")
     rows = pair.test.cuts[0] if pair.test.cuts else None
-    hcal.apply(cal, file_of(pair), output, request=hcal.io.Request(id="key"), batch_rows=rows)
+    request = hcal.io.Request(id="key")
+    hcal.apply(cal, file_of(pair), output, request=request, batch_rows=rows)
     return read_probs(pair.test, output)
 
 

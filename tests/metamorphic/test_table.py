@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,13 @@ EXEMPT: dict[str, str] = {
 
 
 def _cells() -> list[Any]:
-    return [
-        pytest.param(relation, door, k, id=f"{relation.name}-{door.name}-{k}")
-        for relation in RELATIONS
-        for door in DOORS.values()
-        for k in (2, 3)
-        if k in relation.classes and k in door.classes and set(relation.needs.split()) <= door.takes
-    ]
+    cells = []
+    for relation, door, k in product(RELATIONS, DOORS.values(), (2, 3)):
+        has_classes = k in relation.classes and k in door.classes
+        if has_classes and set(relation.needs.split()) <= door.takes:
+            name = f"{relation.name}-{door.name}-{k}"
+            cells.append(pytest.param(relation, door, k, id=name))
+    return cells
 
 
 CELLS = _cells()
@@ -156,12 +157,12 @@ def test_cell(relation: Relation, door: Door, k: int, request: pytest.FixtureReq
 def compare(answer: Answer, expected: Answer, relation: Relation) -> None:
     """Fail where two answers have other names, texts, or numbers that differ by more than the tolerance."""
     assert answer.keys() == expected.keys()
-    wrong = [
-        name
-        for name in answer
-        if name.rpartition(".")[2] not in relation.ignores
-        and not _agree(answer[name], expected[name], relation)
-    ]
+    wrong = []
+    for name, value in answer.items():
+        if name.rpartition(".")[2] in relation.ignores:
+            continue
+        if not _agree(value, expected[name], relation):
+            wrong.append(name)
     lines = [f"{name}: {answer[name]!r}, expected {expected[name]!r}" for name in wrong[:5]]
     assert not wrong, f"{len(wrong)} of {len(answer)} entries differ:\n" + "\n".join(lines)
 

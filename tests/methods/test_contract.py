@@ -32,10 +32,12 @@ def hostile(k: int, width: str) -> np.ndarray:
     """Logits made to break order: ties, neighbours one ulp apart, and scales from 1e-4 to 1e4."""
     rng = np.random.default_rng(1)
     scales = rng.permutation(np.repeat([1e-4, 1e-2, 1.0, 10.0, 1e2, 1e4], 8))
-    z = (rng.normal(size=(len(scales), k)) * scales[:, None]).astype(width)
+    z = rng.normal(size=(len(scales), k)) * scales[:, None]
+    z = z.astype(width)
     z[::4, 1] = z[::4, 0]
-    z[1::4, 0] = np.nextafter(z[1::4, 1], z.dtype.type(np.inf))
-    z[2::4, 1] = np.nextafter(z[2::4].max(axis=1), z.dtype.type(np.inf))
+    infinity = z.dtype.type(np.inf)
+    z[1::4, 0] = np.nextafter(z[1::4, 1], infinity)
+    z[2::4, 1] = np.nextafter(z[2::4].max(axis=1), infinity)
     z[3] = 0
     z[7] = np.where(np.arange(k) % 2, 1e4, -1e4)
     return np.clip(z, -1e4, 1e4)
@@ -61,7 +63,8 @@ def test_rows_are_probabilities_and_claims_of_preservation_hold(name: str, fitte
             along = np.take_along_axis(p, np.argsort(z, axis=1, kind="stable"), axis=1)
             rises = np.diff(np.sort(z, axis=1), axis=1) > 0
             # A class may equal its better (floats end somewhere) but never beat any class above it.
-            above = np.minimum.accumulate(along[:, ::-1], axis=1)[:, ::-1][:, 1:]
+            from_the_right = np.minimum.accumulate(along[:, ::-1], axis=1)
+            above = from_the_right[:, ::-1][:, 1:]
             assert not (rises & (along[:, :-1] > above)).any()
 
 
@@ -89,12 +92,16 @@ def test_torch_computes_the_same_formula(name: str, fitted: Fit) -> None:
         if width == "float32" and k == 3:
             continue
         cal = fitted(name, k, width)
-        z = np.concatenate([synthetic(40, k, seed=5)[0], hostile(k, "float64")[:20]])
+        usual = synthetic(40, k, seed=5)[0]
+        z = np.concatenate([usual, hostile(k, "float64")[:20]])
         module = MapModule(cal.prediction_, torch.float64)
         of_torch = module(torch.from_numpy(z)).numpy()
         np.testing.assert_allclose(of_torch, cal.prediction_(z), rtol=0, atol=2e-12)
         odd = torch.zeros(4, k, dtype=torch.float64)
-        odd[0, 1], odd[1, 0], odd[2, 1], odd[3] = torch.nan, torch.inf, -torch.inf, -torch.inf
+        odd[0, 1] = torch.nan
+        odd[1, 0] = torch.inf
+        odd[2, 1] = -torch.inf
+        odd[3] = -torch.inf
         p = module(odd)
         assert torch.isnan(p[[0, 1, 3]]).all()
         assert torch.isfinite(p[2]).all()

@@ -38,13 +38,11 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
     for key, array in arrays.items():
         if key.startswith("fitted_on."):
             continue
-        spoiled: list[Any] = [np.append(array.ravel(), array.ravel()[:1]), array.astype(np.float32)]
+        one_more = np.append(array.ravel(), array.ravel()[:1])
+        spoiled: list[Any] = [one_more, array.astype(np.float32)]
         if array.size:
-            extremes = (
-                (np.nan, np.inf, -1e300, 1e290, 0.0)
-                if array.dtype == np.float64
-                else (-1, 2**40, 0)
-            )
+            is_float = array.dtype == np.float64
+            extremes = (np.nan, np.inf, -1e300, 1e290, 0.0) if is_float else (-1, 2**40, 0)
             spoiled += [np.full_like(array, value) for value in extremes]
             spoiled += [array[::-1].copy() if array.ndim else array * 3]
         others = {k: a for k, a in arrays.items() if k != key}
@@ -138,9 +136,8 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
     ):
         assert check_params(get_calibrator(name), {param: value}) == {param: value}
     assert check_params(get_calibrator("diag"), {"hidden": [2, 10]}) == {"hidden": (2, 10)}
-    fit_quietly(
-        hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5)), LOGITS, CODES
-    )
+    with_numpy_integer = hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5))
+    fit_quietly(with_numpy_integer, LOGITS, CODES)
 
 
 def test_your_own_method_is_a_class(tmp_path: Path) -> None:
@@ -154,9 +151,8 @@ def test_your_own_method_is_a_class(tmp_path: Path) -> None:
 
     hcal.register(Half)
     hcal.save(hcal.make_calibrator("half").fit(LOGITS, CODES), tmp_path / "m.hcal")
-    np.testing.assert_allclose(
-        hcal.load(tmp_path / "m.hcal").predict_proba(LOGITS), hcal.softmax(LOGITS / 2), atol=1e-15
-    )
+    probs = hcal.load(tmp_path / "m.hcal").predict_proba(LOGITS)
+    np.testing.assert_allclose(probs, hcal.softmax(LOGITS / 2), atol=1e-15)
 
 
 # -- names of classes ---------------------------------------------------------------------------------
@@ -172,7 +168,8 @@ def test_names_of_classes_are_kept(tmp_path: Path) -> None:
         hcal.save(named, tmp_path / "m.hcal")
         assert hcal.load(tmp_path / "m.hcal").classes_.tolist() == NAMES
         assert plain.classes_.tolist() == [0, 1, 2, 3]
-    numbers = hcal.make_calibrator("ts").fit(LOGITS, CODES * 10 + 3, classes=[3, 13, 23, 33])
+    classes = [3, 13, 23, 33]
+    numbers = hcal.make_calibrator("ts").fit(LOGITS, CODES * 10 + 3, classes=classes)
     assert set(numbers.predict(LOGITS).tolist()) <= {3, 13, 23, 33}
 
 
@@ -205,7 +202,8 @@ def drawn(n: int, frequencies: list[float], seed: int) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng(seed)
     k = len(frequencies)
     y = rng.choice(k, n, p=frequencies)
-    return 2.0 * (rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]), y
+    scores = rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]
+    return 2.0 * scores, y
 
 
 def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
@@ -214,9 +212,8 @@ def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
     cal = hcal.make_calibrator("svs").fit(z, y)
     with_true_frequencies = cal.with_prior([0.1, 0.2, 0.7])
     learned = cal.with_prior_from(new)
-    plain, *others = (
-        hcal.metrics.nll(c.predict_proba(new), y_new) for c in (cal, with_true_frequencies, learned)
-    )
+    calibrators = (cal, with_true_frequencies, learned)
+    plain, *others = (hcal.metrics.nll(c.predict_proba(new), y_new) for c in calibrators)
     assert max(others) < 0.9 * plain
     np.testing.assert_allclose(learned.fit_.prior, [0.1, 0.2, 0.7], atol=0.03)
     hcal.save(with_true_frequencies, tmp_path / "m.hcal")
@@ -226,7 +223,8 @@ def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
     )
     same = cal.with_prior(cal.fit_.frequencies).predict_proba(z)
     np.testing.assert_allclose(same, cal.predict_proba(z), atol=1e-12)
-    twice = cal.with_prior([1, 2, 3]).with_prior([3, 2, 1]).predict_proba(z)
+    reweighted = cal.with_prior([1, 2, 3]).with_prior([3, 2, 1])
+    twice = reweighted.predict_proba(z)
     np.testing.assert_array_equal(twice, cal.with_prior([3, 2, 1]).predict_proba(z))
     ts = hcal.make_calibrator("ts").fit(z, y)
     assert ts.with_prior([1, 1, 1]).preserves is None
@@ -252,8 +250,8 @@ def test_bad_frequencies_are_refused() -> None:
 
 def test_em_finds_frequencies_of_exact_probabilities() -> None:
     rng = np.random.default_rng(0)
-    odds = 2.0 * rng.normal(2.0 * rng.choice(2, 20_000, p=[0.2, 0.8]) - 1.0)  # of even classes
+    signs = 2.0 * rng.choice(2, 20_000, p=[0.2, 0.8]) - 1.0
+    odds = 2.0 * rng.normal(signs)  # of even classes
     probs = 1 / (1 + np.exp(np.stack([odds, -odds], axis=1)))
-    np.testing.assert_allclose(
-        estimate_frequencies(probs, np.array([0.5, 0.5])), [0.2, 0.8], atol=0.01
-    )
+    frequencies = estimate_frequencies(probs, np.array([0.5, 0.5]))
+    np.testing.assert_allclose(frequencies, [0.2, 0.8], atol=0.01)

@@ -84,9 +84,8 @@ def _lines() -> Iterator[str]:
         function = metrics.get_metric(name).function
         yield f"{name} {values[name]:.6g} {function(p, y, sample_weight=w):.6g} {vars(i)}"
     yield f"{intervals(metrics.Sample(p, y, w), {'tcwece_k': 0.25}, 0.9, resamples=30)}"
-    drawn = bootstrap(
-        [s], ["skce", "dkde_ce", "brier"], 3, np.random.default_rng(0), first_order=True
-    )[0]
+    names = ["skce", "dkde_ce", "brier"]
+    drawn = bootstrap([s], names, 3, np.random.default_rng(0), first_order=True)[0]
     yield f"{ {name: panel.round(8).tolist() for name, panel in drawn.items()} }"
     for events in ("class-wise", "pooled", "top-label"):
         yield f"{events} {[metrics.h_error(p, y, events=events, window=size) for size in (15, 60, 200)]}"
@@ -97,13 +96,14 @@ def _lines() -> Iterator[str]:
     for statistic in ("ks", "dece", "tcwece", "skce"):
         yield f"{metrics.calibration_test(s, statistic=statistic, resamples=39)}"
     yield f"{metrics.calibration_test(s, method='skce', resamples=39)}"
-    streamed = metrics.StreamingMetrics(4).update(p[:50], y[:50], w[:50]).update(p[50:], y[50:])
+    streamed = metrics.StreamingMetrics(4)
+    streamed.update(p[:50], y[:50], w[:50])
+    streamed.update(p[50:], y[50:], w[50:])
     yield f"{streamed.n} {streamed.mean_confidence:.8g} {streamed.result()} {streamed.bounds()}"
     p, y = small.draw(250, 2, 4)
-    parts = (
-        metrics.decompose(p, y),
-        metrics.decompose(p, y, score="brier", folds=3, sample_weight=np.arange(250) % 4),
-    )
+    weight = np.arange(250) % 4
+    of_brier = metrics.decompose(p, y, score="brier", folds=3, sample_weight=weight)
+    parts = (metrics.decompose(p, y), of_brier)
     yield f"{parts} {metrics.sharpness(s):.8g}"
     panel = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
     yield f"{panel}"

@@ -49,7 +49,9 @@ def test_the_values_of_merged_rows_are_those_of_all_rows() -> None:
 
 
 def test_impossible_and_certain_rows_are_not_merged_with_others() -> None:
-    positive = np.concatenate([np.zeros(5), np.full(5, 1e-12), np.linspace(0.1, 0.9, 29_990)])
+    never = np.zeros(5)
+    hardly = np.full(5, 1e-12)
+    positive = np.concatenate([never, hardly, np.linspace(0.1, 0.9, 29_990)])
     small = merging.merged_samples([Sample(positive, np.arange(30_000) % 2)])[0]
     assert small.data.column(1)[:4].tolist() == [0.0, 0.0, 1e-12, 1e-12]
     assert small.w[:4].tolist() == [3.0, 2.0, 2.0, 3.0]
@@ -74,7 +76,8 @@ def test_what_is_merged(weight: Float64 | None) -> None:
     labels: IntArray = rng.integers(0, 2, 30_000)
     sample = Sample(rng.random(30_000), labels, weight)
     assert (merging.merged_samples([sample]) is None) == (weight is not None)
-    assert merging.merged_samples([Sample(rng.dirichlet([1, 1, 1], 30_000), labels)]) is None
+    three_classes = Sample(rng.dirichlet([1, 1, 1], 30_000), labels)
+    assert merging.merged_samples([three_classes]) is None
     assert merging.merged_samples([Sample(rng.random(20_000), labels[:20_000])]) is None
 
 

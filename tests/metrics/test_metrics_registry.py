@@ -38,16 +38,16 @@ def test_a_registered_metric_is_one_like_ours() -> None:
     assert metrics.halves([[0.2, 0.8]], [0]) == 1.0
     w = np.random.default_rng(0).integers(0, 3, 60)
     rows = np.repeat(np.arange(60), w)
-    assert metrics.halves(p, y, sample_weight=w) == pytest.approx(halves(p[rows], y[rows]))
+    expected = halves(p[rows], y[rows])
+    assert metrics.halves(p, y, sample_weight=w) == pytest.approx(expected)
     with pytest.raises(ValueError, match="halves counts samples"):
         metrics.halves(p, y, sample_weight=w + 0.5)
     hcal.register_metric(
         name="chosen", level="score", lower_is_better=False, explain="mean chosen"
     )(weighted)
     assert metrics.chosen(p, y, sample_weight=w + 0.5) == weighted(p, y, sample_weight=w + 0.5)
-    ends = intervals(
-        metrics.Sample(p, y), {"halves": metrics.halves(p, y), "chosen": 0.5}, 0.9, resamples=30
-    )
+    values = {"halves": metrics.halves(p, y), "chosen": 0.5}
+    ends = intervals(metrics.Sample(p, y), values, 0.9, resamples=30)
     assert ends["halves"].kind == "bias-aware"
     assert ends["chosen"].kind == "percentile"
     assert metrics.calibration_test(p, y, statistic="halves", resamples=19).statistic == "halves"
@@ -101,9 +101,8 @@ def test_worker_processes_of_compare_learn_of_metrics_registered_by_hand() -> No
     hcal.register_metric(halves)
     z = np.eye(2)[[0, 1] * 50]
     y = np.array([0, 1] * 50)
-    work = Work(
-        "toy", Task.from_arrays("toy", z, y, z, y), "ts", hcal.make_calibrator("ts"), ("halves",)
-    )
+    task = Task.from_arrays("toy", z, y, z, y)
+    work = Work("toy", task, "ts", hcal.make_calibrator("ts"), ("halves",))
     sent = bytes(dumps(work))
     del metrics.METRICS["halves"]
     assert run_cell(pickle.loads(sent)).scores["halves"] == 0.0

@@ -22,7 +22,8 @@ def check(
     for a, b in zip(bounds[:-1], bounds[1:], strict=True):  # noqa: RUF007
         if b > a:
             part = StreamingMetrics(p.shape[1])
-            total.merge(part.update(p[a:b], y[a:b], None if w is None else w[a:b]))
+            weight = None if w is None else w[a:b]
+            total.merge(part.update(p[a:b], y[a:b], weight))
     streamed = total.compute()
     allowed = total.bounds()
     assert total.n == len(y)
@@ -30,7 +31,8 @@ def check(
         if w is not None and name == "ece_em":
             continue
         exact = getattr(metrics, name)(p, y, sample_weight=w)
-        assert abs(streamed[name] - exact) <= allowed[name] + 1e-9 * max(1, abs(exact)), name
+        rounding = 1e-9 * max(1, abs(exact))
+        assert abs(streamed[name] - exact) <= allowed[name] + rounding, name
     return allowed
 
 
@@ -72,10 +74,9 @@ def test_memory_is_what_the_metrics_need_and_does_not_grow() -> None:
         assert alone.result() == {name: value}
         assert alone.bounds() == {name: all_metrics.bounds()[name]}
         assert alone.mean_confidence == all_metrics.mean_confidence
-    sizes = [
-        {k: x.shape for k, x in part.state["sums"].items()}
-        for part in (StreamingMetrics(3), all_metrics)
-    ]
+    sizes = []
+    for part in (StreamingMetrics(3), all_metrics):
+        sizes.append({name: x.shape for name, x in part.state["sums"].items()})
     assert sizes[0] == sizes[1]
     for wrong, message in (
         (

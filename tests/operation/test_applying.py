@@ -44,10 +44,11 @@ def write_table(path: Path, seed: int, rows: int = ROWS) -> Path:
 def written(folder: Path) -> dict[str, int]:
     """Return the rows of each file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): len(read(path, Request(input="probs")).values)
-        for path in files
-    }
+    counts = {}
+    for path in files:
+        data = read(path, Request(input="probs"))
+        counts[path.relative_to(folder).as_posix()] = len(data.values)
+    return counts
 
 
 ALL = {f"country={country}/part-0.csv": ROWS for country in sorted(COUNTRIES)}

@@ -29,7 +29,8 @@ NUMBER = r"([−+-]?[\d,]*\.?\d+(?:e-\d+)?(?: %| points)?)"
 def _binary(n: int = 3000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     score = rng.normal(-2, 1.8, n)
-    return score, (rng.random(n) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    return score, (rng.random(n) < rate).astype(int)
 
 
 def two_classes() -> Content:
@@ -218,20 +219,23 @@ def test_the_slider_counts_what_the_table_of_thresholds_states(
     events = curve["c"][0]
     risk = content.final.probs[:, content.options.positive]
     table = page[page.index("<caption>Thresholds</caption>") :]
-    cells = [
-        [html.unescape(cell).replace("\N{NO-BREAK SPACE}", " ") for cell in row]
-        for row in (re.findall(r"<td>(.*?)</td>", line) for line in table[:9000].split("<tr>"))
-        if len(row) >= 5
-    ]
+    cells = []
+    for line in table[:9000].split("<tr>"):
+        row = [html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", line)]
+        if len(row) >= 5:
+            cells.append([cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row])
     assert len(cells) >= 5
     checked = 0
     for at, _, share, rate, caught, *_ in cells:
-        cut = next((i for i, p in enumerate(curve["p"]) if p >= float(at)), None)
-        exact = float(at) in (0.3, 0.5) or np.isclose(curve["t"], float(at), rtol=1e-6).any()
+        above = [i for i, p in enumerate(curve["p"]) if p >= float(at)]
+        cut = above[0] if above else None
+        is_stored = np.isclose(curve["t"], float(at), rtol=1e-6).any()
+        exact = float(at) in (0.3, 0.5) or is_stored
         if cut is None or not exact or (risk == float(at)).any():
             continue
         assert agrees(share, curve["d"][cut] / rows)
-        assert agrees(rate.split(" (")[0], curve["c"][cut] / curve["d"][cut])
+        share = curve["c"][cut] / curve["d"][cut]
+        assert agrees(rate.split(" (")[0], share)
         assert agrees(caught, curve["c"][cut] / events)
         checked += 1
     assert checked or world is two_classes_as_they_are
@@ -264,7 +268,8 @@ def test_rows_of_classes_that_are_off_count_once() -> None:
     assert certificate.classes is not None
     union = np.zeros(len(p), dtype=bool)
     for k, window in certificate.classes.refutations.items():
-        union |= (p[:, k] >= window.claims[0]) & (p[:, k] <= window.claims[1])
+        low, high = window.claims
+        union |= (p[:, k] >= low) & (p[:, k] <= high)
     verdict = verdict_of(content_of(classes_that_cancel))
     assert verdict.classes is not None
     assert verdict.classes.rows == union.sum()
@@ -279,7 +284,8 @@ def test_many_small_classes_that_are_off_add_up() -> None:
     p[np.arange(n), top] = 0.7
     truth = np.where(top < 40, 0.35, 0.7 + 0.7 * 0.35 / 1.05)
     right = rng.random(n) < np.minimum(truth, 0.95)
-    y = np.where(right, top, (top + 1 + rng.integers(0, k - 1, n)) % k)
+    wrong = (top + 1 + rng.integers(0, k - 1, n)) % k
+    y = np.where(right, top, wrong)
     verdict = verdict_of(measure_report(p.astype(np.float32), y, input="probs"))
     assert verdict.grade in ("care", "bad")
     assert verdict.classes is not None

@@ -48,11 +48,9 @@ class _Checker(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
-        self.asks += [
-            str(attributes[a])
-            for a in ("src", "href", "action", "data", "srcset")
-            if a in attributes
-        ]
+        for name in ("src", "href", "action", "data", "srcset"):
+            if name in attributes:
+                self.asks.append(str(attributes[name]))
         self.ids += [str(attributes["id"])] if "id" in attributes else []
         assert tag != "svg" or attributes.get("aria-label")
         if tag not in VOID:
@@ -101,15 +99,13 @@ def test_the_numbers_are_the_librarys() -> None:
     logits, y = synthetic(4000, seed=1)
     raw = hcal.softmax(logits)
     assert content.before.evaluation["nll"] == pytest.approx(hcal.metrics.nll(raw, y))
-    assert content.after.evaluation["ece_ew"] == pytest.approx(
-        hcal.metrics.ece_ew(content.after.probs, y)
-    )
+    expected = hcal.metrics.ece_ew(content.after.probs, y)
+    assert content.after.evaluation["ece_ew"] == pytest.approx(expected)
     assert f"{100 * hcal.metrics.ece_ew(raw, y):.1f}\N{NO-BREAK SPACE}%" in page()
     for name in hcal.list_metrics():
         assert f"<code>{name}</code>" in page()
-    low, high = hcal.evaluate(
-        raw, y, metrics=HEADLINE, confidence=0.95, resamples=RESAMPLES
-    ).interval("nll") or (0, 0)
+    evaluation = hcal.evaluate(raw, y, metrics=HEADLINE, confidence=0.95, resamples=RESAMPLES)
+    low, high = evaluation.interval("nll") or (0, 0)
     assert f"{low:.4f} – {high:.4f}" in page()
     for text in ("ab" * 32, "Temperature scaling (ts)", "torch", hcal.__version__, "4,000"):
         assert text in page()
@@ -174,16 +170,16 @@ def binary() -> Content:
     """4 % positives; the scores state too much."""
     rng = np.random.default_rng(0)
     score = rng.normal(-4.2, 1.8, (2, 6000))
-    y = (rng.random((2, 6000)) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    y = (rng.random((2, 6000)) < rate).astype(int)
     calibrator = hcal.make_calibrator("platt").fit(score[0] + 1, y[0])
     options: dict[str, Any] = {
         "threshold": 0.3,
         "cost": {"fn": 10, "fp": 1},
         "classes": ["well", "sick"],
     }
-    return measure_report(
-        score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options
-    )
+    source = Source("t.npz", "", "logits", "ab")
+    return measure_report(score[1] + 1, y[1], calibrator, source=source, **options)
 
 
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
@@ -203,6 +199,17 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     assert "Decision curve" in text
 
 
+def mean_cost(p: np.ndarray, y: np.ndarray, threshold: float) -> float:
+    """Return the cost of a row: 10 for a missed positive, 1 for a false alarm."""
+    missed = y & (p < threshold)
+    false_alarm = ~y & (p >= threshold)
+    return float((10 * missed + false_alarm).mean())
+
+
+def f1_score(y: np.ndarray, decided: np.ndarray) -> float:
+    return float(2 * (y & decided).sum() / (y.sum() + decided.sum()))
+
+
 def test_thresholds_are_where_decisions_are() -> None:
     content = binary()
     p = content.final.probs[:, 1]
@@ -212,11 +219,12 @@ def test_thresholds_are_where_decisions_are() -> None:
     assert reasons[0.3] == "yours"
     assert reasons[1 / 11] == "fp / (fp + fn)"
     [cheapest] = [at for at, why in reasons.items() if why == "least cost (fn 10, fp 1)"]
-    costs = [(10 * (y & (p < t)) + (~y & (p >= t))).mean() for t in (*reasons, *np.unique(p))]
-    assert (10 * (y & (p < cheapest)) + (~y & (p >= cheapest))).mean() == pytest.approx(min(costs))
+    candidates = (*reasons, *np.unique(p))
+    costs = [mean_cost(p, y, threshold) for threshold in candidates]
+    assert mean_cost(p, y, cheapest) == pytest.approx(min(costs))
     best = next(at for at, why in reasons.items() if why == "largest F1")
-    f1 = [2 * (y & (p >= t)).sum() / (y.sum() + (p >= t).sum()) for t in np.unique(p)]
-    assert 2 * (y & (p >= best)).sum() / (y.sum() + (p >= best).sum()) == pytest.approx(max(f1))
+    f1 = [f1_score(y, p >= threshold) for threshold in np.unique(p)]
+    assert f1_score(y, p >= best) == pytest.approx(max(f1))
     top = next(at for at, why in reasons.items() if why == "top 5 % of rows")
     assert (p >= top).mean() == pytest.approx(0.05, abs=2e-4)
     with pytest.raises(ValueError, match="cost must be"):
@@ -330,9 +338,11 @@ def test_segments_of_files_are_in_the_verdict_too(tmp_path: Path, monkeypatch: A
     from hcal.certificates import survey
 
     p, y, country = countries(4000)
-    lines = ["p,y,country", *(f"{a},{b},{c}" for a, b, c in zip(p, y, country, strict=True))]
+    rows = zip(p, y, country, strict=True)
+    lines = ["p,y,country", *(",".join(map(str, row)) for row in rows)]
     for part in (0, 1):
-        text = "\n".join([lines[0], *lines[1 + 2000 * part : 2001 + 2000 * part]])
+        first = 1 + 2000 * part
+        text = "\n".join([lines[0], *lines[first : first + 2000]])
         (tmp_path / f"{part}.csv").write_text(text)
     monkeypatch.setattr(survey, "SAMPLE_ROWS", 1000)
     options = ["--scores", "p", "--input", "probs", "--label", "y", "--by", "country", "--json"]
@@ -382,14 +392,16 @@ def test_few_rows_still_make_a_page() -> None:
             assert "</html>" in build_report(*synthetic(n, k))
     # all right, and certain
     calibrator = hcal.make_calibrator("uncal").fit(*synthetic(50, 3))
-    assert "</html>" in build_report(np.eye(3)[[0, 1, 2] * 5] * 1e4, [0, 1, 2] * 5, calibrator)
+    y = [0, 1, 2] * 5
+    assert "</html>" in build_report(np.eye(3)[y] * 1e4, y, calibrator)
 
 
 @pytest.mark.slow
 def test_a_page_on_two_hundred_thousand_rows_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     score = rng.normal(-4, 1.8, 200_000)
-    y = (rng.random(200_000) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    y = (rng.random(200_000) < rate).astype(int)
     calibrator = hcal.make_calibrator("platt").fit(1.5 * score[:20_000], y[:20_000])
     segment = rng.integers(0, 300, 200_000)
     options = {"by": segment, "cost": {"fn": 10, "fp": 1}}
@@ -434,9 +446,9 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     assert sum("were used to fit the calibrator" in alarm for alarm in answer["alarms"]) == 1
     assert answer["grade"] == "few"
     assert answer["headline"] == "Cannot be told from rows that the calibrator learned from"
-    result = CliRunner().invoke(
-        app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
-    )
+    page = tmp_path / "r.html"
+    command = ["report", str(file), "--model", str(model), "-o", str(page), "-q"]
+    result = CliRunner().invoke(app, command)
     assert result.stderr.startswith("warning: About 100 % of the 400 rows were used to fit")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model)])
     assert "were used to fit the calibrator: evaluate it on others" in result.output.replace(

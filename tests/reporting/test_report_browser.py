@@ -49,16 +49,17 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Reports on 40 classes with a calibrator, on two classes, and on 250 rows out of fold."""
     rng = np.random.default_rng(3)
     y = rng.integers(0, 40, 1500)
-    logits = 2.5 * (rng.normal(size=(1500, 40)) + 2.5 * np.eye(40)[y])
+    signal = 2.5 * np.eye(40)[y]
+    logits = 2.5 * (rng.normal(size=(1500, 40)) + signal)
     folder = tmp_path_factory.mktemp("report")
     pages = {name: folder / f"{name}.html" for name in ("many", "two", "small")}
     calibrator = hcal.make_calibrator("ts").fit(logits[:700], y[:700])
     hcal.report(calibrator, logits[700:], y[700:], pages["many"])
     risk, sick = two_classes()
-    hcal.report(None, risk, sick, pages["two"], input="probs", cost={"fn": 10, "fp": 1})
-    hcal.report(
-        "platt", np.log(risk / (1 - risk))[:250] + 3, sick[:250], pages["small"], cross_fit=True
-    )
+    cost = {"fn": 10, "fp": 1}
+    hcal.report(None, risk, sick, pages["two"], input="probs", cost=cost)
+    scores = np.log(risk / (1 - risk)) + 3
+    hcal.report("platt", scores[:250], sick[:250], pages["small"], cross_fit=True)
     return pages
 
 
@@ -66,7 +67,8 @@ def two_classes() -> tuple[np.ndarray, np.ndarray]:
     """P(positive), too extreme, and outcomes."""
     rng = np.random.default_rng(3)
     score = rng.normal(-4, 1.5, 3000)
-    sick = (rng.random(3000) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    sick = (rng.random(3000) < rate).astype(int)
     return 1 / (1 + np.exp(-1.5 * score)), sick
 
 
@@ -244,7 +246,8 @@ def test_the_slider_answers_from_the_file_as_numpy_counts(
         counts = {"tp": caught, "fp": false, "fn": missed, "tn": 3000 - caught - false - missed}
         # A cut stands for at most a few rows between two thresholds of the slider.
         for name, count in counts.items():
-            assert abs(int(_answer(driver, name).replace(",", "")) - count) <= 15, (name, threshold)
+            counted = int(_answer(driver, name).replace(",", ""))
+            assert abs(counted - count) <= 15, (name, threshold)
         assert _answer(driver, "at") == str(threshold)
         recall = float(_answer(driver, "recall").split()[0])
         assert recall == pytest.approx(100 * caught / sick.sum(), abs=2)

@@ -33,9 +33,8 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
     """A few rows that many rows prove to be off do not turn good probabilities into bad ones."""
 
     def grade(far: float, off: float, n: int) -> tuple[str, float]:
-        result = hcal.evaluate(
-            *_sample(far, off, n), metrics=["nll"], confidence=0.95, resamples=20
-        )
+        rows = _sample(far, off, n)
+        result = hcal.evaluate(*rows, metrics=["nll"], confidence=0.95, resamples=20)
         assessment = result.assessment
         assert assessment is not None
         return assessment.grade, assessment.share_proven
@@ -77,9 +76,11 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
     """With few positives it ranks well and states far too much."""
     rng = np.random.default_rng(0)
     score = rng.normal(-5.6, 2.1, 9_000)
-    y = (rng.random(9_000) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    y = (rng.random(9_000) < rate).astype(int)
     assert 0.015 < y.mean() < 0.04
-    content = measure_report(score + np.log((1 - y.mean()) / y.mean()), y)
+    odds_against = (1 - y.mean()) / y.mean()
+    content = measure_report(score + np.log(odds_against), y)
     verdict = verdict_of(content)
     assert verdict.grade == "bad"
     assert any(
@@ -116,9 +117,8 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
         s.startswith("top label within 5.0 points, on average: proven") for s in verdict.sentences
     )
     assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
-    printed = str(
-        hcal.evaluate(hcal.softmax(logits), y, metrics=["ece_ew"], confidence=0.95)
-    ).replace("\n", " ")
+    evaluation = hcal.evaluate(hcal.softmax(logits), y, metrics=["ece_ew"], confidence=0.95)
+    printed = str(evaluation).replace("\n", " ")
     for sentence in verdict.sentences[-3:]:
         assert " ".join(sentence.split()) in " ".join(printed.split())
 
@@ -155,7 +155,8 @@ class _Uniform(TemperatureScaling):
 def test_a_collapsed_predictor_raises_the_alarm() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 50, 500)
-    logits = rng.normal(size=(500, 50)) + 8 * np.eye(50)[y] * (rng.random((500, 1)) < 0.9)
+    signal = 8 * np.eye(50)[y]
+    logits = rng.normal(size=(500, 50)) + signal * (rng.random((500, 1)) < 0.9)
     with pytest.warns(hcal.CalibrationWarning):
         calibrator = _Uniform().fit(logits, y)
     verdict = verdict_of(measure_report(logits, y, calibrator))

@@ -26,9 +26,8 @@ TASKS = [
     *("credit_pay0_blind", "credit_pay0_aware", "credit_ageedu_blind", "credit_ageedu_aware"),
 ]
 #: Test NLL of the prototype, as the README of the shared tables prints it.
-PROTOTYPE = dict(
-    zip(TASKS, [0.2134, 0.2098, 0.2115, 0.2122, 0.4404, 0.4425, 0.4455, 0.4428], strict=True)
-)
+losses = [0.2134, 0.2098, 0.2115, 0.2122, 0.4404, 0.4425, 0.4455, 0.4428]
+PROTOTYPE = dict(zip(TASKS, losses, strict=True))
 
 
 def command(*words: str, code: int = 0) -> str:
@@ -56,7 +55,8 @@ class World:
         """Return scores, labels and true log-odds of rows of these segments."""
         score = self.rng.normal(-0.5, 1.6, len(code))
         truth = self.intercept[code] + self.slope[code] * score
-        y = (self.rng.random(len(code)) < 1 / (1 + np.exp(-truth))).astype(np.int64)
+        rate = 1 / (1 + np.exp(-truth))
+        y = (self.rng.random(len(code)) < rate).astype(np.int64)
         return score, y, truth
 
 
@@ -103,10 +103,10 @@ def test_nothing_is_lost_where_segments_do_not_differ(n_segments: int) -> None:
         common = cal.map_.common.in_blocks(two_columns(new_score))  # type: ignore[attr-defined]
         corrected = cal.predict_proba(two_columns(new_score), by=code)
         rate = 1 / (1 + np.exp(-truth))
-        expected = [
-            -np.mean(rate * np.log(p[:, 1]) + (1 - rate) * np.log(p[:, 0]))
-            for p in (corrected, common)
-        ]
+        expected = []
+        for p in (corrected, common):
+            gains = rate * np.log(p[:, 1]) + (1 - rate) * np.log(p[:, 0])
+            expected.append(-np.mean(gains))
         losses.append(expected[0] - expected[1])
     assert np.mean(losses) <= 1e-4
 
@@ -189,12 +189,14 @@ def test_the_prediction_of_three_classes_holds() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("ts").fit(z, y, by=by)
     assert cal.preserves == "accuracy"
-    np.testing.assert_array_equal(cal.predict_proba(z, by=by).argmax(axis=1), z.argmax(axis=1))
+    tops = cal.predict_proba(z, by=by).argmax(axis=1)
+    np.testing.assert_array_equal(tops, z.argmax(axis=1))
     narrow = cal.predict_proba(z.astype(np.float32), by=by)
     assert narrow.dtype == np.float32
     np.testing.assert_array_equal(narrow.argmax(axis=1), z.argmax(axis=1))
     common = hcal.make_calibrator("ts").fit(z, y)
-    assert nll(cal.predict_proba(z, by=by), y) < nll(common.predict_proba(z), y) - 0.01
+    of_segments = nll(cal.predict_proba(z, by=by), y)
+    assert of_segments < nll(common.predict_proba(z), y) - 0.01
 
 
 def test_two_classes_keep_their_predictions_where_the_common_calibrator_does() -> None:
@@ -212,7 +214,8 @@ def test_an_unknown_segment_gets_the_common_calibrator() -> None:
     common = hcal.make_calibrator("ts").fit(z, y)
     with pytest.warns(UnknownSegmentWarning, match=r"2 of 5 rows have a segment .* such as 'new'"):
         probs = cal.predict_proba(z[:5], by=["new", "a", "new", "b", "c"])
-    np.testing.assert_array_equal(probs[[0, 2]], common.predict_proba(z[[0, 2]]))
+    expected = common.predict_proba(z[[0, 2]])
+    np.testing.assert_array_equal(probs[[0, 2]], expected)
     with pytest.warns(UnknownSegmentWarning, match=r"such as 'A': .*; the fit writes 'a'"):
         cal.predict_proba(z[:40], by=["A", "new", "b", "c"] * 10)
 
@@ -251,8 +254,9 @@ def test_columns_of_segments_must_be_those_of_the_fit() -> None:
     np.testing.assert_array_equal(cal.predict_proba(z, by=columns[["site", "country"]]), expected)
     wider = {"year": np.ones(len(by)), "site": columns["site"], "country": by}
     np.testing.assert_array_equal(cal.predict_proba(z, by=wider), expected)
+    one_year = {"year": np.ones(len(by)), "site": columns["site"]}
     with pytest.raises(ValueError, match="by year · site, and those of the fit by country · site"):
-        cal.predict_proba(z, by={"year": np.ones(len(by)), "site": columns["site"]})
+        cal.predict_proba(z, by=one_year)
     one = SegmentedCalibrator("ts").fit(z, y, by=columns["country"])
     np.testing.assert_array_equal(one.predict_proba(z, by=by), one.predict_proba(z, by=columns))
     with pytest.raises(ValueError, match="by site, and those of the fit by country"):
@@ -268,9 +272,8 @@ def test_the_order_of_rows_does_not_matter(method: str) -> None:
     order = np.random.default_rng(0).permutation(len(y))
     one = SegmentedCalibrator(method).fit(z, y, by=by)
     other = SegmentedCalibrator(method).fit(z[order], y[order], by=by[order])
-    np.testing.assert_allclose(
-        one.predict_proba(z, by=by), other.predict_proba(z, by=by), atol=1e-7
-    )
+    expected = other.predict_proba(z, by=by)
+    np.testing.assert_allclose(one.predict_proba(z, by=by), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["ts", "vs"])
@@ -278,8 +281,10 @@ def test_the_numbers_of_classes_do_not_matter(method: str) -> None:
     z, y, by = three_classes()
     order = np.array([2, 0, 1])
     one = SegmentedCalibrator(method).fit(z, y, by=by).predict_proba(z, by=by)
-    other = SegmentedCalibrator(method).fit(z[:, order], order.argsort()[y], by=by)
-    np.testing.assert_allclose(one[:, order], other.predict_proba(z[:, order], by=by), atol=1e-5)
+    moved_y = order.argsort()[y]
+    other = SegmentedCalibrator(method).fit(z[:, order], moved_y, by=by)
+    expected = other.predict_proba(z[:, order], by=by)
+    np.testing.assert_allclose(one[:, order], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["ts", "platt"])
@@ -289,16 +294,18 @@ def test_a_weight_of_two_is_the_row_twice(method: str) -> None:
     twice = np.repeat(np.arange(300), weight.astype(int))
     one = SegmentedCalibrator(method).fit(z, y, weight, by=by)
     other = SegmentedCalibrator(method).fit(z[twice], y[twice], by=by[twice])
-    np.testing.assert_allclose(
-        one.predict_proba(z, by=by), other.predict_proba(z, by=by), atol=1e-7
-    )
+    expected = other.predict_proba(z, by=by)
+    np.testing.assert_allclose(one.predict_proba(z, by=by), expected, atol=1e-7)
 
 
 def test_blocks_of_a_prediction_are_the_whole() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("pool").fit(z, y, by=by)
     at_once = cal.predict_proba(z, by=by)
-    parts = [cal.predict_proba(z[i : i + 70], by=by[i : i + 70]) for i in range(0, len(z), 70)]
+    parts = []
+    for start in range(0, len(z), 70):
+        block = slice(start, start + 70)
+        parts.append(cal.predict_proba(z[block], by=by[block]))
     np.testing.assert_array_equal(at_once, np.concatenate(parts))
 
 
@@ -329,7 +336,8 @@ def test_names_of_classes_and_frames_come_back() -> None:
     z, y, by = three_classes(n=300)
     frame = pd.DataFrame(z, columns=["cat", "dog", "eel"], index=np.arange(300) + 7)
     names = np.array(["cat", "dog", "eel"])
-    cal = SegmentedCalibrator("ts").fit(frame, names[y], by=pd.Series(by, index=frame.index))
+    countries = pd.Series(by, index=frame.index)
+    cal = SegmentedCalibrator("ts").fit(frame, names[y], by=countries)
     turned = cal.predict_proba(frame[["eel", "cat", "dog"]], by=by)
     assert list(turned.columns) == ["cat", "dog", "eel"]
     assert turned.index.equals(frame.index)
@@ -356,8 +364,11 @@ def test_another_prior_shifts_all_segments() -> None:
     odds = np.log(probs[:, 1] / probs[:, 0])
     rate = float(y.mean())
     shifted = cal.with_prior([1 - rate / 2, rate / 2]).predict_proba(score, by=code)
-    expected = np.log(rate / 2 / (1 - rate / 2)) - np.log(rate / (1 - rate))
-    np.testing.assert_allclose(np.log(shifted[:, 1] / shifted[:, 0]) - odds, expected, atol=1e-9)
+    odds_before = rate / (1 - rate)
+    odds_after = rate / 2 / (1 - rate / 2)
+    expected = np.log(odds_after) - np.log(odds_before)
+    change = np.log(shifted[:, 1] / shifted[:, 0]) - odds
+    np.testing.assert_allclose(change, expected, atol=1e-9)
     estimated = cal.with_prior_from(score, by=code)
     assert estimated.fit_.prior is not None
     assert estimated.fit_.prior[1] == pytest.approx(rate, abs=0.05)
@@ -365,7 +376,8 @@ def test_another_prior_shifts_all_segments() -> None:
 
 def test_evaluate_certify_and_drift_take_the_segments_of_rows() -> None:
     z, y, by = three_classes()
-    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by={"country": by[:600]})
+    countries = {"country": by[:600]}
+    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=countries)
     rest = {"country": by[600:]}
     probs = cal.predict_proba(z[600:], by=rest)
     listed = hcal.evaluate(cal, z[600:], y[600:], by=rest)
@@ -406,7 +418,8 @@ def test_the_commands_fit_apply_and_measure_segments(
     frame = frame.assign(y=y, country=by, site=site)
     frame[:600].to_csv("cal.csv", index=False)
     frame[600:].to_csv("test.csv", index=False)
-    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by={"country": by[:600]})
+    countries = {"country": by[:600]}
+    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=countries)
     expected = cal.predict_proba(z[600:], by={"country": by[600:]})
 
     output = command("fit", "cal.csv", "--by", "country", "--method", "ts", "-o", "m.hcal")
@@ -439,7 +452,8 @@ def test_the_commands_fit_apply_and_measure_segments(
 
     command("fit", "cal.csv", "--by", "country,site", "--method", "ts", "-o", "two.hcal")
     command("apply", "two.hcal", "test.csv", "-o", "two.csv")
-    two = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=frame[["country", "site"]][:600])
+    places = frame[["country", "site"]]
+    two = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=places[:600])
     written = pd.read_csv("two.csv")[["probs_0", "probs_1", "probs_2"]]
     by_two = pd.DataFrame({"site": site, "country": by})[600:]
     np.testing.assert_allclose(written, two.predict_proba(z[600:], by=by_two), atol=1e-6)
@@ -462,7 +476,8 @@ def test_folds_keep_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert nll(cross_fitted.probs, y) < nll(common.probs, y) - 0.01
     assert cross_fitted.calibrator.segments_ == ("a", "b", "c", "rare")  # type: ignore[attr-defined]
 
-    table = hcal.compare(z, y, folds=5, by=by, methods={"ts": "ts", "by": cal}, metrics=["nll"])
+    methods = {"ts": "ts", "by": cal}
+    table = hcal.compare(z, y, folds=5, by=by, methods=methods, metrics=["nll"])
     assert table["by"]["nll"] == pytest.approx(nll(cross_fitted.probs, y))
     frame = pd.DataFrame(z, columns=["logits_0", "logits_1", "logits_2"])
     frame.assign(y=y, country=by).to_csv("t.csv", index=False)
@@ -487,7 +502,8 @@ def test_the_note_counts_the_predictions_of_the_segments_and_not_of_the_common_c
 
     cal = SegmentedCalibrator("pool").fit(score, y, by=code)
 
-    crossed = int(((cal.predict_proba(score, by=code)[:, 1] > 0.5) != (score > 0)).sum())
+    says_one = cal.predict_proba(score, by=code)[:, 1] > 0.5
+    crossed = int((says_one != (score > 0)).sum())
     assert crossed > 100
     assert f"{crossed} of 2,000 predictions cross 50 %" in cal.fit_.notes[0]
     assert not any("the model's own score is above" in note for note in cal.fit_.notes)
@@ -500,7 +516,8 @@ def test_where_segments_do_not_differ_the_note_of_the_common_calibrator_holds() 
 
     cal = SegmentedCalibrator("pool").fit(score, y, by=code)
 
-    assert cal.fit_.notes[0] == hcal.PooledCalibrator().fit(score, y).fit_.notes[0]
+    pooled = hcal.PooledCalibrator().fit(score, y)
+    assert cal.fit_.notes[0] == pooled.fit_.notes[0]
 
 
 def test_many_rows_are_predicted_as_their_parts_are() -> None:

@@ -35,14 +35,14 @@ def test_a_demonstration_shows_what_the_page_says(make: object) -> None:
     if demonstration.number in EXACT:
         assert line == row(demonstration.number)
     else:  # trained maps: other processors round otherwise, by a unit or two of the last digit shown
-        np.testing.assert_allclose(
-            numbers(line), numbers(row(demonstration.number)), rtol=0.05, atol=0.004
-        )
+        printed = numbers(row(demonstration.number))
+        np.testing.assert_allclose(numbers(line), printed, rtol=0.05, atol=0.004)
 
 
 def test_there_are_ten_in_order() -> None:
     assert len(limitations.DEMONSTRATIONS) == 10
-    assert [row(n).split("|")[1].strip() for n in range(1, 11)] == [str(n) for n in range(1, 11)]
+    numbers_on_page = [row(n).split("|")[1].strip() for n in range(1, 11)]
+    assert numbers_on_page == [str(n) for n in range(1, 11)]
 
 
 def test_what_the_demonstrations_are_there_to_show() -> None:
@@ -97,11 +97,14 @@ def test_top_label_and_class_wise_calibration_do_not_imply_each_other() -> None:
     ]
     orders = [list(o) for o in permutations(range(3))]
     predicted = np.array([np.array(p)[o] for p, _ in kinds for o in orders])
-    true = predicted + np.array([np.array(d)[o] for _, d in kinds for o in orders])
+    changes = [np.array(change)[order] for _, change in kinds for order in orders]
+    true = predicted + np.array(changes)
     errors = limitations.level_errors(World(np.full(18, 1 / 18), true, predicted))
     assert errors["class-wise"] < 1e-12
     assert errors["top-label"] == pytest.approx(e)  # where the top class has 0.4
-    right_on_top = World(np.ones(1), np.array([[0.5, 0.4, 0.1]]), np.array([[0.5, 0.3, 0.2]]))
+    true = np.array([[0.5, 0.4, 0.1]])
+    predicted = np.array([[0.5, 0.3, 0.2]])
+    right_on_top = World(np.ones(1), true, predicted)
     errors = limitations.level_errors(right_on_top)
     assert errors["top-label"] == 0
     assert errors["class-wise"] == pytest.approx(0.1)

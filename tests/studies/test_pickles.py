@@ -47,7 +47,8 @@ def refused(content: bytes, message: str) -> None:
 
 
 def test_arrays_of_every_protocol_and_layout() -> None:
-    task = ((PROBS.astype(np.float32), Y[:, None]), (np.asfortranarray(PROBS), Y.astype(">i4")))
+    calibration = (PROBS.astype(np.float32), Y[:, None])
+    task = (calibration, (np.asfortranarray(PROBS), Y.astype(">i4")))
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         arrays = read_pickle(pickle.dumps(task, protocol=protocol))
         assert arrays["logits_cal"].dtype == np.float32

@@ -28,9 +28,12 @@ def test_a_network_is_left_with_few_errors(monkeypatch: pytest.MonkeyPatch) -> N
     cal, y, test, y_test = study.thinned("made up", 0)
     before = network("made up")
     assert (cal.argmax(axis=1) != y).sum() == round(study.FEW_ERRORS / 5)
-    assert (cal.argmax(axis=1) == y).sum() == (before[0].argmax(axis=1) == before[1]).sum()
+    right = (cal.argmax(axis=1) == y).sum()
+    assert right == (before[0].argmax(axis=1) == before[1]).sum()
     # The test rows have as small a share of the errors.
-    rates = [(p.argmax(axis=1) != labels).mean() for p, labels in ((cal, y), (test, y_test))]
+    rates = []
+    for probs, labels in ((cal, y), (test, y_test)):
+        rates.append((probs.argmax(axis=1) != labels).mean())
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
     comparison = study.compared("made up", (cal, y, test, y_test), "logits")
     assert comparison["errors"] == round(study.FEW_ERRORS / 5)
@@ -39,11 +42,10 @@ def test_a_network_is_left_with_few_errors(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_committed_rows_say_what_the_page_says() -> None:
     rows = study.read_rows(study.FILE)
-    moves = {
-        row["task"]: float(row["mean"])
-        for row in rows
-        if row["kind"] == "dropped" and row["method"] == "pool"
-    }
+    moves = {}
+    for row in rows:
+        if row["kind"] == "dropped" and row["method"] == "pool":
+            moves[row["task"]] = float(row["mean"])
     assert len(moves) == 96
     assert {task for task, mean in moves.items() if mean > 3e-3} <= {"yeast_gnb"}
     assert max(moves.values()) < 5e-3
