@@ -87,9 +87,8 @@ def test_segments_age_and_weights_multiply() -> None:
     aged = hcal.SegmentedCalibrator("platt").fit(score, y, weight, by=by, time=day, half_life=60)
     ages = 0.5 ** ((day.max() - day) / 60)
     same = hcal.SegmentedCalibrator("platt").fit(score, y, weight * ages, by=by)
-    np.testing.assert_array_equal(
-        aged.predict_proba(score, by=by), same.predict_proba(score, by=by)
-    )
+    expected = same.predict_proba(score, by=by)
+    np.testing.assert_array_equal(aged.predict_proba(score, by=by), expected)
 
 
 def test_a_file_remembers_its_age(tmp_path: Path) -> None:

@@ -314,7 +314,8 @@ def test_pages_are_short_and_decisions_few() -> None:
     texts = [p.read_text(encoding="utf-8") for p in sorted(DECISIONS.glob("[0-9]*.md"))]
     assert len(texts) <= 30
     assert all(len(text.strip().splitlines()) <= 12 for text in texts)
-    assert [int(text.split()[1]) for text in texts] == list(range(1, len(texts) + 1))
+    expected = list(range(1, len(texts) + 1))
+    assert [int(text.split()[1]) for text in texts] == expected
 
 
 #: Words of earlier versions that a reader could not know.

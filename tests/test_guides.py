@@ -113,7 +113,8 @@ def test_a_file_type_of_the_guide_is_read_like_the_others(
     np.testing.assert_array_equal(of_tsv.labels(), of_csv.labels())
     assert of_tsv.classes == of_csv.classes
     by_blocks = hcal.evaluate(batches(tmp_path / "table.tsv", request, rows=20), metrics=["nll"])
-    assert by_blocks["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(logits), y))
+    expected = hcal.metrics.nll(hcal.softmax(logits), y)
+    assert by_blocks["nll"] == pytest.approx(expected)
 
 
 def test_a_result_of_the_guide_prints_saves_and_draws(

@@ -237,7 +237,8 @@ def test_a_vector_is_a_binary_score_of_class_1() -> None:
     y = (rng.random(200) < 1 / (1 + np.exp(-score / 2))).astype(int)
     p = hcal.make_calibrator("ts").fit(score, y).predict_proba(score)
     two = np.stack([np.zeros(200), score], axis=1)
-    np.testing.assert_array_equal(p, hcal.make_calibrator("ts").fit(two, y).predict_proba(two))
+    expected = hcal.make_calibrator("ts").fit(two, y).predict_proba(two)
+    np.testing.assert_array_equal(p, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
@@ -245,7 +246,8 @@ def test_the_answer_has_the_float_width_of_the_question(dtype: type) -> None:
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     got = calibrator.predict_proba(LOGITS.astype(dtype)).dtype
     # In float16 the two largest probabilities of a row would often be equal.
-    assert got == {np.int32: np.float64, np.float16: np.float32}.get(dtype, dtype)
+    expected = {np.int32: np.float64, np.float16: np.float32}.get(dtype, dtype)
+    assert got == expected
 
 
 def test_the_answer_comes_back_in_the_library_of_the_question() -> None:

@@ -82,7 +82,8 @@ def test_a_monitor_takes_later_frames_by_the_names_of_the_first() -> None:
 
 
 def test_metrics_and_diagrams_read_names_of_columns() -> None:
-    assert nll(PROBS[TURNED], LABELS) == pytest.approx(nll(PROBS.to_numpy(), POSITIONS))
+    expected = nll(PROBS.to_numpy(), POSITIONS)
+    assert nll(PROBS[TURNED], LABELS) == pytest.approx(expected)
     numbered = PROBS.set_axis([0, 1, 2], axis=1)
     assert nll(numbered[[2, 0, 1]], POSITIONS) == pytest.approx(nll(numbered, POSITIONS))
 

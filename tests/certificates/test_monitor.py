@@ -265,9 +265,8 @@ def test_files_are_remembered_and_refused_a_second_time() -> None:
     since = back.windows(since="2026-01-03")
     assert since["before"]["rows"] == 1000
     assert since["recent"]["rows"] == 500
-    assert since["recent"]["stated"] == pytest.approx(
-        batches[2][0].mean()
-    )  # of P(class 1), as in "before"
+    expected = batches[2][0].mean()
+    assert since["recent"]["stated"] == pytest.approx(expected)  # of P(class 1), as in "before"
     observed = np.mean([y for _, y in batches[:2]])
     assert since["before"]["observed"] == pytest.approx(observed)
     assert since["recent"]["gap"] > since["before"]["gap"]

@@ -86,9 +86,8 @@ def test_apply_reads_the_test_part_and_writes_what_the_library_computes(
     path = task.with_name("probs.npz")
     run("apply", model, task, "-o", path)
     with np.load(task) as f, np.load(path) as got:
-        np.testing.assert_array_equal(
-            got["probs"], hcal.load(model).predict_proba(f["logits_test"])
-        )
+        expected = hcal.load(model).predict_proba(f["logits_test"])
+        np.testing.assert_array_equal(got["probs"], expected)
         np.testing.assert_array_equal(got["y"], f["y_test"])
 
 
@@ -103,9 +102,11 @@ def test_evaluate_agrees_with_the_library(task: Path, model: Path) -> None:
     assert evaluation["n"] == 600
     assert evaluation["changed"] == 0
     for name, row in evaluation["metrics"].items():
-        assert row["value"] == pytest.approx(getattr(hcal.metrics, name)(probs, y)), name
+        expected = getattr(hcal.metrics, name)(probs, y)
+        assert row["value"] == pytest.approx(expected), name
     ece = evaluation["metrics"]["ece_ew"]
-    assert ece["baseline"] == pytest.approx(hcal.metrics.ece_ew(hcal.softmax(logits), y))
+    expected = hcal.metrics.ece_ew(hcal.softmax(logits), y)
+    assert ece["baseline"] == pytest.approx(expected)
     assert ece["baseline"] > SYNTHETIC_ECE_BEFORE > 3 * ece["value"]
 
 

@@ -169,7 +169,8 @@ def test_a_saved_result_decides_and_the_command_too(
     assert json.loads(Path("saved.json").read_text(encoding="utf-8"))["coverage"] == kept.coverage
     np.testing.assert_array_equal(hcal.decide(sure, "saved.json"), hcal.decide(sure, kept))
     result = CliRunner().invoke(app, ["decide", "answers.npz", "--rule", "saved.json", "--json"])
-    assert json.loads(result.output)["decided"][""] == (sure < kept.threshold).sum()
+    expected = (sure < kept.threshold).sum()
+    assert json.loads(result.output)["decided"][""] == expected
 
 
 def test_there_is_a_picture() -> None:

@@ -55,7 +55,8 @@ def test_no_threshold_is_better_than_the_chosen_one() -> None:
     candidates = [0.0, *np.unique(p), 1.1]
     result = chosen(p, y, cost=COST)
     assert result.cost is not None
-    assert result.cost.value == pytest.approx(min(mean_cost(p, y, t) for t in candidates))
+    expected = min(mean_cost(p, y, t) for t in candidates)
+    assert result.cost.value == pytest.approx(expected)
     assert result.cost.value == pytest.approx(mean_cost(p, y, result.threshold))
     assert min(point.cost or 9 for point in result.points) == result.cost.value
 
@@ -114,7 +115,8 @@ def test_scikit_learn_finds_no_better_threshold_and_decides_the_same() -> None:
     ours = chosen(p, y, cost=COST)
     assert ours.cost is not None
     assert ours.cost.value <= -tuned.best_score_ / len(y) + 1e-12
-    assert ours.cost.value == pytest.approx(-tuned.best_score_ / len(y), rel=0.02)
+    expected = -tuned.best_score_ / len(y)
+    assert ours.cost.value == pytest.approx(expected, rel=0.02)
     fixed = FixedThresholdClassifier(FrozenEstimator(model), threshold=ours.threshold).fit(X, y)
     np.testing.assert_array_equal(fixed.predict(X), hcal.decide(p, ours))
 

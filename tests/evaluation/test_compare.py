@@ -143,7 +143,8 @@ def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
         in_fold = fold == k
         cal = hcal.make_calibrator("hb").fit(z[~in_fold], y[~in_fold])
         out[in_fold] = cal.predict_proba(z[in_fold])
-    assert table["hb"]["nll"] == pytest.approx(hcal.metrics.nll(out, y))
+    expected = hcal.metrics.nll(out, y)
+    assert table["hb"]["nll"] == pytest.approx(expected)
     crossed = hcal.cross_fit("hb", z, y, folds=4, resamples=0)
     np.testing.assert_allclose(crossed.probs, out)
     assert crossed.slope is None
@@ -203,7 +204,8 @@ def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ..
     true_class = (np.arange(500), y_test)
     rows = np.log(p[true_class]) - np.log(hcal.softmax(z_test)[true_class])
     upper = differences["uncal"].high - differences["uncal"].change
-    assert upper == pytest.approx(1.96 * rows.std() / np.sqrt(500), rel=0.35)
+    expected = 1.96 * rows.std() / np.sqrt(500)
+    assert upper == pytest.approx(expected, rel=0.35)
     assert table["a"]["phi"] == pytest.approx(rows.mean())
     corrected = holm({"a": 0.5, "b": 0.001, "c": 0.02}) == {"b": 0.003, "c": 0.04, "a": 0.5}
     assert corrected

@@ -33,7 +33,8 @@ def test_top_label_curve_is_its_definition(binning: str) -> None:
             empty = [curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]
             assert np.isnan(empty).all()
     if binning == "equal-width":
-        assert curve.error == pytest.approx(hcal.metrics.ece_ew(P, Y, bins=10))
+        expected = hcal.metrics.ece_ew(P, Y, bins=10)
+        assert curve.error == pytest.approx(expected)
     else:
         assert np.ptp(curve.weight) <= 1
 
@@ -136,8 +137,10 @@ def test_corp_parts_add_up_to_the_brier_score() -> None:
     p, y = events(500, 1, power=2)
     parts = hcal.reliability(p, y, level="class-wise", binning="corp")[1].parts
     total = parts.miscalibration - parts.discrimination + parts.uncertainty
-    assert total == pytest.approx(np.mean((p - y) ** 2), rel=1e-12)
-    assert parts.uncertainty == pytest.approx(y.mean() * (1 - y.mean()))
+    expected = np.mean((p - y) ** 2)
+    assert total == pytest.approx(expected, rel=1e-12)
+    expected = y.mean() * (1 - y.mean())
+    assert parts.uncertainty == pytest.approx(expected)
     assert parts.miscalibration > 0.01
     assert parts.discrimination > 0
 
@@ -175,7 +178,8 @@ def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
     inner = (curve.predicted > 0.2) & (curve.predicted < 0.8)
     # The kernel is as wide as the error, 0.16: it smooths p² by σ² = 0.03 and pulls at the ends.
     assert np.abs(curve.observed[inner] - curve.predicted[inner] ** 2).max() < 0.06
-    assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
+    expected = np.mean(p - p**2)
+    assert curve.error == pytest.approx(expected, rel=0.1)
     top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
     assert top.error == hcal.metrics.smece(p, y, event="top-label")
 

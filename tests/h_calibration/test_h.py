@@ -171,7 +171,8 @@ def test_a_loss_of_ones_own(tmp_path):
 
     hcal.save(cal.set_params(loss="h"), tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
-    np.testing.assert_array_equal(again.predict_proba(task[0]), cal.predict_proba(task[0]))
+    expected = cal.predict_proba(task[0])
+    np.testing.assert_array_equal(again.predict_proba(task[0]), expected)
 
 
 @pytest.mark.parametrize("change", [{"window": 100}, {"epsilon": 0.1}, {"clusters": 3}])

@@ -83,7 +83,8 @@ def test_kmeans_is_lloyd_from_quantiles():
         centres, edges = kmeans_ranges(x, 15, iterations)
         by_hand, nearest = lloyd_by_hand(x, 15, iterations)
         assert centres == pytest.approx(by_hand)
-        assert np.diff(edges).tolist() == np.bincount(nearest, minlength=15).tolist()
+        expected = np.bincount(nearest, minlength=15).tolist()
+        assert np.diff(edges).tolist() == expected
     by_itself = kmeans_ranges(x, 15, 400)[1]
     assert kmeans_ranges(x, 15, 10**6)[1].tolist() == by_itself.tolist()
     of_equal = window_weights(np.zeros(4), clusters=3)
@@ -276,9 +277,11 @@ def test_the_brier_case():
     p, y = problem()
     onehot = np.eye(p.shape[1])[y]
     loss, grad = loss_and_grad(p, y, window=1, epsilon=0, norm=2, weighting="uniform", scale=1)
-    assert loss == pytest.approx(np.mean((p - onehot) ** 2), rel=1e-13)
+    expected = np.mean((p - onehot) ** 2)
+    assert loss == pytest.approx(expected, rel=1e-13)
     # in the definition a window is a difference of prefix sums: their last digit, 1e-16 of a sum of up to 1
-    np.testing.assert_allclose(grad, 2 * (p - onehot) / p.size, rtol=1e-12, atol=1e-16)
+    expected = 2 * (p - onehot) / p.size
+    np.testing.assert_allclose(grad, expected, rtol=1e-12, atol=1e-16)
 
 
 @settings(max_examples=30, deadline=None)

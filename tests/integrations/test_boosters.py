@@ -104,7 +104,8 @@ def test_catboost_and_others_are_asked_in_their_own_words(monkeypatch) -> None:
 
     CatBoostClassifier.__module__ = "catboost"
     margins = raw_margins(CatBoostClassifier(), X)
-    np.testing.assert_array_equal(margins, np.stack([0 * X[:, 0], X[:, 0]], axis=1))
+    expected = np.stack([0 * X[:, 0], X[:, 0]], axis=1)
+    np.testing.assert_array_equal(margins, expected)
     svm = SVC().fit(X, CODES)
     np.testing.assert_array_equal(raw_margins(svm, X), svm.decision_function(X))
     with pytest.raises(ValueError, match="object has no raw scores"):
@@ -160,7 +161,8 @@ def test_the_display_of_two_classes_is_scikit_learns() -> None:
     other = CalibrationDisplay.from_estimator(
         model, X, BINARY, n_bins=10, pos_label="no", name="mine"
     )
-    np.testing.assert_allclose(other.prob_true.sum(), (1 - true).sum())
+    expected = (1 - true).sum()
+    np.testing.assert_allclose(other.prob_true.sum(), expected)
     assert other.ax_.get_title().startswith("mine: no")
     plt.close("all")
 
@@ -173,9 +175,8 @@ def test_the_display_of_more_classes_shows_the_predicted_one(strategy: str) -> N
     axes = plt.subplots()[1]
     display = CalibrationDisplay.from_estimator(model, X, NAMES, strategy=strategy, ax=axes)
     assert display.ax_ is axes
-    assert display.diagram[0].binning == {"uniform": "equal-width", "quantile": "equal-mass"}.get(
-        strategy, strategy
-    )
+    expected = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
+    assert display.diagram[0].binning == expected
     with pytest.raises(ValueError, match="pos_label is for two classes"):
         CalibrationDisplay.from_estimator(model, X, NAMES, pos_label="cat")
     plt.close("all")

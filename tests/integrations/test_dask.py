@@ -101,7 +101,8 @@ def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> No
     rare = float(frame.a.nlargest(2).iloc[-1])
     few = on_dask.predict_proba(named, x[x.a >= rare])  # most partitions have no rows
     assert list(few.columns) == list(few.compute().columns) == ["north", "east", "south", "west"]
-    assert few.compute().index.tolist() == frame.index[frame.a >= rare].tolist()
+    expected = frame.index[frame.a >= rare].tolist()
+    assert few.compute().index.tolist() == expected
 
 
 # -- sums --------------------------------------------------------------------------------------------------

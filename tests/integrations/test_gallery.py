@@ -166,4 +166,5 @@ def test_every_program_of_the_gallery_is_tested_and_has_a_place() -> None:
     assert programs == set(SHOWS)
     style = (ROOT / "docs" / "gallery_style.py").read_text(encoding="utf-8")
     lessons = style.partition("LESSONS = [")[2].partition("]")[0]
-    assert programs == set(lessons.replace('"', "").replace(",", " ").split())
+    expected = set(lessons.replace('"', "").replace(",", " ").split())
+    assert programs == expected

@@ -111,7 +111,8 @@ def test_the_words_of_the_json(tmp_path: Path) -> None:
     assert model["classes"] == ["no", "yes"]
     assert "NaN" in model["missing"]
     assert model["arrays"]["floor"]["what"] == "what a probability of 0 is taken for"
-    assert model["arrays"]["prior"]["value"] == pytest.approx(np.log([0.4, 1.6]))
+    expected = np.log([0.4, 1.6])
+    assert model["arrays"]["prior"]["value"] == pytest.approx(expected)
     used = {step[1] for step in model["steps"] + model["one_column"]}
     assert used == set(model["operations"])
     assert any("raise low entries" in words for words in model["curve"]["how"])

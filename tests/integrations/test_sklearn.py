@@ -339,7 +339,8 @@ def test_classes_go_by_name(options, flowers) -> None:
     probs = model.predict_proba(X)[:, order]
     np.testing.assert_allclose(probs, plain.predict_proba(X), atol=1e-9)
     score = Scorer("nll")
-    assert score(inner, X, y) == pytest.approx(score(inner.inner_, X, y))
+    expected = score(inner.inner_, X, y)
+    assert score(inner, X, y) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

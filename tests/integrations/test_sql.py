@@ -78,7 +78,8 @@ def test_odd_scores(method: str, dialect: str, tmp_path: Path) -> None:
     assert np.isnan(probs).all()
     ends = np.array([[0.0], [1.0]])
     probs = RUN[dialect](query(shares, dialect, tmp_path, ["s"]), ["s"], ends)
-    np.testing.assert_allclose(probs, shares.predict_proba(ends[:, 0]), rtol=0, atol=1e-14)
+    expected = shares.predict_proba(ends[:, 0])
+    np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("method", ["ts", "pool"])

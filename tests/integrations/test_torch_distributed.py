@@ -70,7 +70,8 @@ def test_capitals_of_ranks_multiply(ranks: list[dict[str, object]]) -> None:
         if len(y):
             monitors.append(hcal.Monitor().update(hcal.softmax(z.numpy()), y))
     for rank in ranks:
-        assert rank["evidence"] == pytest.approx(sum(m.log_evidence for m in monitors), abs=1e-9)
+        expected = sum(m.log_evidence for m in monitors)
+        assert rank["evidence"] == pytest.approx(expected, abs=1e-9)
         assert rank["alarm"] == ranks[0]["alarm"]
     alarm = ranks[0]["alarm"]
     assert isinstance(alarm, hcal.certificates.monitor.Alarm)

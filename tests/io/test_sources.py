@@ -66,7 +66,8 @@ def test_the_sample_does_not_depend_on_the_blocks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(sample.y, samples[0].y)
     cal = hcal.make_calibrator("iso").fit(samples[0])
     assert cal.fit_.sampled == "fitted on a sample of 700 of 3,000 rows"
-    assert cal.fit_.frequencies == pytest.approx(np.bincount(y) / len(y), abs=0.05)
+    expected = np.bincount(y) / len(y)
+    assert cal.fit_.frequencies == pytest.approx(expected, abs=0.05)
     many_classes = source_of_blocks(rows.blocks(77)).sample(most_scores=900)
     assert len(many_classes) == 300
 

@@ -83,7 +83,8 @@ def test_columns_of_python_are_those_of_files(harness: Path) -> None:
     paths = sorted(harness.rglob("*.jsonl"))
     quiz = read_lm_eval(paths)
     assert list(quiz.columns) == ["task", "model", "file"]
-    assert quiz.columns["task"].tolist() == read(harness).beside["task"].tolist()
+    expected = read(harness).beside["task"].tolist()
+    assert quiz.columns["task"].tolist() == expected
 
 
 def test_a_task_whose_name_is_a_formula_is_text_in_a_spreadsheet(tmp_path: Path) -> None:

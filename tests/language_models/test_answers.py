@@ -54,7 +54,8 @@ def test_several_tasks_and_filters(tmp_path: Path) -> None:
     quiz = read_lm_eval([one.path, two.path])
     assert len(quiz) == 50  # a document counts once, whatever the number of filters
     accuracy = hcal.metrics.accuracy(quiz.probs(), quiz.y)
-    assert accuracy == pytest.approx((20 * one.acc + 30 * two.acc) / 50)
+    expected = (20 * one.acc + 30 * two.acc) / 50
+    assert accuracy == pytest.approx(expected)
 
 
 def change(path: Path, **new) -> Path:
@@ -216,7 +217,8 @@ def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     both = np.exp(-0.5) + np.exp(-3.0)
     expected = np.array([np.exp(-1.5), both, np.exp(-4.0)])
     shares = expected / expected.sum()
-    np.testing.assert_allclose(np.exp(data.values), np.tile(shares, (4, 1)))
+    expected = np.tile(shares, (4, 1))
+    np.testing.assert_allclose(np.exp(data.values), expected)
     path.write_text(json.dumps(response))
     with pytest.raises(ValueError, match=r"r.jsonl, line 1: .* needs 'options'"):
         read(path)

@@ -181,7 +181,8 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     of_array = hcal.evaluate(array, y, metrics="score")
     assert of_ragged.values == of_array.values
     nll = hcal.evaluate(scores, y, metrics=["nll"], input="logits")["nll"]
-    assert nll == pytest.approx(hcal.metrics.nll(cal.uncalibrated(scores), y))
+    expected = hcal.metrics.nll(cal.uncalibrated(scores), y)
+    assert nll == pytest.approx(expected)
     of_ragged = hcal.reliability(ragged, y)[0]
     of_array = hcal.reliability(array, y)[0]
     np.testing.assert_array_equal(of_ragged.observed, of_array.observed)
@@ -197,7 +198,8 @@ def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
     scores, y = quiz(3000, seed=4)
     ragged = cal.predict_proba(scores)
     array = cal.predict_proba(padded(scores, -np.inf))
-    assert hcal.certify(ragged, y).to_dict() == hcal.certify(array, y).to_dict()
+    expected = hcal.certify(array, y).to_dict()
+    assert hcal.certify(ragged, y).to_dict() == expected
     of_model = hcal.certify(cal, scores, y)
     of_probs = hcal.certify(ragged, y)
     assert of_model.smooth == pytest.approx(of_probs.smooth, rel=1e-9)

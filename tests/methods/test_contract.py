@@ -114,7 +114,8 @@ def test_the_same_fit_whatever_the_library_and_the_run(name: str, fitted: Fit) -
     again = fit_quietly(clone(quick(name)), torch.from_numpy(z), torch.from_numpy(y))
     p = again.predict_proba(torch.from_numpy(z))
     assert isinstance(p, torch.Tensor)
-    np.testing.assert_array_equal(p.numpy(), fitted(name, 3).predict_proba(z))
+    expected = fitted(name, 3).predict_proba(z)
+    np.testing.assert_array_equal(p.numpy(), expected)
 
 
 #: Calibration sets on which estimates run to their bounds.

@@ -118,7 +118,8 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
         ends = np.cumsum(model.width)[:-1] - 1
         falls = model.beta[:-1] > model.beta[1:]
         strength = -prefix[ends[falls]].mean() if falls.any() else -prefix.min()
-        np.testing.assert_allclose(prefix[ends], np.where(falls, -strength, 0), atol=1e-9)
+        expected = np.where(falls, -strength, 0)
+        np.testing.assert_allclose(prefix[ends], expected, atol=1e-9)
         assert prefix.min() >= -strength - 1e-9
         assert prefix.max() <= 1e-9
     assert (np.diff(models[-1].beta) > 0).all()
@@ -153,7 +154,8 @@ def test_scabin_bin_returns_the_mean_of_the_curve() -> None:
     intercept = cal.map_.intercept[1]
     score = np.sort(expit(slope * logit(hcal.softmax(logits)[:, 1]) + intercept))
     values = cal.map_.values[cal.map_.offsets[1] :]
-    np.testing.assert_allclose(values, score.reshape(4, 15).mean(axis=1))
+    expected = score.reshape(4, 15).mean(axis=1)
+    np.testing.assert_allclose(values, expected)
 
 
 def test_scabin_default_keeps_accuracy_where_the_published_bins_lose_it() -> None:
@@ -190,7 +192,8 @@ def test_imax_bin_value_is_the_label_frequency() -> None:
     which = np.searchsorted(cal.map_.edges, odds, side="right")
     marks = np.eye(3)[y]
     for b in np.unique(which):
-        assert cal.map_.values[b] == pytest.approx(marks[which == b].mean())
+        expected = marks[which == b].mean()
+        assert cal.map_.values[b] == pytest.approx(expected)
 
 
 def test_spline_of_rank_one_follows_its_definition() -> None:

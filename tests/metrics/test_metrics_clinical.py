@@ -40,7 +40,8 @@ def test_slope_and_intercept_are_those_of_a_logistic_regression() -> None:
     by_residuals = by_model @ scores.T @ scores @ by_model
     variance = np.maximum(np.diag(by_model), np.diag(by_residuals))
     margins = (panel.intercept.high - panel.intercept.value, panel.slope.high - panel.slope.value)
-    assert margins == pytest.approx(tuple(1.959964 * np.sqrt(variance)), rel=1e-4)
+    expected = tuple(1.959964 * np.sqrt(variance))
+    assert margins == pytest.approx(expected, rel=1e-4)
 
 
 def test_calibration_in_the_large_has_a_variance_that_needs_no_slope_of_one() -> None:

@@ -87,7 +87,8 @@ def test_fractional_weights_scale_out_or_are_refused() -> None:
         assert metric.takes(metrics.Sample(p, y, w)) == (metric.weights == "any")
         if metric.weights == "any":
             value = function(p, y, sample_weight=w)
-            assert value == pytest.approx(function(p, y, sample_weight=7.3 * w), rel=1e-10), name
+            expected = function(p, y, sample_weight=7.3 * w)
+            assert value == pytest.approx(expected, rel=1e-10), name
             assert value != pytest.approx(function(p, y), rel=1e-6), name
         else:
             with pytest.raises(
@@ -288,7 +289,8 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(
     assert s.subset.n == 300
     # The middle of every three rows in the order of confidence, prediction and label.
     by_confidence = np.lexsort((y, p.argmax(1), p.max(1)))
-    np.testing.assert_array_equal(s.subset_rows, np.sort(by_confidence[1::3]))
+    expected = np.sort(by_confidence[1::3])
+    np.testing.assert_array_equal(s.subset_rows, expected)
     # Stratified by confidence: its quantiles are those of the whole.
     quantiles = [np.quantile(x.data.conf, [0.1, 0.5, 0.9]) for x in (s, s.subset)]
     np.testing.assert_allclose(*quantiles, atol=2e-3)

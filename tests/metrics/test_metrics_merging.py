@@ -64,7 +64,8 @@ def test_two_predictors_are_merged_together() -> None:
     assert small is not None
     assert small[0].weight.tolist() == small[1].weight.tolist()
     for exact, merged in zip((before, after), small, strict=True):
-        assert merged.mean(merged.data.conf) == pytest.approx(exact.mean(exact.data.conf))
+        expected = exact.mean(exact.data.conf)
+        assert merged.mean(merged.data.conf) == pytest.approx(expected)
     # Rows that are near each other in one of two unrelated predictors are far apart in the other.
     unrelated = Sample(np.random.default_rng(0).random(30_000), before.y)
     assert merging.merged_samples([before, unrelated]) is None

@@ -45,7 +45,8 @@ def test_a_registered_metric_is_one_like_ours() -> None:
     hcal.register_metric(
         name="chosen", level="score", lower_is_better=False, explain="mean chosen"
     )(weighted)
-    assert metrics.chosen(p, y, sample_weight=w + 0.5) == weighted(p, y, sample_weight=w + 0.5)
+    expected = weighted(p, y, sample_weight=w + 0.5)
+    assert metrics.chosen(p, y, sample_weight=w + 0.5) == expected
     values = {"halves": metrics.halves(p, y), "chosen": 0.5}
     ends = intervals(metrics.Sample(p, y), values, 0.9, resamples=30)
     assert ends["halves"].kind == "bias-aware"

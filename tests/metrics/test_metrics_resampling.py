@@ -110,9 +110,10 @@ def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str)
     assert sum(v < 0.1 for v in p) < 6
     bad = calibration_test(*calibrated(500, 4, 0, 2.0), method=method, resamples=199, **options)
     assert bad.p_value == 1 / 200
-    assert bad == calibration_test(
+    expected = calibration_test(
         *calibrated(500, 4, 0, 2.0), method=method, resamples=199, **options
     )
+    assert bad == expected
 
 
 def test_statistic_of_the_skce_test_is_the_metric() -> None:
@@ -184,7 +185,8 @@ def test_parts_are_those_of_the_truth() -> None:
         assert parts.score == getattr(metrics, score)(q, y)
         assert parts.calibration + parts.refinement == pytest.approx(parts.score)
         # One parameter, learned on 4800 rows: its excess score is about 1/(2·4800) in NLL.
-        assert parts.refinement == pytest.approx(getattr(metrics, score)(p, y), abs=1e-3)
+        expected = getattr(metrics, score)(p, y)
+        assert parts.refinement == pytest.approx(expected, abs=1e-3)
         assert parts.calibration > 0.02
         assert abs(metrics.decompose(p, y, score=score).calibration) < 1e-3
     weighted = metrics.decompose(q, y, sample_weight=np.full(6000, 3))

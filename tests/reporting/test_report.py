@@ -189,11 +189,13 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     rate = content.before.evaluation.positive
     assert rate is not None
     assert rate.observed == pytest.approx((content.y == 1).mean())
-    assert rate.stated == pytest.approx(content.before.probs[:, 1].mean())
+    expected = content.before.probs[:, 1].mean()
+    assert rate.stated == pytest.approx(expected)
     assert f"states a sick rate of {number(rate.stated, True)} on average" in text
     assessment = content.final.evaluation.assessment
     assert assessment is not None
-    assert assessment.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
+    expected = 0.1 * np.sqrt(rate.observed * (1 - rate.observed))
+    assert assessment.tolerance == pytest.approx(expected)
     assert points(assessment.bound) in verdict_of(content).headline
     assert "P(sick) in" in text
     assert "Decision curve" in text

@@ -149,7 +149,8 @@ def test_corrections_are_the_most_probable_ones() -> None:
         return float(0.5 * spread - likelihood)
 
     best = minimize(minus_log_density, np.zeros(12), tol=1e-12)
-    np.testing.assert_allclose(fitted, best.x[:10].reshape(5, 2), atol=1e-4)
+    expected = best.x[:10].reshape(5, 2)
+    np.testing.assert_allclose(fitted, expected, atol=1e-4)
 
 
 def test_the_evidence_is_the_integral_over_the_corrections() -> None:
@@ -205,7 +206,8 @@ def test_two_classes_keep_their_predictions_where_the_common_calibrator_does() -
     score, y, _ = world.draw(code)
     cal = SegmentedCalibrator(hcal.PooledCalibrator(preserve="accuracy")).fit(score, y, by=code)
     assert cal.preserves == "accuracy"
-    np.testing.assert_array_equal(cal.predict(score, by=code), (score > 0).astype(int))
+    expected = (score > 0).astype(int)
+    np.testing.assert_array_equal(cal.predict(score, by=code), expected)
 
 
 def test_an_unknown_segment_gets_the_common_calibrator() -> None:
@@ -258,7 +260,8 @@ def test_columns_of_segments_must_be_those_of_the_fit() -> None:
     with pytest.raises(ValueError, match="by year · site, and those of the fit by country · site"):
         cal.predict_proba(z, by=one_year)
     one = SegmentedCalibrator("ts").fit(z, y, by=columns["country"])
-    np.testing.assert_array_equal(one.predict_proba(z, by=by), one.predict_proba(z, by=columns))
+    expected = one.predict_proba(z, by=columns)
+    np.testing.assert_array_equal(one.predict_proba(z, by=by), expected)
     with pytest.raises(ValueError, match="by site, and those of the fit by country"):
         one.predict_proba(z, by=columns["site"])
 
@@ -325,7 +328,8 @@ def test_a_file_keeps_everything(method: Any, tmp_path: Path) -> None:
     cal = SegmentedCalibrator(method).fit(z, y, by=pd.Series(by, name="country"))
     hcal.save(cal, tmp_path / "model.hcal")
     loaded: Any = hcal.load(tmp_path / "model.hcal")
-    np.testing.assert_array_equal(loaded.predict_proba(z, by=by), cal.predict_proba(z, by=by))
+    expected = cal.predict_proba(z, by=by)
+    np.testing.assert_array_equal(loaded.predict_proba(z, by=by), expected)
     assert loaded.fit_.to_json() == cal.fit_.to_json()
     assert loaded.segments_ == ("a", "b", "c")
     assert loaded.preserves == cal.preserves
@@ -381,7 +385,8 @@ def test_evaluate_certify_and_drift_take_the_segments_of_rows() -> None:
     rest = {"country": by[600:]}
     probs = cal.predict_proba(z[600:], by=rest)
     listed = hcal.evaluate(cal, z[600:], y[600:], by=rest)
-    assert listed.values["nll"] == pytest.approx(nll(probs, y[600:]))
+    expected = nll(probs, y[600:])
+    assert listed.values["nll"] == pytest.approx(expected)
     proven = hcal.certify(cal, z[600:], y[600:], by=rest)
     alone = hcal.certify(probs, y[600:], by=rest)
     assert proven.to_dict()["headline"] == alone.to_dict()["headline"]

@@ -29,7 +29,8 @@ def test_a_network_is_left_with_few_errors(monkeypatch: pytest.MonkeyPatch) -> N
     before = network("made up")
     assert (cal.argmax(axis=1) != y).sum() == round(study.FEW_ERRORS / 5)
     right = (cal.argmax(axis=1) == y).sum()
-    assert right == (before[0].argmax(axis=1) == before[1]).sum()
+    expected = (before[0].argmax(axis=1) == before[1]).sum()
+    assert right == expected
     # The test rows have as small a share of the errors.
     rates = []
     for probs, labels in ((cal, y), (test, y_test)):
