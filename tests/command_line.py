@@ -19,9 +19,8 @@ OUTPUTS = {"fit": "m.hcal", "apply": "p.npz", "report": "r.html"}
 
 def run(*arguments: object, code: int = 0) -> Result:
     """Run a command in this process, which ends with that code."""
-    result = CliRunner().invoke(
-        app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"}
-    )
+    terminal = {"COLUMNS": "140", "NO_COLOR": "1"}
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env=terminal)
     assert result.exit_code == code, result.output
     return result
 
@@ -31,18 +30,16 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start the command in a process of its own, after some Python that arranges the fault."""
     program = f"{code}\nfrom hcal.cli import main\nimport sys\nsys.argv[0] = 'hcal'\nmain()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        text=True,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.Popen(command, cwd=folder, text=True, **(pipes | options))  # type: ignore[call-overload]
 
 
 @pytest.fixture(scope="module")
 def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prepared")
-    (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
+    logits_cal, y_cal = synthetic(seed=1)
+    logits_test, y_test = synthetic(600, seed=2)
     np.savez(
         path / "task.npz",
         logits_cal=logits_cal,

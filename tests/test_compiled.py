@@ -89,12 +89,17 @@ def test_a_read_only_install_and_home() -> None:
             "import hcal.h_calibration._mixture_numba;"
             "print(hcal.__file__, loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2)[0])"
         )
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}
+        elsewhere = ("NUMBA", "XDG")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(elsewhere)}
         environment |= {"PYTHONPATH": folder, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         got = subprocess.run(
-            [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True,
+            [sys.executable, "-c", code],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
             preexec_fn=_obey_modes,
-        )  # fmt: skip
+        )
         for path in (place, *place.rglob("*")):
             path.chmod(0o755)
     assert got.returncode == 0, got.stderr

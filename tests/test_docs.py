@@ -33,16 +33,9 @@ import hcal
 from helpers import ROOT, synthetic
 
 MADE = {"api", "gallery"}  # folders that `make docs` writes
-PAGES = sorted(
-    [
-        ROOT / "README.md",
-        *(
-            p
-            for p in (ROOT / "docs").rglob("*.md")
-            if p.relative_to(ROOT / "docs").parts[0] not in MADE
-        ),
-    ]
-)
+DOCS = ROOT / "docs"
+WRITTEN = [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in MADE]
+PAGES = sorted([ROOT / "README.md", *WRITTEN])
 #: What sphinx-gallery writes: a page for each program.
 GALLERY_PAGES = ROOT / "docs" / "gallery"
 DECISIONS = ROOT / "docs" / "decisions"
@@ -55,19 +48,8 @@ FENCE = re.compile(
 RUN = {"python", "bash"}
 #: Languages that show something without being a program.
 SHOWN = {
-    "text",
-    "{toctree}",
-    "{eval-rst}",
-    "{figure}",
-    "r",
-    "julia",
-    "javascript",
-    "toml",
-    "yaml",
-    "json",
-    "bibtex",
-    "cff",
-    "latex",
+    *("text", "{toctree}", "{eval-rst}", "{figure}", "r", "julia", "javascript"),
+    *("toml", "yaml", "json", "bibtex", "cff", "latex"),
 }
 #: Tables of constants: they have a module, and no page.
 NOT_IN_THE_REFERENCE = {"LEVELS", "METRICS"}
@@ -90,22 +72,31 @@ def blocks(text: str) -> list[Block]:
     code_blocks = []
     for m in FENCE.finditer(text):
         indent = len(m["indent"])
-        body = "".join(x[indent:] if x.strip() else x for x in m["body"].splitlines(keepends=True))
+        lines = m["body"].splitlines(keepends=True)
+        body = "".join(
+            text_line[indent:] if text_line.strip() else text_line for text_line in lines
+        )
         line = text.count("\n", 0, m.start("body")) + 1
         span = m.span("expected") if m["output"] else (-1, -1)
-        code_blocks.append(
-            Block(m["language"], body, line, m["expected"], span, m["exempt"] is not None)
-        )
+        exempt = m["exempt"] is not None
+        code_blocks.append(Block(m["language"], body, line, m["expected"], span, exempt))
     return code_blocks
 
 
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
-    code = compile("\n" * (block.line - 1) + block.body, str(page), "exec", dont_inherit=True)
+    lines_above = "\n" * (block.line - 1)
+    code = compile(lines_above + block.body, str(page), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore", hcal.CalibrationWarning)  # a page may show a fit that warns
         exec(code, namespace)
     return out.getvalue()
+
+
+def needs_a_shell(line: str) -> bool:
+    """Say whether a line has a pipe, a redirection, a variable or a pattern outside quotes."""
+    unquoted = re.sub(r"'[^']*'", "", line)
+    return re.search(r"[|<>&$;]|(?<!['\w])\*", unquoted) is not None
 
 
 def run_bash(block: Block, folder: Path) -> str:
@@ -120,20 +111,20 @@ def run_bash(block: Block, folder: Path) -> str:
             assert re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
         elif re.match(r"(python3? -m )?pip |git |\s*(#|$)", line):
             continue
-        elif line.startswith("hcal ") and not re.search(
-            r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)
-        ):
-            done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], env=env)
+        elif line.startswith("hcal ") and not needs_a_shell(line):
+            words = shlex.split(line, comments=True)
+            done = CliRunner().invoke(app, words[1:], env=env)
             assert done.exit_code == 0, (
                 f"line {block.line}: {line}: exit {done.exit_code}\n{done.output}"
             )
             printed += done.stdout
         else:
-            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+            programs = str(Path(sys.executable).parent)
+            path = os.pathsep.join([programs, os.environ["PATH"]])
             shell = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", line],
                 cwd=folder,
-                env={**os.environ, **env, "PATH": path},
+                env=os.environ | env | {"PATH": path},
                 capture_output=True,
                 text=True,
             )
@@ -247,10 +238,11 @@ def test_names_arguments_options_and_files_in_prose_exist() -> None:
     from hcal.cli.app import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {
-        name: {"--help", *(option for parameter in command.params for option in parameter.opts)}
-        for name, command in commands.items()
-    }
+    options = {}
+    for name, command in commands.items():
+        options[name] = {"--help"}
+        for parameter in command.params:
+            options[name] |= set(parameter.opts)
     folders = "benchmarks|docs|examples|results|src|studies|tests|tools"
     broken = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
@@ -287,9 +279,10 @@ def test_every_public_name_has_a_page_and_no_other() -> None:
         "__version__",
     }
     assert set(hcal.__all__) - modules <= set(listed)
-    assert {f"metrics.{name}" for name in hcal.metrics.__all__} - {
-        f"metrics.{name}" for name in NOT_IN_THE_REFERENCE
-    } <= set(listed) | {f"metrics.{name}" for name in hcal.__all__}
+    metrics = {f"metrics.{name}" for name in hcal.metrics.__all__}
+    without_a_page = {f"metrics.{name}" for name in NOT_IN_THE_REFERENCE}
+    same_at_the_top = {f"metrics.{name}" for name in hcal.__all__}
+    assert metrics - without_a_page <= set(listed) | same_at_the_top
 
 
 def public_names_with_a_page() -> list[str]:
@@ -303,9 +296,9 @@ def test_pages_are_short_and_decisions_few() -> None:
     long = {}
     all_words = 0
     for page in PAGES:
-        words = len(
-            re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split()
-        )
+        text = page.read_text(encoding="utf-8")
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        words = len(prose.split())
         all_words += words
         if words > 1500:
             long[page.name] = words
@@ -345,13 +338,14 @@ def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
 def test_no_message_uses_private_words() -> None:
     for path in (ROOT / "src" / "hcal").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        messages = [
-            n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-        ]
-        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        uses = [
-            m[0] for n in messages if id(n) not in documented for m in PRIVATE.finditer(n.value)
-        ]
+        constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        messages = [node for node in constants if isinstance(node.value, str)]
+        expressions = [node for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+        documented = {id(node.value) for node in expressions}
+        uses = []
+        for message in messages:
+            if id(message) not in documented:
+                uses += [match[0] for match in PRIVATE.finditer(message.value)]
         assert uses == [], path
 
 
@@ -360,7 +354,7 @@ def test_the_map_of_the_code_names_what_exists() -> None:
     package = ROOT / "src" / "hcal"
     for path in set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text)):
         assert (package / path).exists() or (ROOT / path).exists(), path
-    folders = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    folders = {path.name for path in package.iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders <= {name[:-1] for name in re.findall(r"`([a-z_]+/)`", text)}
 
 
@@ -394,7 +388,8 @@ def renamed_arguments() -> set[tuple[str, str, str]]:
                         name = scope.name if is_method else node.name
                         for word in call.keywords:
                             new = ast.literal_eval(word.value).partition("=")
-                            words.add((name, word.arg, (new[2] or new[0]).partition("(")[0]))
+                            replacement = (new[2] or new[0]).partition("(")[0]
+                            words.add((name, word.arg, replacement))
     return words
 
 

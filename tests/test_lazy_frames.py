@@ -10,7 +10,8 @@ import pytest
 
 import hcal
 
-CAL = hcal.make_calibrator("ts").fit([[0.0, 2.0], [1.0, 0.0]] * 4, [1, 1, 1, 0] * 2)
+CAL = hcal.make_calibrator("ts")
+CAL.fit([[0.0, 2.0], [1.0, 0.0]] * 4, [1, 1, 1, 0] * 2)
 #: Each takes what is lazy in the place of scores, labels or segments.
 DOORS: dict[str, Callable[[Any, Path], Any]] = {
     "predict_proba": lambda x, _: CAL.predict_proba(x),

@@ -48,9 +48,8 @@ def in_terminal(code: str, *, stop_after: float | None = None) -> tuple[str, int
     """Run Python on a pseudo-terminal; return what it shows, and its exit code."""
     main, side = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=side, stdout=side, stderr=side, env=environment
-    )
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment)
     os.close(side)
     output = b""
     sent = False

@@ -53,9 +53,8 @@ def test_the_version_is_said_once() -> None:
 
 def _loaded(code: str) -> set[str]:
     command = f"{code}; import sys; print('\\n'.join(sys.modules))"
-    got = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=True
-    )
+    command_line = [sys.executable, "-c", command]
+    got = subprocess.run(command_line, capture_output=True, text=True, check=True)
     return set(got.stdout.split())
 
 
@@ -114,7 +113,8 @@ def walk(call: object) -> tuple[set[str], set[tuple[str, str]]]:
         call()  # type: ignore[operator]
     finally:
         sys.setprofile(None)
-    functions = {(f, n) for f, n in seen if not n.endswith((">", "__init__"))}
+    no_function = (">", "__init__")
+    functions = {(file, name) for file, name in seen if not name.endswith(no_function)}
     return {f for f, _ in seen}, functions
 
 
@@ -197,13 +197,8 @@ def test_names_and_targets_of_the_readme_and_extras_exist() -> None:
         "optional-dependencies"
     ]
     support = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
-    named = set(
-        re.findall(
-            r"^\| `(\w+)` \| .*$",
-            support.split("extra | brings")[-1].split("\n\n")[0],
-            re.MULTILINE,
-        )
-    )
+    table = support.split("extra | brings")[-1].split("\n\n")[0]
+    named = set(re.findall(r"^\| `(\w+)` \| .*$", table, re.MULTILINE))
     assert named == set(extras) - {"test", "test-all", "docs"}
 
 

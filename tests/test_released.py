@@ -30,7 +30,8 @@ def expected(version: str) -> dict[str, np.ndarray]:
 
 def test_the_first_version_that_is_promised_is_there() -> None:
     assert "0.4.0" in VERSIONS
-    first = {path.split("/")[1].rpartition(".")[0].rpartition(".")[0] for path in MODELS}
+    names = [path.split("/")[1] for path in MODELS]
+    first = {name.rpartition(".")[0].rpartition(".")[0] for name in names}
     names = {name.replace(":", "-") for name in hcal.list_calibrators()}
     assert names <= first
     for version in VERSIONS:
