@@ -67,6 +67,16 @@ WORLDS: Final = (
 )
 
 
+#: The rows of the page's table, by their titles.
+ON_PAGE: Final = {
+    "simulated, 60 rows each": "500 segments of 60 rows",
+    "simulated without differences, 60 rows each": "no difference, 500 segments of 60 rows",
+    "bank by month": "bank_month_blind",
+    "credit by last payment": "credit_pay0_blind",
+    "credit by age and education": "credit_ageedu_blind",
+}
+
+
 class Drawn:
     """One draw of the segments of a world."""
 
@@ -184,21 +194,18 @@ def study(data: Path) -> Iterator[Row]:
 def page() -> None:
     """Write the table of the page from the results file."""
     rows = read_rows(FILE)
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    lines = [
-        "| task | truth | one calibrator | Platt in each segment | segments, shrunk |",
-        "|---|---|---|---|---|",
-    ]
-    for task in tasks:
-        mine = [row for row in rows if row["task"] == task]
-        cells = [_mean(mine, name) for name in ("best", "common", "alone", "segmented")]
-        lines.append(f"| {task.replace('_', ' ')} | {' | '.join(cells)} |")
+    lines = ["| task | segments | one for all | one for each | shrunk |", "|---|---|---|---|---|"]
+    for title, task in ON_PAGE.items():
+        of_task = [row for row in rows if row["task"] == task]
+        losses = [_mean_loss(of_task, name) for name in ("common", "alone", "segmented")]
+        least = min(losses)
+        cells = [f"**{loss}**" if loss == least else loss for loss in losses]
+        lines.append(f"| {title} | {of_task[0]['segments']} | {' | '.join(cells)} |")
     replace_between(PAGE, MARKS, lines)
 
 
-def _mean(rows: Sequence[dict[str, str]], name: str) -> str:
-    values = [float(row[name]) for row in rows if row[name]]
-    return f"{np.mean(values):.4f}" if values else "–"
+def _mean_loss(rows: Sequence[dict[str, str]], name: str) -> str:
+    return f"{np.mean([float(row[name]) for row in rows]):.4f}"
 
 
 def main() -> None:

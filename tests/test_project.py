@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -119,19 +118,14 @@ def walk(call: object) -> tuple[set[str], set[tuple[str, str]]]:
 
 
 def test_a_prediction_of_the_default_is_a_short_walk() -> None:
-    """Rows whose top is tied go through the formula as well, and are left out here."""
-    for k in (2, 5):
+    """Two classes are a curve; with more, a few rows go through the formula, which no kernel has to be compiled for."""
+    for k, most_functions in ((2, 16), (5, 43)):
         logits, y = synthetic(300, k)
         cal = hcal.PooledCalibrator().fit(logits, y)
-        ranked = np.sort(logits, axis=1)
-        clear = logits[ranked[:, -1] - ranked[:, -2] > 1]
-        cal.predict_proba(clear)
-        with ThreadPoolExecutor(
-            1
-        ) as pool:  # a kernel of numba leaves the profiler of its thread switched off
-            where, functions = pool.submit(walk, partial(cal.predict_proba, clear)).result()
+        cal.predict_proba(logits)
+        where, functions = walk(partial(cal.predict_proba, logits))
         assert 4 < len(where) <= 8, sorted(where)
-        assert len(functions) <= 15, sorted(functions)
+        assert len(functions) <= most_functions, sorted(functions)
 
 
 def test_a_fit_and_a_report_do_not_walk_farther_than_today(tmp_path: Path) -> None:
@@ -144,8 +138,8 @@ def test_a_fit_and_a_report_do_not_walk_farther_than_today(tmp_path: Path) -> No
     command = ["report", str(tmp_path / "new.npz"), "--model", str(tmp_path / "m.hcal"), "-o", page]
     walks = {
         27: lambda: hcal.PooledCalibrator().fit(logits, y),
-        61: lambda: hcal.report(cal, logits[200:], y[200:], page),
-        74: lambda: CliRunner().invoke(app, command),
+        65: lambda: hcal.report(cal, logits[200:], y[200:], page),
+        79: lambda: CliRunner().invoke(app, command),
     }
     for most, call in walks.items():
         call()  # what is imported at the first call does not count
@@ -161,7 +155,7 @@ def test_a_fit_on_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
         command = ["fit", str(tmp_path / "task.npz"), "-o", str(tmp_path / "m.hcal")]
         CliRunner().invoke(app, command)
         where, _ = walk(lambda command=command: CliRunner().invoke(app, command))
-        assert 20 < len(where) <= 39, sorted(where)
+        assert 20 < len(where) <= 41, sorted(where)
 
 
 # -- the README -------------------------------------------------------------------------------------

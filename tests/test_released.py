@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import hcal
-from helpers import ROOT
-from released.write import predictions
+from helpers import ROOT, wait_for_release
+from released import write
+from released.write import FROZEN, predictions
 
 RELEASED = ROOT / "tests" / "released"
 VERSIONS = sorted(path.name for path in RELEASED.iterdir() if (path / "predictions.npz").exists())
@@ -30,15 +31,23 @@ def expected(version: str) -> dict[str, np.ndarray]:
 
 def test_the_first_version_that_is_promised_is_there() -> None:
     assert "0.4.0" in VERSIONS
-    names = [path.split("/")[1] for path in MODELS]
-    first = {name.rpartition(".")[0].rpartition(".")[0] for name in names}
-    names = {name.replace(":", "-") for name in hcal.list_calibrators()}
-    assert names <= first
+    file_names = [path.split("/")[1] for path in MODELS]
+    first = {name.rpartition(".")[0].rpartition(".")[0] for name in file_names}
     for version in VERSIONS:
         methods_with_values = {name for name in expected(version) if not name.startswith("rows.")}
-        assert methods_with_values == {
-            Path(path).stem for path in MODELS if path.startswith(f"{version}/")
-        }
+        models = {Path(path).stem for path in MODELS if path.startswith(f"{version}/")}
+        assert methods_with_values == models
+    names = {name.replace(":", "-") for name in hcal.list_calibrators()}
+    wait_for_release(names - first, "run python tests/released/write.py")
+
+
+def test_the_files_of_a_released_version_are_never_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(write, "FROZEN", (hcal.__version__,))
+    with pytest.raises(SystemExit, match="is released"):
+        write.main()
+    assert set(FROZEN) <= set(VERSIONS)
 
 
 @pytest.mark.parametrize("path", MODELS)

@@ -16,7 +16,7 @@ import pytest
 import hcal
 from hcal.evaluation.ranking import Ranking
 from hcal.numerics import softmax
-from hcal.operation.fitting import describe
+from hcal.operation.fitting import model_facts
 from hcal.reporting import measure_report
 from hcal.reporting.verdict import verdict_of
 from hcal.results import HTML_ROWS, REPR_LINES, Result, html_table
@@ -65,7 +65,7 @@ RESULTS: dict[str, Callable[[Path], Result]] = {
     "hcal/drift/1": lambda _: hcal.drift(LOGITS[:150], LOGITS[150:]),
     "hcal/evaluate/1": evaluation,
     "hcal/gate/1": lambda folder: hcal.require(evaluation(folder), ["nll<0", "ece_ew<1"]),
-    "hcal/info/1": lambda _: describe(hcal.make_calibrator("ts").fit(LOGITS, Y)),
+    "hcal/info/1": lambda _: model_facts(hcal.make_calibrator("ts").fit(LOGITS, Y)),
     "hcal/joined/1": joined,
     "hcal/estimate/1": lambda _: hcal.estimate(P, by=HALF),
     "hcal/certify_out_of_fold/1": lambda _: hcal.certify("ts", LOGITS, Y, out_of_fold=True),

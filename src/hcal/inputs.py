@@ -31,6 +31,8 @@ InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
 #: The most rows that one weight may stand for.
 MOST_ROWS_OF_WEIGHT = 1e12
+#: The largest of all weights may not be smaller, because weights are squared.
+LEAST_ROWS_OF_WEIGHT = 1e-100
 
 
 #: Scores (N, K) in float32 or float64, and the form in which they were given.
@@ -414,6 +416,11 @@ def check_weight(sample_weight: AnyArray, n_rows: int) -> NDArray[np.float64] | 
         raise ValueError(
             f"sample_weight counts rows, and row {row} is {weight[row]:.3g}: divide all by a "
             "constant"
+        )
+    if weight.max() < LEAST_ROWS_OF_WEIGHT:
+        raise ValueError(
+            f"sample_weight counts rows, and its largest value is {weight.max():.3g}: multiply all "
+            "by a constant"
         )
     return np.where(weight < 1e-12 * weight.max(), 0.0, weight)
 

@@ -56,10 +56,14 @@ class Segments:
             columns = {str(title): values for title, values in by.items()}
         else:
             columns = _columns_of(by)
+        if not columns:
+            raise ValueError("by has no columns: pass the segment of each row")
         codes = np.zeros(n_rows, dtype=np.int64)
         texts = [""]
         for values in columns.values():
             column = coded_texts(inputs.check_names(values, n_rows, "by"))
+            if len(columns) > 1:
+                column = replace(column, texts=[_without_separator(text) for text in column.texts])
             pairs, codes = np.unique(codes * len(column.texts) + column.codes, return_inverse=True)
             heads, tails = np.divmod(pairs, len(column.texts))
             places = zip(heads.tolist(), tails.tolist(), strict=True)
@@ -169,6 +173,15 @@ def segment_text(value: Any) -> str:
         return str(int(value))
     match = _WHOLE_NUMBER.fullmatch(text) or _MIDNIGHT.fullmatch(text)
     return match[1] if match else text
+
+
+def _without_separator(text: str) -> str:
+    """Return a part of a joined name, in which a dot is never alone: two parts are joined by a single one.
+
+    >>> _joined(_without_separator("x · y"), "z"), _joined("x", _without_separator("y · z"))
+    ('x ·· y · z', 'x · y ·· z')
+    """
+    return text.replace("·", "··")
 
 
 def _joined(head: str, tail: str) -> str:

@@ -322,12 +322,14 @@ class Rows:
                 f"{fit.n_classes}"
             )
         titles = self.names or self.columns
-        names = self.names if fit.names is None else fit.names
         order = None
         if titles is not None:
             order = _order(titles, fit.names, fit.columns, refuse=self.names is not None)
         if order is None or order == list(range(self.n_classes)):
-            return replace(self, names=names)
+            return replace(self, names=self.names if fit.names is None else fit.names)
+        names = fit.names
+        if names is None and self.names is not None:
+            names = tuple(self.names[k] for k in order)
         labels = None if self.y is None else np.argsort(order)[self.y].astype(np.int64)
         columns = None if self.columns is None else tuple(self.columns[k] for k in order)
         return replace(self, scores=self.scores[:, order], y=labels, names=names, columns=columns)

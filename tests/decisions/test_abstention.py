@@ -139,6 +139,21 @@ def test_what_cannot_be_proven_is_said() -> None:
     assert np.isnan(certain.auroc)
 
 
+def test_rows_that_would_prove_it_are_counted_in_groups() -> None:
+    right = np.ones(600, dtype=int)
+    alone = hcal.abstain_below(np.ones(600), right, error=0.005, positive=1)
+    groups = np.arange(600) // 30
+    grouped = hcal.abstain_below(np.ones(600), right, error=0.005, positive=1, groups=groups)
+    assert alone.rows_needed is not None
+    assert grouped.rows_needed is not None
+    assert grouped.rows_needed > 20 * alone.rows_needed
+    enough = np.ones(grouped.rows_needed)
+    proof = hcal.abstain_below(
+        enough, enough.astype(int), error=0.005, positive=1, groups=np.arange(len(enough)) // 30
+    )
+    assert proof.coverage == 1.0
+
+
 def test_bad_questions_get_one_line() -> None:
     sure, right = answers(100, 0)
     for error in (0, 1, 2.0, True, "x"):

@@ -190,7 +190,8 @@ def test_the_command_estimates_by_segment(tmp_path: Path, monkeypatch: pytest.Mo
     words = ["estimate", "new.csv", "--threshold", "0.1", "--cost", "fn=20,fp=1", "--by", "country"]
     content = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     expected = hcal.estimate(risk, rule=0.1, cost=COST, by={"country": frame["country"]})
-    assert content == json.loads(expected.to_json())
+    about_the_file = {"file": "new.csv", "input": "probs", "part": None, "class_names": None}
+    assert content == json.loads(expected.to_json()) | about_the_file
     printed = CliRunner().invoke(app, words).output
     assert "rows on both sides of the threshold are positive as often as stated" in printed
     assert "DE" in printed

@@ -71,7 +71,7 @@ PREDICTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = 
 }
 #: Beside those of the calibrators' fuzzer, which are wilder than a sum over rows of any size can bear.
 WEIGHTS = {name: draw for name, draw in calibrators.WEIGHTS.items() if name != "far apart"} | {
-    "tiny": lambda rng, n: np.full(n, 1e-300),
+    "tiny": lambda rng, n: np.full(n, 1e-90),
     "mixed": lambda rng, n: 10.0 ** rng.uniform(-9, 9, n),
 }
 

@@ -41,6 +41,7 @@ PLACES = {
     "version",
     "schema",
     "sha256",
+    "command",
 }
 
 
@@ -772,8 +773,8 @@ def _positive_option(pair: Pair) -> list[Any]:
 
 
 def _without_file(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a command without what it says of its file."""
-    about = ("file", "files", "report", "input", "class_names")
+    """Return the answer of a command without what it says of its files."""
+    about = ("file", "files", "model", "report", "input", "class_names")
     return {name: value for name, value in content.items() if name not in about}
 
 

@@ -9,7 +9,7 @@ import pytest
 from test_metrics_oracles import SETS, draw
 
 from hcal import metrics
-from hcal.metrics.clinical import Clinical, Curve, DecisionCurve, Estimate
+from hcal.metrics.clinical import CalibrationCurve, Clinical, DecisionCurve, Estimate
 from hcal.metrics.resampling import Interval
 
 ALL = metrics.list_metrics()
@@ -55,7 +55,9 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
     assert [metrics.METRICS[name].label for name in ("ece_ew", "mce")] == ["ECE^ew", "MCE"]
     public = [getattr(metrics, name) for name in metrics.__all__]
     results = [
-        c for c in [*public, Clinical, Curve, DecisionCurve, Estimate, Interval] if is_dataclass(c)
+        c
+        for c in [*public, Clinical, CalibrationCurve, DecisionCurve, Estimate, Interval]
+        if is_dataclass(c)
     ]
     assert len(results) == 9
     assert all(c.__dataclass_params__.frozen for c in results)  # type: ignore[attr-defined]

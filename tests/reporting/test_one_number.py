@@ -126,7 +126,8 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
     evaluation = content.final.evaluation
     side = "after" if content.after is not None else ""
     card = rf"\n{side}\s*{NUMBER}" if side else rf"\n{NUMBER}"
-    row = rf"\n(?:{NUMBER.replace('(', '(?:', 1)}\n)?" if side else r"\n"
+    before_in_row = rf"(?:{NUMBER.replace('(', '(?:', 1)}\n(?:[^\n]* by chance\n)?)?"
+    row = rf"\n{before_in_row}" if side else r"\n"
     numbers: dict[str, tuple[float, list[str], int]] = {}
     for name, title in (("nll", "NLL"), ("brier", "Brier score"), ("accuracy", "Accuracy")):
         before = r"(?:\nbefore [^\n]*)?" if side else ""

@@ -155,3 +155,17 @@ def test_rows_of_unknown_segments_are_counted_over_blocks(
     assert "20 rows have a segment that the fit did not see" in quiet.stderr
     with pytest.warns(UnknownSegmentWarning, match="20 of 60 rows have a country"):
         cal.predict_proba(score, by=new)
+
+
+@pytest.mark.parametrize("empty", [{}, pd.DataFrame(index=range(4)), np.empty((4, 0))])
+def test_no_columns_are_no_segments(empty: Any) -> None:
+    with pytest.raises(ValueError, match="by has no columns"):
+        Segments.of(empty, 4)
+
+
+def test_values_that_hold_the_separator_stay_apart() -> None:
+    columns = {"shop": ["a · b", "a", "a ·", "a"], "till": ["c", "b · c", "c", "· c"]}
+    segments = Segments.of(columns, 4)
+    assert len(segments.names) == 4
+    single = Segments.of({"shop": columns["shop"]}, 4)
+    assert single.names == ("a", "a ·", "a · b")

@@ -309,7 +309,7 @@ def test_blocks_of_a_prediction_are_the_whole() -> None:
     for start in range(0, len(z), 70):
         block = slice(start, start + 70)
         parts.append(cal.predict_proba(z[block], by=by[block]))
-    np.testing.assert_array_equal(at_once, np.concatenate(parts))
+    np.testing.assert_allclose(at_once, np.concatenate(parts), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs", "log_probs"])

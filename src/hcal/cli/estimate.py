@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -23,6 +23,9 @@ from hcal.cli.options import (
     load_model,
     names_of,
 )
+
+if TYPE_CHECKING:
+    from hcal.io import DataFile
 
 
 @command(
@@ -62,7 +65,7 @@ class Estimate(WithWeight, WithBy, WithLabels):
                 cost=costs_of(self.cost),
                 by=data.by or None,
                 sample_weight=data.weight,
-                positive=class_number(self.positive, data.classes),
+                positive=self._positive(data),
                 classes=text_names(data),
                 confidence=self.confidence,
             )
@@ -70,6 +73,10 @@ class Estimate(WithWeight, WithBy, WithLabels):
             estimates.to_dict() | file_facts(data),
             lambda: _show(console.name(data.name), str(estimates)),
         )
+
+    def _positive(self, data: DataFile) -> int | None:
+        """Return the number of the positive class; None leaves it to the rule."""
+        return None if self.positive is None else class_number(self.positive, data.classes)
 
 
 def _show(name: str, text: str) -> None:

@@ -424,13 +424,15 @@ def names_of(text: str | None) -> list[str] | None:
 def class_number(name: str | None, names: Any) -> int:
     """Return the number of the class with this name or number; class 1 by default.
 
-    >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
+    >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, ["1", "2"])
     (1, 0, 1)
     """
+    if name is None:  # also where another class is named 1
+        return 1
     class_names = ["0", "1"] if names is None else [str(n) for n in names]
     for texts in (class_names, ["0", "1"]):
-        if (name or "1") in texts:
-            return texts.index(name or "1")
+        if name in texts:
+            return texts.index(name)
     raise ValueError(f"--positive {name}: no such class; there are {', '.join(class_names)}")
 
 

@@ -27,6 +27,7 @@ from scipy.special import betaincinv, ndtri
 from hcal.certificates.bounds import kl_upper
 from hcal.decisions.rules import AbstainRule
 from hcal.extras import pyplot
+from hcal.frames import ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.clinical import Estimate
 from hcal.numerics import Float64, IntArray, run_starts
@@ -103,7 +104,8 @@ class Abstention(Result):
     rows_needed : int or None
         About how many rows like these would prove it, where these do not and the risk is low enough.
     positive : int or None
-    names : tuple of K names, or None
+    names, columns : tuple of K names, or None
+        Of the classes, and of the columns of a frame.
 
     Examples
     --------
@@ -132,11 +134,12 @@ class Abstention(Result):
     rows_needed: int | None = None
     positive: int | None = None
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def rule(self) -> AbstainRule:
         """What :func:`hcal.decide` needs."""
-        return AbstainRule(self.threshold, self.positive, self.names)
+        return AbstainRule(self.threshold, self.positive, self.names, self.columns)
 
     @property
     def proven(self) -> bool:
@@ -317,9 +320,10 @@ def abstain_below(  # noqa: PLR0913 - a public door
         confidence=confidence,
         rows_needed=None
         if chosen is not None
-        else _rows_needed(bounds, error, len(sure), confidence),
+        else _rows_needed(ranked, bounds, error, 1 - confidence),
         positive=positive,
         names=rows.names,
+        columns=rows.columns,
     )
 
 
@@ -405,7 +409,7 @@ def _bounds(ranked: _Ranked, failure: float) -> RiskBounds:
     if ranked.group is None:
         at_most = binomial_upper(wrong, answered, share)
     else:
-        at_most = _bound_of_groups(wrong, answered, ranked.group, share)
+        at_most = _GroupsAnswered.of(answered, ranked.group).upper(wrong / answered, share)
     return RiskBounds(threshold, answered / n, wrong / answered, at_most)
 
 
@@ -426,17 +430,32 @@ def binomial_upper(count: Any, total: Any, failure: float) -> Float64:
     return np.where(rest > 0, bound, 1.0)
 
 
-def _bound_of_groups(wrong: Float64, answered: IntArray, group: IntArray, share: float) -> Float64:
-    """Return Chernoff's bounds, which count groups (:mod:`hcal.certificates.dependent`)."""
-    bounds = np.empty(len(answered))
-    for place, (errors, rows) in enumerate(zip(wrong, answered, strict=True)):
-        sizes = np.bincount(group[:rows])
-        groups = np.count_nonzero(sizes)
-        largest = sizes.max()
-        mean = errors / (groups * largest)
-        high = float(kl_upper(mean, np.log(1 / share) / groups))
-        bounds[place] = min(high * groups * largest / rows, 1.0)
-    return bounds
+@dataclass(frozen=True)
+class _GroupsAnswered:
+    """Of some coverages: how many groups are answered, and the rows of the largest over those of the mean one, (B,)."""
+
+    count: Float64
+    unevenness: Float64
+
+    @classmethod
+    def of(cls, answered: IntArray, group: IntArray) -> _GroupsAnswered:
+        count = np.empty(len(answered))
+        unevenness = np.empty(len(answered))
+        for place, rows in enumerate(answered.tolist()):
+            sizes = np.bincount(group[:rows])
+            count[place] = np.count_nonzero(sizes)
+            unevenness[place] = sizes.max() * count[place] / rows
+        return cls(count, unevenness)
+
+    def upper(self, risk: Float64, share: float, growth: float = 1.0) -> Float64:
+        """Return Chernoff's bounds of risks, if there were so many times as many groups.
+
+        They count groups (:mod:`hcal.certificates.dependent`).
+        """
+        nats = np.log(1 / share) / (growth * self.count)
+        means = risk / self.unevenness
+        high = [float(kl_upper(mean, nat)) for mean, nat in zip(means, nats, strict=True)]
+        return np.minimum(np.array(high) * self.unevenness, 1.0)
 
 
 def _chosen(bounds: RiskBounds, error: float) -> int | None:
@@ -463,13 +482,22 @@ def _best_aurc(n: int, errors: int) -> float:
     return float((np.maximum(count - (n - errors), 0) / count).mean())
 
 
-def _rows_needed(bounds: RiskBounds, error: float, n: int, confidence: float) -> int | None:
+def _rows_needed(ranked: _Ranked, bounds: RiskBounds, error: float, failure: float) -> int | None:
     """Return about how many rows would prove the error at one of the coverages; None above a million."""
+    n = len(ranked.sure)
     low_enough = bounds.risk < error
+    risk = bounds.risk[low_enough]
+    coverage = bounds.coverage[low_enough]
+    groups = None
+    if ranked.group is not None:
+        groups = _GroupsAnswered.of(np.rint(coverage * n).astype(np.int64), ranked.group)
     for rows in np.unique(np.geomspace(n, 1_000_000, 60).astype(np.int64)):
-        answered = bounds.coverage[low_enough] * rows
-        share = (1 - confidence) / _points(int(rows))
-        if (binomial_upper(bounds.risk[low_enough] * answered, answered, share) <= error).any():
+        share = failure / _points(int(rows))
+        if groups is None:
+            at_most = binomial_upper(risk * coverage * rows, coverage * rows, share)
+        else:
+            at_most = groups.upper(risk, share, growth=rows / n)
+        if (at_most <= error).any():
             digits = max(int(np.log10(rows)) - 1, 0)
             return int(np.ceil(rows / 10**digits) * 10**digits)
     return None

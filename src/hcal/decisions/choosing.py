@@ -100,7 +100,9 @@ class Choice:
         counts = self.curve.counts
         replicates = self.drawn.precision[:, self.place]
         caught = counts.caught[self.cut]
-        return _frequency(caught, counts.decided[self.cut], replicates, self.confidence)
+        estimate = _frequency(caught, counts.decided[self.cut], replicates, self.confidence)
+        optimism = self._optimism(self.original.precision, self.drawn.precision)
+        return _on_new_rows_too(estimate, optimism, 0.0, 1.0)
 
     @property
     def recall(self) -> Estimate:
@@ -108,14 +110,18 @@ class Choice:
         counts = self.curve.counts
         replicates = self.drawn.recall[:, self.place]
         caught = counts.caught[self.cut]
-        return _frequency(caught, counts.caught[0], replicates, self.confidence)
+        estimate = _frequency(caught, counts.caught[0], replicates, self.confidence)
+        optimism = self._optimism(self.original.recall, self.drawn.recall)
+        return _on_new_rows_too(estimate, optimism, 0.0, 1.0)
 
     @property
     def net_benefit(self) -> Estimate:
         """The net benefit of a row."""
         odds = odds_of(self.threshold, self.costs)
         value = self.curve.counts.net_benefit(odds)[self.cut]
-        return _estimate(value, self.drawn.net_benefit(odds)[:, self.place], self.confidence)
+        drawn = self.drawn.net_benefit(odds)
+        estimate = _estimate(value, drawn[:, self.place], self.confidence)
+        return _on_new_rows_too(estimate, self._optimism(self.original.net_benefit(odds), drawn))
 
     @property
     def cost(self) -> Estimate | None:
@@ -123,16 +129,35 @@ class Choice:
         if self.costs is None:
             return None
         value = self.costs.measure(self.curve.counts)[self.cut]
-        replicates = self.costs.measure(self.drawn)[:, self.place]
-        return _estimate(value, replicates, self.confidence)
+        drawn = self.costs.measure(self.drawn)
+        estimate = _estimate(value, drawn[:, self.place], self.confidence)
+        return _on_new_rows_too(estimate, self._optimism(self.costs.measure(self.original), drawn))
 
     @property
     def on_new_rows(self) -> float:
         """The chosen figure, less the optimism that comes from choosing on the same rows."""
-        counts = self.curve.counts
-        original = self.criterion.measure(counts.at(self.cuts))
-        optimism = _optimism(original, self.criterion.measure(self.drawn), self.rechosen)
-        return float(self.criterion.measure(counts)[self.cut]) - optimism
+        value = float(self.criterion.measure(self.curve.counts)[self.cut])
+        measured = self.criterion.measure(self.original)
+        return value - self._optimism(measured, self.criterion.measure(self.drawn))
+
+    @cached_property
+    def original(self) -> Counts:
+        """What the cuts of the bootstrap decide and catch of all rows, (C,)."""
+        return self.curve.counts.at(self.cuts)
+
+    def _optimism(self, original: Float64, drawn: Float64) -> float:
+        """Return by how much a figure looks too good where its threshold was chosen.
+
+        Parameters
+        ----------
+        original : array of shape (C,)
+            The figure of each cut on all rows.
+        drawn : array of shape (B, C)
+            The same on bootstrap samples, of which each chooses its own cut.
+        """
+        on_its_sample = drawn[np.arange(len(drawn)), self.rechosen]
+        gaps = on_its_sample - original[self.rechosen]
+        return float(np.nanmean(gaps)) if not np.isnan(gaps).all() else 0.0
 
 
 def choose(rows: Rows, criterion: Criterion, positive: int, draws: Draws) -> Choice:
@@ -159,21 +184,17 @@ def choose(rows: Rows, criterion: Criterion, positive: int, draws: Draws) -> Cho
     return Choice(curve, criterion, cut, cuts, drawn, draws.confidence)
 
 
-def _optimism(original: Float64, drawn: Float64, rechosen: IntArray) -> float:
-    """Return by how much a figure looks too good where its threshold was chosen.
+def _on_new_rows_too(
+    estimate: Estimate, optimism: float, lowest: float = -np.inf, highest: float = np.inf
+) -> Estimate:
+    """Return an estimate whose interval is also that of the figure on new rows, where it is worse by the optimism.
 
-    Parameters
-    ----------
-    original : array of shape (C,)
-        The figure of each cut on all rows.
-    drawn : array of shape (B, C)
-        The same on bootstrap samples.
-    rechosen : array of shape (B,)
-        The cut that each sample chooses.
+    Without it, the interval of a least cost holds the true cost of its threshold far too seldom
+    (``tests/decisions/test_thresholds.py``).
     """
-    on_its_sample = drawn[np.arange(len(drawn)), rechosen]
-    gaps = on_its_sample - original[rechosen]
-    return float(np.nanmean(gaps)) if not np.isnan(gaps).all() else 0.0
+    low = min(estimate.low, estimate.low - optimism)
+    high = max(estimate.high, estimate.high - optimism)
+    return Estimate(estimate.value, max(low, lowest), min(high, highest))
 
 
 def _estimate(value: Any, replicates: Float64, confidence: float) -> Estimate:

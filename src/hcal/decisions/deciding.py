@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
-from hcal.rows import Rows
+from hcal.frames import ColumnName
+from hcal.rows import ClassNames, Rows
 
 
 def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
@@ -18,12 +20,12 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
-        Calibrated probabilities.
+        Calibrated probabilities. Columns that have names are put in the order of the rule's classes.
     rule : result, float or path
         What :func:`hcal.thresholds` or :func:`hcal.abstain_below` returned, the file of such a result, or a
         threshold of P(class 1).
     classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns, where the rule knows none.
+        Names of the classes in the order of the columns. The rule's classes are found by name.
 
     Returns
     -------
@@ -38,17 +40,39 @@ def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
     ['stays', 'leaves', 'leaves']
     """
     chosen = as_rule(rule)
-    names = chosen.names if classes is None else classes
-    rows = Rows.of_predictions(probs, None, input="probs", classes=names)
-    if chosen.n_classes not in (None, rows.n_classes):
-        raise ValueError(
-            f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
-        )
+    rows = rows_of_rule(chosen, probs, classes)
     return named(chosen.decide(rows.probs()), rows.names)
 
 
-def as_rule(rule: Any) -> Rule:
-    """Return the rule of a result, of a file or of a threshold."""
+@dataclass(frozen=True)
+class _OrderOfClasses:
+    """The order of classes in which a rule counts them: rows are put into it."""
+
+    n_classes: int
+    names: ClassNames | None
+    columns: tuple[ColumnName, ...] | None
+    score_range: tuple[float, float] | None = None
+
+
+def rows_of_rule(rule: Rule, probs: Any, classes: Any, **others: Any) -> Rows:
+    """Return checked probabilities with the classes in the order in which a rule counts them.
+
+    ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
+    """
+    names = rule.names if classes is None else classes
+    rows = Rows.of_predictions(probs, None, input="probs", classes=names, **others)
+    if rule.n_classes not in (None, rows.n_classes):
+        raise ValueError(
+            f"the rule is for {rule.n_classes} classes, and probs has {rows.n_classes} columns"
+        )
+    if rule.names is None and rule.columns is None:
+        return rows
+    order = _OrderOfClasses(rows.n_classes, rule.names, rule.columns)
+    return rows.in_order_of(order, "probs")
+
+
+def as_rule(rule: Any, positive: int | None = None) -> Rule:
+    """Return the rule of a result, of a file or of a threshold of P(class ``positive``), by default class 1."""
     if isinstance(rule, ThresholdRule | CostRule | AbstainRule):
         return rule
     if isinstance(rule, str | Path):
@@ -56,7 +80,7 @@ def as_rule(rule: Any) -> Rule:
     if isinstance(rule, int | float | np.number) and not isinstance(rule, bool):
         if not 0 <= rule <= 1:
             raise ValueError(f"a threshold must lie between 0 and 1, got {rule}")
-        return ThresholdRule(float(rule))
+        return ThresholdRule(float(rule), 1 if positive is None else positive)
     result_rule = getattr(rule, "rule", None)
     if isinstance(result_rule, ThresholdRule | CostRule | AbstainRule):
         return result_rule

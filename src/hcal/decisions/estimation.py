@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.decisions.deciding import as_rule
-from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect, table_of
-from hcal.decisions.rules import AbstainRule, CostRule, check_table
-from hcal.decisions.threshold_curve import check_costs
+from hcal.decisions.deciding import as_rule, rows_of_rule
+from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect
+from hcal.decisions.rules import (
+    AbstainRule,
+    CostRule,
+    ThresholdRule,
+    check_costs,
+    check_table,
+    table_of,
+)
 from hcal.extras import pyplot
 from hcal.inputs import check_confidence
 from hcal.numerics import Float64, IntArray
@@ -214,7 +220,7 @@ def estimate(  # noqa: PLR0913 - a public door
     cost: Any = None,
     by: Any = None,
     sample_weight: Any = None,
-    positive: int = 1,
+    positive: int | None = None,
     classes: Any = None,
     confidence: float = 0.95,
 ) -> LabelFreeEstimates:
@@ -229,8 +235,9 @@ def estimate(  # noqa: PLR0913 - a public door
         ``auc``, ``brier`` and ``nll``. With more than two classes, ``precision`` to ``f1`` and ``auc`` are means
         over the classes, each against the rest.
     rule : result, float or path, optional
-        How rows are decided: what :func:`hcal.thresholds` returned, its file, or a threshold. By default for the
-        most probable class, or with ``cost`` for the class of the least expected cost.
+        How rows are decided: what :func:`hcal.thresholds` returned, its file, or a threshold of P(positive). By
+        default for the most probable class, or with ``cost`` for the class of the least expected cost. A rule that
+        was chosen by costs brings them along.
     cost : dict, or array-like of shape (K, K), optional
         ``{"fn": 20, "fp": 1}``, or a table with the cost of deciding class j where class k is true in row k and
         column j; adds the metric ``cost``, the mean cost of a row.
@@ -238,8 +245,8 @@ def estimate(  # noqa: PLR0913 - a public door
         Segments to estimate one by one.
     sample_weight : array-like of shape (N,), optional
         How many rows each row stands for.
-    positive : int
-        The positive one of two classes.
+    positive : int, optional
+        The positive one of two classes: by default that of the rule, else class 1.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     confidence : float
@@ -256,12 +263,16 @@ def estimate(  # noqa: PLR0913 - a public door
     cost 0.71 (0.6734 to 0.7467)
     """
     confidence = check_confidence(confidence)
-    rows = Rows.of_predictions(
-        probs, None, input="probs", weight=sample_weight, by=by, classes=classes
-    )
-    if positive not in (0, 1) or isinstance(positive, bool):
+    if positive not in (None, 0, 1) or isinstance(positive, bool):
         raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    unlabelled, decision = _decided(rows, rule, cost, int(positive))
+    chosen = None if rule is None else _checked_rule(rule, positive)
+    if chosen is None:
+        rows = Rows.of_predictions(
+            probs, None, input="probs", weight=sample_weight, by=by, classes=classes
+        )
+    else:
+        rows = rows_of_rule(chosen, probs, classes, weight=sample_weight, by=by)
+    unlabelled, decision = _decided(rows, chosen, cost, 1 if positive is None else int(positive))
     names = _checked_metrics(metrics, unlabelled)
     z = float(ndtri((1 + confidence) / 2))
     return LabelFreeEstimates(
@@ -275,46 +286,49 @@ def estimate(  # noqa: PLR0913 - a public door
     )
 
 
-def _decided(rows: Rows, rule: Any, cost: Any, positive: int) -> tuple[Unlabelled, str]:
-    """Return the rows with their decisions, and how these were made in words."""
-    probs = rows.probs().astype(np.float64)
-    weight = np.ones(len(rows)) if rows.weight is None else rows.weight
-    costs = _costs(cost, rule, rows.n_classes, positive)
-    if rule is None and costs is None:
-        return Unlabelled(probs, weight, probs.argmax(axis=1), positive), (
-            "each row is decided for its most probable class"
-        )
-    if rule is None and costs is not None:
-        decided = CostRule(costs).decide(probs)
-        words = "each row is decided for the class of the least expected cost"
-        return Unlabelled(probs, weight, decided, positive, costs), words
-    chosen = as_rule(rule)
+def _checked_rule(rule: Any, positive: int | None) -> ThresholdRule | CostRule:
+    """Return the rule of a result, a file or a threshold; refuse one that decides for another positive class."""
+    chosen = as_rule(rule, positive)
     if isinstance(chosen, AbstainRule):
         raise ValueError(
             "rule leaves rows without an answer: pass the answered rows alone, where "
             "hcal.decide is not None or −1"
         )
-    if chosen.n_classes != rows.n_classes:
+    if isinstance(chosen, ThresholdRule) and positive not in (None, chosen.positive):
         raise ValueError(
-            f"the rule is for {chosen.n_classes} classes, and probs has {rows.n_classes} columns"
+            f"positive is class {positive}, and the rule is a threshold of P(class "
+            f"{chosen.positive}): leave out positive"
         )
-    decided = chosen.decide(probs)
-    if isinstance(chosen, CostRule):
+    return chosen
+
+
+def _decided(
+    rows: Rows, rule: ThresholdRule | CostRule | None, cost: Any, positive: int
+) -> tuple[Unlabelled, str]:
+    """Return the rows with their decisions, and how these were made in words."""
+    probs = rows.probs().astype(np.float64)
+    if isinstance(rule, ThresholdRule):
+        positive = rule.positive
+    costs = _costs(cost, rule, rows.n_classes, positive)
+    if isinstance(rule, ThresholdRule):
+        decided = rule.decide(probs)
+        title = positive if rows.names is None else rows.names[positive]
+        words = f"a row is decided for class {title} from P = {rule.threshold:.4g} on"
+    elif costs is not None:
+        decided = (CostRule(costs) if rule is None else rule).decide(probs)
         words = "each row is decided for the class of the least expected cost"
-        return Unlabelled(probs, weight, decided, positive, costs), words
-    title = chosen.positive if rows.names is None else rows.names[chosen.positive]
-    words = f"a row is decided for class {title} from P = {chosen.threshold:.4g} on"
-    return Unlabelled(probs, weight, decided, chosen.positive, costs), words
+    else:
+        decided = probs.argmax(axis=1)
+        words = "each row is decided for its most probable class"
+    return Unlabelled(probs, rows.weights, decided, positive, costs), words
 
 
-def _costs(cost: Any, rule: Any, n_classes: int, positive: int) -> Float64 | None:
+def _costs(
+    cost: Any, rule: ThresholdRule | CostRule | None, n_classes: int, positive: int
+) -> Float64 | None:
     """Return the table of costs (K, K) that was passed in, or with which the rule was chosen."""
     if cost is None:
-        numbers = getattr(rule, "wanted", {})
-        if set(numbers) == {"fn", "fp"}:
-            return table_of(check_costs(numbers), rule.positive)
-        table = getattr(rule, "costs", None)
-        return None if table is None else check_table(table, n_classes)
+        return None if rule is None else rule.costs
     if not isinstance(cost, dict):
         return check_table(cost, n_classes)
     if n_classes != 2:

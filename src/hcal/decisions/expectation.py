@@ -274,16 +274,3 @@ ASSUMPTIONS: Final[dict[str, str]] = {
     "brier": "all probabilities are right: the score follows from their spread alone",
     "nll": "all probabilities are right: the score follows from their spread alone",
 }
-
-
-def table_of(costs: tuple[float, float], positive: int) -> Float64:
-    """Return the table of costs (2, 2) of a missed positive and of a false alarm.
-
-    >>> table_of((20.0, 1.0), positive=1)
-    array([[ 0.,  1.],
-           [20.,  0.]])
-    """
-    table = np.zeros((2, 2))
-    table[positive, 1 - positive] = costs[0]
-    table[1 - positive, positive] = costs[1]
-    return table

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
+from hcal.frames import ColumnName
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.rows import ClassNames
@@ -31,6 +32,9 @@ _MOST_BYTES: Final = 50_000_000
 class ThresholdRule:
     """Decide for the class ``positive`` of two where its probability is at least ``threshold``.
 
+    ``names`` and ``columns`` of the classes, here and in the other rules, are those of the rows that it was chosen
+    on. ``cost`` of a missed positive and of a false alarm is known where the threshold was chosen by them.
+
     >>> ThresholdRule(0.2).decide(np.array([[0.9, 0.1], [0.8, 0.2]]))
     array([0, 1])
     """
@@ -38,6 +42,13 @@ class ThresholdRule:
     threshold: float
     positive: int = 1
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
+    cost: tuple[float, float] | None = None
+
+    @property
+    def costs(self) -> Float64 | None:
+        """The table of costs (2, 2) with which the threshold was chosen, where it was."""
+        return None if self.cost is None else table_of(self.cost, self.positive)
 
     @property
     def n_classes(self) -> int:
@@ -61,6 +72,7 @@ class CostRule:
 
     costs: Float64
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def n_classes(self) -> int:
@@ -90,11 +102,13 @@ class AbstainRule:
     threshold: float
     positive: int | None = None
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def n_classes(self) -> int | None:
-        """Any number of classes."""
-        return None if self.names is None else len(self.names)
+        """Any number of classes, unless they have names."""
+        titles = self.names or self.columns
+        return None if titles is None else len(titles)
 
     def decide(self, probs: FloatArray) -> IntArray:
         """Return the answer for each row, or −1."""
@@ -146,17 +160,30 @@ def read_rule(path: str | Path) -> Rule:
         positive = _entry(content, "positive", path)
         if type(positive) is not int or positive not in (0, 1):
             raise ValueError(f"{path.name}: 'positive' must be 0 or 1")
-        return ThresholdRule(_number(content, path), positive, _names(content, 2, path))
+        return ThresholdRule(
+            threshold=_number(content, path),
+            positive=positive,
+            names=_names(content, "names", 2, path),
+            columns=_names(content, "columns", 2, path),
+            cost=_cost(content, path),
+        )
     if schema == "hcal/abstention/1":
         positive = content.get("positive")
         if positive is not None and (type(positive) is not int or positive not in (0, 1)):
             raise ValueError(f"{path.name}: 'positive' must be 0, 1 or null")
-        names = content.get("names")
-        size = len(names) if isinstance(names, list) else 0
-        return AbstainRule(_number(content, path), positive, _names(content, size, path))
+        return AbstainRule(
+            threshold=_number(content, path),
+            positive=positive,
+            names=_names(content, "names", None, path),
+            columns=_names(content, "columns", None, path),
+        )
     if schema == "hcal/cost-table/1":
         costs = check_table(_entry(content, "costs", path))
-        return CostRule(costs, _names(content, len(costs), path))
+        return CostRule(
+            costs=costs,
+            names=_names(content, "names", len(costs), path),
+            columns=_names(content, "columns", len(costs), path),
+        )
     raise ValueError(
         f"{path.name} holds {quoted(schema)}, and a rule is the JSON of hcal.thresholds or "
         "hcal.abstain_below"
@@ -185,6 +212,36 @@ def check_table(costs: Any, n_classes: int | None = None) -> Float64:
     return table
 
 
+def check_costs(cost: Any) -> tuple[float, float]:
+    """Return the costs of a missed event and of a false alarm.
+
+    >>> check_costs({"fn": 20, "fp": 1})
+    (20.0, 1.0)
+    """
+    if not isinstance(cost, Mapping) or set(cost) != {"fn", "fp"}:
+        raise ValueError(
+            "cost must be {'fn': …, 'fp': …}, the costs of a missed positive and of a false alarm, "
+            f"or a table of K x K costs; got {cost!r}"
+        )
+    costs = float(cost["fn"]), float(cost["fp"])
+    if not all(np.isfinite(value) and value >= 0 for value in costs) or not sum(costs) > 0:
+        raise ValueError(f"costs must be finite and not negative, and not all 0; got {cost!r}")
+    return costs
+
+
+def table_of(costs: tuple[float, float], positive: int) -> Float64:
+    """Return the table of costs (2, 2) of a missed positive and of a false alarm.
+
+    >>> table_of((20.0, 1.0), positive=1)
+    array([[ 0.,  1.],
+           [20.,  0.]])
+    """
+    table = np.zeros((2, 2))
+    table[positive, 1 - positive] = costs[0]
+    table[1 - positive, positive] = costs[1]
+    return table
+
+
 def _entry(content: Mapping[str, Any], name: str, path: Path) -> Any:
     if name not in content:
         raise ValueError(f"{path.name} has no entry {name!r}, so it is no rule that hcal saved")
@@ -198,10 +255,23 @@ def _number(content: Mapping[str, Any], path: Path) -> float:
     return float(value)
 
 
-def _names(content: Mapping[str, Any], n_classes: int, path: Path) -> ClassNames | None:
-    names = content.get("names")
+def _cost(content: Mapping[str, Any], path: Path) -> tuple[float, float] | None:
+    """Return the costs by which a threshold was chosen; None where it was chosen by something else."""
+    if content.get("criterion") != "cost":
+        return None
+    try:
+        return check_costs(content.get("wanted"))
+    except (TypeError, ValueError):
+        raise ValueError(f"{path.name}: 'wanted' must hold the costs 'fn' and 'fp'") from None
+
+
+def _names(
+    content: Mapping[str, Any], entry: str, n_classes: int | None, path: Path
+) -> ClassNames | None:
+    """Return the names of the classes, or those of their columns."""
+    names = content.get(entry)
     if names is None:
         return None
     if not isinstance(names, list):
-        raise ValueError(f"{path.name}: 'names' must be a list of the names of the classes")
-    return check_classes(names, n_classes)
+        raise ValueError(f"{path.name}: {entry!r} must be a list of the names of the classes")
+    return check_classes(names, len(names) if n_classes is None else n_classes)

@@ -7,13 +7,13 @@ two neighbouring probabilities every threshold decides the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from hcal.decisions.rules import check_costs
 from hcal.numerics import Float64, IntArray, run_starts
 
 #: A frequency that misses its target by rounding alone reaches it.
@@ -282,23 +282,6 @@ def criterion_of(
     if capacity is not None:
         return AtMostShare(value)
     return AtLeastPrecision(value) if precision is not None else AtLeastRecall(value)
-
-
-def check_costs(cost: Any) -> tuple[float, float]:
-    """Return the costs of a missed event and of a false alarm.
-
-    >>> check_costs({"fn": 20, "fp": 1})
-    (20.0, 1.0)
-    """
-    if not isinstance(cost, Mapping) or set(cost) != {"fn", "fp"}:
-        raise ValueError(
-            "cost must be {'fn': …, 'fp': …}, the costs of a missed positive and of a false alarm, "
-            f"or a table of K x K costs; got {cost!r}"
-        )
-    costs = float(cost["fn"]), float(cost["fp"])
-    if not all(np.isfinite(value) and value >= 0 for value in costs) or not sum(costs) > 0:
-        raise ValueError(f"costs must be finite and not negative, and not all 0; got {cost!r}")
-    return costs
 
 
 def _share(value: Any, name: str) -> float:

@@ -17,6 +17,7 @@ from hcal.decisions.threshold_curve import (
     criterion_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.sample import check_integer
@@ -74,8 +75,8 @@ class Thresholds(Result):
     n, events : float
         Rows, and rows of the positive class (sums of weights).
     share, precision, recall, net_benefit : Estimate
-        Of the threshold as it is, with bootstrap intervals: the share of rows decided positive, the share of
-        positives among them, and the share of all positives that is caught.
+        The share of rows decided positive, the share of positives among them, and the share of all positives that is
+        caught. The bootstrap intervals allow for the choice of the threshold on the same rows.
     cost : Estimate or None
         Mean cost of a row.
     on_new_rows : float
@@ -88,7 +89,8 @@ class Thresholds(Result):
     curve : DecisionCurvePoints
     confidence : float
     positive : int
-    names : tuple of 2 names, or None
+    names, columns : tuple of 2 names, or None
+        Of the classes, and of the columns of a frame.
     words : str
         The criterion in words.
     notes : tuple of str
@@ -123,13 +125,15 @@ class Thresholds(Result):
     confidence: float
     positive: int = 1
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
     words: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def rule(self) -> ThresholdRule:
         """What :func:`hcal.decide` needs."""
-        return ThresholdRule(self.threshold, self.positive, self.names)
+        cost = (self.wanted["fn"], self.wanted["fp"]) if self.criterion == "cost" else None
+        return ThresholdRule(self.threshold, self.positive, self.names, self.columns, cost)
 
     @property
     def title(self) -> str:
@@ -249,7 +253,8 @@ class CostTable(Result):
         The share of rows decided for each class.
     n : int
     confidence : float
-    names : tuple of K names, or None
+    names, columns : tuple of K names, or None
+        Of the classes, and of the columns of a frame.
     """
 
     schema: ClassVar[str] = "hcal/cost-table/1"
@@ -262,11 +267,12 @@ class CostTable(Result):
     n: int
     confidence: float
     names: ClassNames | None = None
+    columns: tuple[ColumnName, ...] | None = None
 
     @property
     def rule(self) -> CostRule:
         """What :func:`hcal.decide` needs."""
-        return CostRule(self.costs, self.names)
+        return CostRule(self.costs, self.names, self.columns)
 
     def _headline(self) -> list[str]:
         return [
@@ -396,6 +402,7 @@ def _by_threshold(rows: Rows, criterion: Criterion, positive: int, draws: Draws)
         confidence=draws.confidence,
         positive=positive,
         names=rows.names,
+        columns=rows.columns,
         words=criterion.words(),
         notes=_notes(curve, choice.cut, criterion),
     )
@@ -447,6 +454,12 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
                 f"{_percent(lower)} "
                 "of the rows.",
             )
+    if cut == last and criterion.name == "capacity":
+        highest = _percent(float(curve.counts.share[last - 1]))
+        return (
+            f"No row is decided positive: {highest} of the rows share the highest probability, and "
+            "equal probabilities cannot be divided.",
+        )
     if cut == last:
         return ("No row is decided positive: each threshold costs more than deciding none.",)
     if cut == 0:
@@ -456,7 +469,7 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
 
 def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
     """Decide each row for the class of the least expected cost, and measure the true cost."""
-    rule = CostRule(costs, rows.names)
+    rule = CostRule(costs)
     probs = rows.probs()
     expected = rule.expected(probs)
     decisions = expected.argmin(axis=1)
@@ -474,6 +487,7 @@ def _by_table(rows: Rows, costs: Float64, draws: Draws) -> CostTable:
         n=len(rows),
         confidence=draws.confidence,
         names=rows.names,
+        columns=rows.columns,
     )
 
 

@@ -165,11 +165,11 @@ class Graph:
     def _simplified(self, operation: str, operands: tuple[NodeId, ...]) -> NodeId | None:
         """Return a node that the operation leaves as it is, or a shorter way to write it."""
         first = operands[0]
-        constants = [self.value(operand) for operand in operands]
         if operation == "where":
-            if constants[0] is not None:
-                return operands[1] if constants[0] else operands[2]
-            return operands[1] if operands[1] == operands[2] else None
+            return self._chosen(*operands)
+        if len(operands) == 1:
+            return self._probability(first) if operation == "exp" else None
+        constants = [self.value(operand) for operand in operands]
         if operation in ("add", "multiply") and constants[0] is not None and constants[1] is None:
             return self.apply(operation, operands[1], first)
         if operation in ("maximum", "minimum") and first == operands[1]:
@@ -178,13 +178,18 @@ class Graph:
             return first
         if operation == "multiply" and constants[1] == 0:
             return self.constant(0.0)  # rows that are not finite are set aside before
-        if operation == "exp":
-            return self._probability(first)
         if operation == "subtract":
             return self._log_probability(operands)
         if operation == "divide":
             return self._share(operands)
         return None
+
+    def _chosen(self, condition: NodeId, yes: NodeId, no: NodeId) -> NodeId | None:
+        """Return the side that a condition always chooses."""
+        constant = self.value(condition)
+        if constant is not None:
+            return yes if constant else no
+        return yes if yes == no else None
 
     def _probability(self, exponent: NodeId) -> NodeId | None:
         """Return a softmax of a log_softmax, or 1/(1 + e^−v) where the exponent is min(v, 0) − log1p(e^−|v|)."""

@@ -29,7 +29,8 @@ def levels_by_chance(s: Sample, values: Mapping[str, float]) -> dict[str, float]
     Scores and debiased errors have no such level. Neither has a metric of yours, unless you ask for its interval.
 
     >>> s = Sample([[0.5, 0.5]] * 4, [0, 1, 1, 1])
-    >>> levels_by_chance(s, {"ece_ew": 0.25, "brier": 0.5})
+    >>> levels = levels_by_chance(s, {"ece_ew": 0.25, "brier": 0.5})
+    >>> {name: round(level, 6) for name, level in levels.items()}
     {'ece_ew': 0.1875}
     """
     defined = [METRICS[name] for name, value in values.items() if not np.isnan(value)]
@@ -79,7 +80,8 @@ class Crowd:
         events = weight
         if not s.is_whole:
             # A row is one observation, whatever its weight: Kish's effective number.
-            events = weight**2 / np.add.reduceat(ranked.weight**2, ends[:-1])
+            squares = np.add.reduceat(ranked.weight**2, ends[:-1])
+            events = weight**2 / np.where(squares > 0, squares, 1.0)
         used = weight > 0
         return cls.of_sums(weight[used], stated[used], events[used])
 

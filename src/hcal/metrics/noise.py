@@ -23,6 +23,8 @@ from hcal.numerics import Float64
 _NORMAL: Final = 1000.0
 #: Binomial variables with a smaller rate are Poisson variables to rounding.
 _POISSON: Final = 1e-6
+#: The square of a larger ratio has no float; only events rarer than 10⁻³⁰⁰ have one.
+_LARGEST_RATIO: Final = 1e150
 #: Draws behind the largest gap of all bins, and their seed.
 _LARGEST_DRAWS: Final = 100
 _SEED: Final = 0
@@ -42,8 +44,9 @@ class Noise(NamedTuple):
         variance = np.clip(self.variance, 0.0, rarer)
         unit = np.ones_like(variance)
         if not copies:
-            weighted = np.maximum(self.weighted_variance, 0.0)
-            unit = np.divide(weighted, variance, out=unit, where=variance > 0)
+            # Where one of the sums is rounding, next to no event is drawn, and any unit serves.
+            drawn = (variance > 0) & (self.weighted_variance > 0)
+            np.divide(self.weighted_variance, variance, out=unit, where=drawn)
         return DrawnGaps(self.weight, unit, rarer / unit, variance / unit)
 
 
@@ -89,11 +92,12 @@ class DrawnGaps:
         square = self.unit**2 * self.variance
         part = square / np.where(self.weight > 0, self.weight, 1.0) / total
         mean = part.sum(axis=-1)
+        share = part / np.where(mean > 0, mean, 1.0)[..., None]
         size = self.size
-        spread = np.ones_like(square)
-        np.divide(square, size**2, out=spread, where=size > 0)
-        of_parts = (part**2 * (spread - 1)).sum(axis=-1)
-        relative = of_parts / np.where(mean > 0, mean, 1.0) ** 2
+        ratio = np.ones_like(square)
+        np.divide(np.sqrt(square), size, out=ratio, where=size > 0)
+        ratio = np.minimum(ratio, _LARGEST_RATIO)
+        relative = ((share * ratio) ** 2 - share**2).sum(axis=-1)
         return np.asarray(np.sqrt(mean / (1 + relative)))
 
     def largest(self) -> float:
@@ -113,8 +117,8 @@ class DrawnGaps:
 def mean_deviation(mean: Float64, variance: Float64) -> Float64:
     """Return E|X − mean| of binomial variables with these means and variances (de Moivre), elementwise.
 
-    >>> mean_deviation(np.array([0.5, 0.0, 4e6]), np.array([0.25, 0.0, 2e6])).round(3)
-    array([   0.5  ,    0.   , 1128.379])
+    >>> mean_deviation(np.array([0.5, 0.0, 4e6]), np.array([0.25, 0.0, 2e6])).round(3).tolist()
+    [0.5, 0.0, 1128.379]
     """
     rate = _rate(mean, variance)
     rare = rate < _POISSON

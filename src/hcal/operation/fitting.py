@@ -1,4 +1,4 @@
-"""Fit a calibrator to the rows of a file, as ``hcal fit`` does, and model_facts it."""
+"""Fit a calibrator to the rows of a file, as ``hcal fit`` does, and describe what was fitted."""
 
 from __future__ import annotations
 

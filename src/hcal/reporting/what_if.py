@@ -15,7 +15,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal.decisions.resampled_counts import coarse_cuts
-from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_costs
+from hcal.decisions.rules import check_costs
+from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve
 from hcal.numerics import Float64, IntArray
 from hcal.reporting.content import Content
 

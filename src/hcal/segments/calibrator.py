@@ -417,6 +417,8 @@ def _segments_of(rows: Rows) -> Segments:
 def _difference(corrections: Corrections, segments: Segments, n_classes: int) -> str:
     """Return a sentence on how much the segments differ."""
     count = len(segments.names)
+    if count == 1:
+        return "there is one segment, so it gets the common calibrator"
     if corrections.slope_deviation == corrections.term_deviation == 0:
         return (
             f"the {count:,} segments do not differ by more than chance: all get the common "
