@@ -42,9 +42,8 @@ def certificates(world: str, number: int) -> dict[str, bool]:
     y = draw_labels(q, rng)
     top = f.argmax(axis=1)
     rows = np.arange(N)
-    pairs = [(f[rows, top], top == y, q[rows, top])] + [
-        (f[:, k], y == k, q[:, k]) for k in range(K)
-    ]
+    pairs = [(f[rows, top], top == y, q[rows, top])]
+    pairs += [(f[:, k], y == k, q[:, k]) for k in range(K)]
     false = Counter[str]()
     for i, (p, c, truth) in enumerate(pairs):
         certificate = certify_event("event", p, c, failure=FAILURE / len(pairs))
@@ -63,12 +62,13 @@ def monotone(world: str, number: int) -> dict[str, bool]:
     f, q = WORLDS[world](N, 2, rng)
     table = truth_table(f[:, 1], q[:, 1])
     rate = table.happened / table.count
-    truth = q[np.lexsort((q[:, 1], f[:, 1])), 1]
-    if (np.diff(rate) < -1e-12).any() or not np.allclose(
-        np.repeat(rate, table.count.astype(int)), truth
-    ):
+    by_prediction = np.lexsort((q[:, 1], f[:, 1]))
+    truth = q[by_prediction, 1]
+    rate_of_row = np.repeat(rate, table.count.astype(int))
+    if (np.diff(rate) < -1e-12).any() or not np.allclose(rate_of_row, truth):
         return {}
-    band = certify_event("class 1", f[:, 1], draw_labels(q, rng) == 1, failure=FAILURE).monotone
+    y = draw_labels(q, rng)
+    band = certify_event("class 1", f[:, 1], y == 1, failure=FAILURE).monotone
     covered = (band.low <= rate + 1e-9) & (rate <= band.high + 1e-9)
     error = float(np.abs(rate - table.low) @ table.count / table.n)
     return {"monotone band": not covered.all() or band.error < error - 1e-9}
@@ -92,15 +92,15 @@ def gain(world: str, number: int, truth: dict[str, float]) -> dict[str, bool]:
 
     if world not in truth:  # expected over labels, from many rows
         f, g, q = scores(200_000, np.random.default_rng(1))
-        truth[world] = float(
-            (((f**2).sum(1) - 2 * (f * q).sum(1)) - ((g**2).sum(1) - 2 * (g * q).sum(1))).mean()
-        )
+        loss_of_f = (f**2).sum(1) - 2 * (f * q).sum(1)
+        loss_of_g = (g**2).sum(1) - 2 * (g * q).sum(1)
+        truth[world] = float((loss_of_f - loss_of_g).mean())
     rng = np.random.default_rng([200 + list(WORLDS).index(world), number])
     f, g, q = scores(N, rng)
     onehot = np.eye(K)[draw_labels(q, rng)]
-    certified = certify_gain(
-        ((f - onehot) ** 2).sum(1), ((g - onehot) ** 2).sum(1), FAILURE, number
-    )
+    loss_of_f = ((f - onehot) ** 2).sum(1)
+    loss_of_g = ((g - onehot) ** 2).sum(1)
+    certified = certify_gain(loss_of_f, loss_of_g, FAILURE, number)
     return {"gain": not certified.at_least <= truth[world] <= certified.at_most}
 
 
@@ -118,18 +118,19 @@ def out_of_fold(world: str, number: int) -> dict[str, bool]:
     for j in range(len(certificate.folds)):
         left = np.zeros(len(y), dtype=bool)
         left[order[j :: len(certificate.folds)]] = True
-        p[left] = method.fit(z[~left], y[~left]).predict_proba(z[left])[:, 1]
+        fitted = method.fit(z[~left], y[~left])
+        p[left] = fitted.predict_proba(z[left])[:, 1]
     assert table.n == len(p)
     low, high = certificate.overall
     gap = float((p - q[:, 1]).mean())
     error = smooth_error(truth_table(p, q[:, 1]), 12)
     on_fitted_rows = method.fit(z, y).predict_proba(z)[:, 1]
     on_own_rows = certify_event("class 1", on_fitted_rows, y == 1, failure=FAILURE)
+    is_outside = not low - 1e-9 <= gap <= high + 1e-9
+    hold_on_own_rows = holds(on_own_rows, truth_table(on_fitted_rows, q[:, 1]))
     return {
-        "out-of-fold": not low - 1e-9 <= gap <= high + 1e-9 or certificate.bound < error - 1e-9,
-        "on its own rows (refused)": not all(
-            holds(on_own_rows, truth_table(on_fitted_rows, q[:, 1]))
-        ),
+        "out-of-fold": is_outside or certificate.bound < error - 1e-9,
+        "on its own rows (refused)": not all(hold_on_own_rows),
     }
 
 
@@ -150,10 +151,10 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
                 failures |= out_of_fold(world, number)
             drawn.update(failures.keys())
             false.update(name for name, is_false in failures.items() if is_false)
-        rows += [
-            {"world": world, "statement": s, "sets": drawn[s], "false": false[s], "share": false[s] / drawn[s],
-             "allowed": FAILURE} for s in drawn
-        ]  # fmt: skip
+        for statement, n_sets in drawn.items():
+            share = false[statement] / n_sets
+            counts = {"sets": n_sets, "false": false[statement], "share": share}
+            rows.append({"world": world, "statement": statement, **counts, "allowed": FAILURE})
         print(world, {s: f"{false[s]}/{drawn[s]}" for s in drawn}, flush=True)
     return rows
 

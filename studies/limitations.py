@@ -46,7 +46,8 @@ def labels(true: Array, rng: np.random.Generator) -> NDArray[np.int64]:
     >>> labels(np.array([[0.0, 1.0]] * 3), np.random.default_rng(0))
     array([1, 1, 1])
     """
-    return np.asarray((true.cumsum(axis=1) > rng.random((len(true), 1))).argmax(axis=1))
+    above = true.cumsum(axis=1) > rng.random((len(true), 1))
+    return np.asarray(above.argmax(axis=1))
 
 
 def no_link() -> Demonstration:
@@ -62,9 +63,8 @@ def no_link() -> Demonstration:
     temperatures = {}
     for name in ("focal", "smoothing", "nll", "h"):
         objective = new_objective(name)
-        temperatures[name] = float(
-            scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))]
-        )
+        losses = [float(objective(torch.softmax(scale * x, 1), y)) for scale in scales]
+        temperatures[name] = float(scales[int(np.argmin(losses))])
     error = ece_ew(hcal.softmax(temperatures["focal"] * task.logits_test), task.y_test)
     return Demonstration(
         1,
@@ -84,10 +84,12 @@ def binned_training() -> Demonstration:
     from studies.central import new_objective
 
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)
-    x, y = (torch.from_numpy(a) for a in (_log_probs(task.logits_cal), task.y_cal))
+    x = torch.from_numpy(_log_probs(task.logits_cal))
+    y = torch.from_numpy(task.y_cal)
     fresh = torch.from_numpy(_log_probs(task.logits_test))
     results = []
-    for name, loss in (("ECE", _binned), ("NLL", new_objective("nll")), ("h", new_objective("h"))):
+    losses = {"ECE": _binned, "NLL": new_objective("nll"), "h": new_objective("h")}
+    for name, loss in losses.items():
         new = build_trainable("monotonic-10", x, random_state=0).to(x.dtype)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.02)
         for _ in range(150):
@@ -115,14 +117,16 @@ def _binned(probs: Any, y: Any) -> Any:
 
     conf, label = probs.max(dim=1)
     which = (conf.detach() * 15).long().clamp(0, 14)
-    gap = torch.zeros(15, dtype=conf.dtype).index_add(0, which, conf - (label == y).to(conf.dtype))
+    hit = (label == y).to(conf.dtype)
+    gap = torch.zeros(15, dtype=conf.dtype).index_add(0, which, conf - hit)
     return gap.abs().sum() / len(y)
 
 
 def _wave() -> str:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1.0, 40_000)
-    true = np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0, 1)
+    wave = np.sin(2 * np.pi * 15 * p)
+    true = np.clip(p + 0.1 * wave, 0, 1)
     both = np.stack([1 - p, p], axis=1)
     y = (rng.random(len(p)) < true).astype(np.int64)
     return (
@@ -136,13 +140,13 @@ def ideal_only() -> Demonstration:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.55, 0.95, 20_000)
     results = []
-    for words, sign in (
-        ("one direction", np.ones_like(p)),
-        ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1))),
-    ):
+    alternating = np.sign(np.sin(2 * np.pi * p / 0.1))
+    signs = {"one direction": np.ones_like(p), "alternating": alternating}
+    for words, sign in signs.items():
         y = (rng.random(len(p)) < p - 0.05 * sign).astype(np.int64)
         both = np.stack([1 - p, p], axis=1)
-        values = (mmce(both, y), ks(both, y), hce(both, y, events="top-label"))
+        canonical = hce(both, y, events="top-label")
+        values = (mmce(both, y), ks(both, y), canonical)
         results.append(f"{words}: MMCE {values[0]:.3f}, KS {values[1]:.3f}, HCE {values[2]:.3f}")
     return Demonstration(
         3,
@@ -165,26 +169,22 @@ def level_errors(world: World) -> dict[str, float]:
     top = predicted.argmax(axis=1)[:, None]
     p, mu = (np.take_along_axis(a, top, axis=1) for a in (predicted, true))
     columns = [[c] for c in range(predicted.shape[1])]
+    of_classes = []
+    for c in columns:
+        of_classes.append(conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]))
     return {
         "top-label": conditional_error(world, p, mu, p),
-        "class-wise": max(
-            conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns
-        ),
+        "class-wise": max(of_classes),
         "canonical": conditional_error(world, predicted, true, predicted),
     }
 
 
 def non_canonical() -> Demonstration:
     """4: calibrated in every class and in the top label, and not canonically (Vaicenavicius et al. 2019)."""
-    predicted = np.array(
-        [[1, 3, 6], [1, 6, 3], [3, 1, 6], [3, 6, 1], [6, 1, 3], [6, 3, 1]], dtype=np.float64
-    ) / 10  # fmt: skip
-    true = (
-        np.array(
-            [[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]], dtype=np.float64
-        )
-        / 10
-    )
+    tenths = [[1, 3, 6], [1, 6, 3], [3, 1, 6], [3, 6, 1], [6, 1, 3], [6, 3, 1]]
+    predicted = np.array(tenths, dtype=np.float64) / 10
+    tenths = [[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]]
+    true = np.array(tenths, dtype=np.float64) / 10
     levels = level_errors(World(np.full(6, 1 / 6), true, predicted))
     errors = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
     return Demonstration(
@@ -201,7 +201,8 @@ def dimension() -> Demonstration:
     for k in (2, 10, 100):
         task = make_synthetic("temperature", n_classes=k, n_cal=2000, n_test=10)
         probs = hcal.softmax(task.logits_cal)
-        error = float(((probs - task.true_cal) ** 2).sum(axis=1).mean())
+        squares = (probs - task.true_cal) ** 2
+        error = float(squares.sum(axis=1).mean())
         results.append(f"K = {k}: {dkde_ce(probs, task.y_cal):.3f} for {error:.3f}")
     return Demonstration(
         5,
@@ -217,7 +218,8 @@ def assumptions() -> Demonstration:
     results = []
     for name in ("platt", "quadratic", "smooth_spline", "h"):
         rng = np.random.default_rng(0)
-        (z, y), (fresh, y_fresh) = (_curved(3000, rng) for _ in range(2))
+        z, y = _curved(3000, rng)
+        fresh, y_fresh = _curved(3000, rng)
         results.append(f"{name} {ece_ew(_fitted(name, z, y).predict_proba(fresh), y_fresh):.3f}")
     return Demonstration(
         6,
@@ -229,8 +231,10 @@ def assumptions() -> Demonstration:
 
 def _curved(n: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.int64]]:
     evidence = rng.normal(size=n) * 1.5
-    y = (rng.random(n) < 1 / (1 + np.exp(-evidence))).astype(np.int64)
-    return np.stack([np.zeros(n), np.sign(evidence) * evidence**2], axis=1), y
+    rate = 1 / (1 + np.exp(-evidence))
+    y = (rng.random(n) < rate).astype(np.int64)
+    exaggerated = np.sign(evidence) * evidence**2
+    return np.stack([np.zeros(n), exaggerated], axis=1), y
 
 
 def settings() -> Demonstration:
@@ -238,7 +242,9 @@ def settings() -> Demonstration:
     results = []
     for n in (300, 3000):
         task = make_synthetic("temperature", n_classes=2, n_cal=n, n_test=4000)
-        scores = {b: _nll(hcal.make_calibrator("hb", bins=b), task) for b in (3, 10, 30)}
+        scores = {}
+        for bins in (3, 10, 30):
+            scores[bins] = _nll(hcal.make_calibrator("hb", bins=bins), task)
         results.append(f"{n} rows: " + ", ".join(f"{v:.3f} ({b} bins)" for b, v in scores.items()))
     change = sensitivity.largest_change(read_rows(sensitivity.FILE), "window")
     return Demonstration(
@@ -257,20 +263,16 @@ def unit_measure() -> Demonstration:
     task = make_synthetic("class_bias", n_classes=10, n_cal=3000, n_test=10_000)
     cal = hcal.softmax(task.logits_cal)
     test = hcal.softmax(task.logits_test)
-    curves = np.stack(
-        [
-            IsotonicRegression(out_of_bounds="clip")
-            .fit(cal[:, c], task.y_cal == c)
-            .predict(test[:, c])
-            for c in range(10)
-        ],
-        axis=1,
-    )
+    columns = []
+    for c in range(10):
+        isotonic = IsotonicRegression(out_of_bounds="clip").fit(cal[:, c], task.y_cal == c)
+        columns.append(isotonic.predict(test[:, c]))
+    curves = np.stack(columns, axis=1)
     total = curves.sum(axis=1)
-    before, after = (
-        float(np.mean([abs(p[:, c].mean() - (task.y_test == c).mean()) for c in range(10)]))
-        for p in (curves, curves / total[:, None])
-    )
+    frequency = np.bincount(task.y_test, minlength=10) / len(task.y_test)
+    before = float(np.abs(curves.mean(axis=0) - frequency).mean())
+    divided = curves / total[:, None]
+    after = float(np.abs(divided.mean(axis=0) - frequency).mean())
     return Demonstration(
         8,
         "one curve a class does not sum to 1",
@@ -301,15 +303,15 @@ def applicability() -> Demonstration:
     """10: scores from anywhere, here the votes of 50 trees with exact zeros, and no model at all."""
     rng = np.random.default_rng(0)
     true = rng.dirichlet(np.full(4, 0.5), size=4000)
-    votes = (
-        np.stack([rng.multinomial(50, t) for t in true**1.5 / (true**1.5).sum(1, keepdims=True)])
-        / 50
-    )
+    sharp = true**1.5
+    shares = sharp / sharp.sum(1, keepdims=True)
+    votes = np.stack([rng.multinomial(50, share) for share in shares]) / 50
     y = labels(true, rng)
     cal = _fitted("svs", votes[:2000], y[:2000], input="probs")
     after = hcal.metrics.nll(cal.predict_proba(votes[2000:]), y[2000:])
     floored = np.maximum(votes[2000:], 1e-3)
-    before = hcal.metrics.nll(floored / floored.sum(axis=1, keepdims=True), y[2000:])
+    normalised = floored / floored.sum(axis=1, keepdims=True)
+    before = hcal.metrics.nll(normalised, y[2000:])
     return Demonstration(
         10,
         "tied to a kind of network or its training",
@@ -366,9 +368,9 @@ def pooled_table() -> str:
 
     check = check_pooled_is_blind()
     lines = ["| " + " | ".join(check.columns) + " |", "|" + "---|" * len(check.columns)]
-    lines += [
-        f"| {row[0]} | " + " | ".join(f"{v:.4f}" for v in row[1:]) + " |" for row in check.rows
-    ]
+    for name, *values in check.rows:
+        cells = [f"{value:.4f}" for value in values]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join("    " + line for line in lines)
 
 

@@ -219,9 +219,9 @@ def agreement(measured: Numbers, paper: Numbers) -> list[str]:
 def _agreement_on(measured: Numbers, paper: Numbers, task: str) -> str:
     """Return how far the two agree on one task."""
     compared = [method for method in METHODS if not method.startswith("h:") and method != "h"]
-    medians = {
-        method: float(np.median(_apart(measured, paper, task, method))) for method in compared
-    }
+    medians = {}
+    for method in compared:
+        medians[method] = float(np.median(_apart(measured, paper, task, method)))
     close = [method for method, apart in medians.items() if apart <= 0.02]
     near = [method for method, apart in medians.items() if 0.02 < apart <= 0.15]
     far = [method for method, apart in medians.items() if apart > 0.15]
@@ -344,9 +344,8 @@ def _by_method(bins: Iterable[Row]) -> Mapping[tuple[str, str], list[Row]]:
 def _draw_bars(axis: Any, bins: Sequence[Row]) -> float:
     """Draw accuracy and gap of each bin, and return the ECE."""
     columns = ("bin", "count", "accuracy", "confidence")
-    index, count, accuracy, confidence = (
-        np.array([float(row[name]) for row in bins]) for name in columns
-    )
+    columns_read = [np.array([float(row[name]) for row in bins]) for name in columns]
+    index, count, accuracy, confidence = columns_read
     gap = confidence - accuracy
     centre = (index + 0.5) / N_BINS
     bar = {"width": 1 / N_BINS, "edgecolor": "white"}

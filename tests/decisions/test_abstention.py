@@ -90,8 +90,8 @@ def test_the_curve_and_its_areas_are_those_of_the_definition() -> None:
     kept = hcal.abstain_below(p, y, error=0.3)
     risks = np.cumsum(wrong[np.argsort(-sure)]) / np.arange(1, 401)
     assert kept.aurc == pytest.approx(risks.mean())
-    risks = np.cumsum(np.sort(wrong)) / np.arange(1, 401)
-    assert kept.best_aurc == pytest.approx(risks.mean())
+    best_risks = np.cumsum(np.sort(wrong)) / np.arange(1, 401)
+    assert kept.best_aurc == pytest.approx(best_risks.mean())
     assert kept.auroc == pytest.approx(roc_auc_score(1 - wrong, sure))
     np.testing.assert_allclose(kept.curve.risk, risks)
     for record in kept.to_records():

@@ -53,8 +53,8 @@ def test_corrected_figures_are_those_of_new_rows() -> None:
         assert not validation.remembers
     gap = np.abs(corrected.mean(axis=0) - truth.mean(axis=0))
     before = np.abs(apparent.mean(axis=0) - truth.mean(axis=0))
-    corrected = [0, 2, 3]
-    assert (gap[corrected] < 0.4 * before[corrected]).all()
+    moved = [0, 2, 3]
+    assert (gap[moved] < 0.4 * before[moved]).all()
     assert (covered >= 0.8 * draws).all()
 
 

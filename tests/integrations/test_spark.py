@@ -189,8 +189,8 @@ def test_segments_names_and_vectors(spark: Any) -> None:
     )
     # What Spark's own classifiers give is one vector a row.
     vector = array_to_vector(f.array("logit_cat", "logit_ant", "logit_bee")).alias("raw")
-    request = Request(scores="raw", label="target", input="logits", classes=("cat", "ant", "bee"))
-    plain = on_spark.fit(frame.select(vector, "target"), "ts", request)
+    of_vector = Request(scores="raw", label="target", input="logits", classes=("cat", "ant", "bee"))
+    plain = on_spark.fit(frame.select(vector, "target"), "ts", of_vector)
     alone = hcal.make_calibrator("ts").fit(LOGITS[:1500], LABELS[:1500])
     expected = alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
     turned = LOGITS[:9][:, [2, 0, 1]]

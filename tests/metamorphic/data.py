@@ -282,8 +282,8 @@ def write_columns(path: Path, columns: dict[str, Any]) -> None:
         np.savez(path, **columns)
     elif path.suffix == ".jsonl":
         cells = {name: np.asarray(values).tolist() for name, values in columns.items()}
-        columns = zip(*cells.values(), strict=True)
-        rows = [dict(zip(cells, row, strict=True)) for row in columns]
+        cells_of_rows = zip(*cells.values(), strict=True)
+        rows = [dict(zip(cells, row, strict=True)) for row in cells_of_rows]
         path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
     elif path.suffix == ".csv":
         import pandas as pd

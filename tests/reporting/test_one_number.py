@@ -235,8 +235,8 @@ def test_the_slider_counts_what_the_table_of_thresholds_states(
         if cut is None or not exact or (risk == float(at)).any():
             continue
         assert agrees(share, curve["d"][cut] / rows)
-        share = curve["c"][cut] / curve["d"][cut]
-        assert agrees(rate.split(" (")[0], share)
+        event_rate = curve["c"][cut] / curve["d"][cut]
+        assert agrees(rate.split(" (")[0], event_rate)
         assert agrees(caught, curve["c"][cut] / events)
         checked += 1
     assert checked or world is two_classes_as_they_are
