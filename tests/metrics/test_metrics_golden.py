@@ -98,7 +98,7 @@ def _lines() -> Iterator[str]:
     yield f"{metrics.calibration_test(s, method='skce', resamples=39)}"
     streamed = metrics.StreamingMetrics(4)
     streamed.update(p[:50], y[:50], w[:50])
-    streamed.update(p[50:], y[50:], w[50:])
+    streamed.update(p[50:], y[50:])
     yield f"{streamed.n} {streamed.mean_confidence:.8g} {streamed.result()} {streamed.bounds()}"
     p, y = small.draw(250, 2, 4)
     weight = np.arange(250) % 4
