@@ -161,15 +161,19 @@ def run() -> list[dict[str, Any]]:
         for package in packages:
             for sizes in (ROWS, CLASSES):
                 for n, k in sizes:
-                    if any(
-                        (r["what"], r["package"], r["rows"], r["classes"]) == (what, package, n, k)
-                        for r in rows
-                    ):
+                    done_cells = {(r["what"], r["package"], r["rows"], r["classes"]) for r in rows}
+                    if (what, package, n, k) in done_cells:
                         continue
                     request = json.dumps([what, package, n, k])
                     try:
-                        done = subprocess.run([sys.executable, __file__, "--one", request], env=environment,
-                                              capture_output=True, text=True, timeout=2 * LIMIT)  # fmt: skip
+                        command = [sys.executable, __file__, "--one", request]
+                        done = subprocess.run(
+                            command,
+                            env=environment,
+                            capture_output=True,
+                            text=True,
+                            timeout=2 * LIMIT,
+                        )
                     except subprocess.TimeoutExpired:
                         print(
                             f"{what:9} {package:34} {n:8} x {k:4}: not within {2 * LIMIT} s",
@@ -216,10 +220,8 @@ def draw(rows: list[dict[str, Any]]) -> None:
                     points.sort(key=lambda r: int(r[axis]))
                     colour = colours[package.split()[0]][package == "hcal ts"]
                     least = 1e-3 if quantity == "cpu_s" else 1.0
-                    across, up = zip(
-                        *((int(r[axis]), max(float(r[quantity]), least)) for r in points),
-                        strict=True,
-                    )
+                    across = [int(point[axis]) for point in points]
+                    up = [max(float(point[quantity]), least) for point in points]
                     place.plot(
                         across, up, "o-", color=colour, markersize=3, linewidth=1, label=package
                     )

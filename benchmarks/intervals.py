@@ -102,7 +102,8 @@ def levels(n: int, k: int) -> Iterator[Row]:
     """Yield how long the level by chance of each metric takes, relative to the metric."""
     p, y = data(n, k)
     for name in [metric.name for metric in METRICS.values() if metric.by_chance is not None]:
-        alone = min(seconds(partial(METRICS[name].function, Sample(p, y))) for _ in range(3))
+        measure = partial(METRICS[name].function, Sample(p, y))
+        alone = min(seconds(measure) for _ in range(3))
         sample = Sample(p, y)
         values = {name: METRICS[name].function(sample)}
         level = min(seconds(partial(levels_by_chance, sample, values)) for _ in range(3))

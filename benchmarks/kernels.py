@@ -40,7 +40,8 @@ def data(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(n, k)).astype(np.float32) * 1.5
     p = np.exp(truth - truth.max(axis=1, keepdims=True))
-    y = (p.cumsum(axis=1) > p.sum(axis=1, keepdims=True) * rng.random((n, 1))).argmax(axis=1)
+    thresholds = p.sum(axis=1, keepdims=True) * rng.random((n, 1))
+    y = (p.cumsum(axis=1) > thresholds).argmax(axis=1)
     return 2.5 * truth, y
 
 
@@ -98,14 +99,11 @@ def main() -> None:
         if find_spec(module) is None or (gpu and not torch.cuda.is_available()):
             print(f"{line:45} not here")
             continue
-        timings = [
-            float(
-                subprocess.run(
-                    [sys.executable, __file__, what, absent], capture_output=True, check=True
-                ).stdout
-            )
-            for absent in ("", module)
-        ]
+        timings = []
+        for absent in ("", module):
+            command = [sys.executable, __file__, what, absent]
+            done = subprocess.run(command, capture_output=True, check=True)
+            timings.append(float(done.stdout))
         print(
             f"{line:45} {timings[0]:8.4f} s, without {module}: {timings[1]:8.4f} s, {timings[1] / timings[0]:5.1f} x"
         )

@@ -40,10 +40,11 @@ def make_files(folder: Path, rows: int, classes: int) -> None:
         rng = np.random.default_rng(start)
         logits = rng.standard_normal((min(size, rows - start), classes), dtype=np.float32) * 1.3
         y = rng.integers(0, classes, len(logits))
-        logits[np.arange(len(y)), y] += rng.normal(2 + np.log(classes) / 1.4, 2, len(y)).astype(
-            np.float32
-        )
-        scores[start : start + len(y)], labels[start : start + len(y)] = logits * 1.5, y
+        signal = rng.normal(2 + np.log(classes) / 1.4, 2, len(y))
+        logits[np.arange(len(y)), y] += signal.astype(np.float32)
+        block = slice(start, start + len(y))
+        scores[block] = logits * 1.5
+        labels[block] = y
     np.savez(folder / "rows.npz", logits=scores, y=labels)
     for name in ("logits.npy", "y.npy"):
         (folder / name).unlink()
@@ -118,10 +119,11 @@ def main() -> None:
             print(json.dumps(lines[-1]), flush=True)
     if options.output:
         records = [{"rows": options.rows, "classes": options.classes, **line} for line in lines]
-        text = "\n".join(
-            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()})
-            for one in records
-        )
+        lines = []
+        for record in records:
+            rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()}
+            lines.append(json.dumps(rounded))
+        text = "\n".join(lines)
         options.output.write_text(text + "\n", encoding="utf-8")
 
 
