@@ -189,7 +189,8 @@ def run() -> list[dict[str, Any]]:
                         {"what": what, "package": package, "rows": n, "classes": k, **measured}
                     )
                     print(
-                        f"{what:9} {package:34} {n:8} x {k:4} {measured['cpu_s']:9.3f} s {measured['mb']:7.0f} MB",
+                        f"{what:9} {package:34} {n:8} x {k:4} "
+                        f"{measured['cpu_s']:9.3f} s {measured['mb']:7.0f} MB",
                         flush=True,
                     )
                     if measured["cpu_s"] > LIMIT:

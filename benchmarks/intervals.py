@@ -88,7 +88,9 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def timed(n: int, make: Callable[..., dict[str, Callable[[], object]]], segments: int) -> Iterator[Row]:  # fmt: skip
+def timed(
+    n: int, make: Callable[..., dict[str, Callable[[], object]]], segments: int
+) -> Iterator[Row]:
     """Yield one row a call."""
     for work in make(*data(2000, 2), 20).values():
         work()

@@ -105,7 +105,8 @@ def main() -> None:
             done = subprocess.run(command, capture_output=True, check=True)
             timings.append(float(done.stdout))
         print(
-            f"{line:45} {timings[0]:8.4f} s, without {module}: {timings[1]:8.4f} s, {timings[1] / timings[0]:5.1f} x"
+            f"{line:45} {timings[0]:8.4f} s, without {module}: {timings[1]:8.4f} s, "
+            f"{timings[1] / timings[0]:5.1f} x"
         )
 
 

@@ -119,11 +119,11 @@ def main() -> None:
             print(json.dumps(lines[-1]), flush=True)
     if options.output:
         records = [{"rows": options.rows, "classes": options.classes, **line} for line in lines]
-        lines = []
+        texts = []
         for record in records:
             rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()}
-            lines.append(json.dumps(rounded))
-        text = "\n".join(lines)
+            texts.append(json.dumps(rounded))
+        text = "\n".join(texts)
         options.output.write_text(text + "\n", encoding="utf-8")
 
 

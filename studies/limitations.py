@@ -70,8 +70,9 @@ def no_link() -> Demonstration:
         1,
         "objectives by intuition have no link to the error",
         "a calibrated network, one scale to learn (right: 1): focal loss learns "
-        f"{temperatures['focal']:.2f} (ECE {error:.2f}), smoothed labels {temperatures['smoothing']:.2f}, NLL "
-        f"{temperatures['nll']:.2f}, h {temperatures['h']:.2f}",
+        f"{temperatures['focal']:.2f} (ECE {error:.2f}), smoothed labels "
+        f"{temperatures['smoothing']:.2f}, NLL {temperatures['nll']:.2f}, "
+        f"h {temperatures['h']:.2f}",
         "learns the right scale, and so does NLL",
     )
 

@@ -35,7 +35,8 @@ SHARD = 50
 HEAD = """# Coverage of the intervals and level of the tests, measured
 
 K = 10, N = 2000, z ~ Normal(0, 1.5²), labels from softmax(z), predictions softmax(T·z).
-Reproduce: `python -m studies.metric_coverage --jobs 2`, then the same with `--plug-in`, then `--write`.
+Reproduce: `python -m studies.metric_coverage --jobs 2`, then the same with `--plug-in`, then
+`--write`.
 """
 SCORES = ("nll", "brier", "accuracy")
 PLUG_IN = [n for n, m in METRICS.items() if m.kind == "plug-in" and n != "dkde_ce"]

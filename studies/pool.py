@@ -321,7 +321,8 @@ def parts() -> dict[str, Row]:
 
 
 def ablation(args: argparse.Namespace) -> None:
-    sys.modules["hcal.pool._numba"] = None  # type: ignore[assignment]  # parts change in the formula alone
+    # Parts change in the formula alone.
+    sys.modules["hcal.pool._numba"] = None  # type: ignore[assignment]
     rows: list[Row] = []
     for name, how in parts().items():
         with changed(**how):
@@ -613,7 +614,8 @@ def part_table() -> list[str]:
     means = summary(read(RESULTS / "pool_ablation.csv"))
     names = list(dict.fromkeys(method for _, method in means))
     lines = [
-        "| variant | 10 networks: joint error, NLL | 30 tables, K ≥ 3: NLL, Brier | 66 tables, K = 2: NLL, Brier |"
+        "| variant | 10 networks: joint error, NLL | 30 tables, K ≥ 3: NLL, Brier "
+        "| 66 tables, K = 2: NLL, Brier |"
     ]
     lines.append("|---" * 4 + "|")
     for name in names:

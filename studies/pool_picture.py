@@ -49,7 +49,8 @@ def steps() -> list[tuple[str, np.ndarray]]:
 def svg() -> str:
     """Return the picture: a group of four bars for each step."""
     out = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 250" font-family="sans-serif" font-size="12">'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 250" '
+        'font-family="sans-serif" font-size="12">'
     ]
     out.append("<title>Probabilities of four classes after each step of the default</title>")
     for i, (name, probs) in enumerate(steps()):
@@ -59,13 +60,16 @@ def svg() -> str:
             x = left + 24 * j
             high = 170 * float(p)
             out.append(
-                f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" fill="{COLORS[j]}"/>'
+                f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" '
+                f'fill="{COLORS[j]}"/>'
             )
             out.append(
-                f'<text x="{x + 10}" y="{195 - high:.1f}" text-anchor="middle" fill="#555">{100 * p:.0f}</text>'
+                f'<text x="{x + 10}" y="{195 - high:.1f}" text-anchor="middle" fill="#555">'
+                f"{100 * p:.0f}</text>"
             )
             out.append(
-                f'<text x="{x + 10}" y="214" text-anchor="middle" fill="#888" font-size="10">{CLASSES[j]}</text>'
+                f'<text x="{x + 10}" y="214" text-anchor="middle" fill="#888" font-size="10">'
+                f"{CLASSES[j]}</text>"
             )
     return "\n".join([*out, "</svg>", ""])
 

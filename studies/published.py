@@ -14,6 +14,7 @@ import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ CONFIGURATIONS: Final = (
     Configuration("densenet40_c10", "class_wise", "piecewise-100", ("tcwece", "dkde_ce")),
 )
 #: The code that computes the map, and the code that computes the loss.
-MODES: Final = (("published", "published"), ("published", "hcal"), ("hcal", "published"), ("hcal", "hcal"))  # fmt: skip
+MODES: Final = tuple(product(("published", "hcal"), repeat=2))
 
 
 def run(data: Path, file: Path = FILE) -> None:

@@ -73,7 +73,8 @@ class PublishedLoss(torch.nn.Module):
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         check_tensors(probs, y)
         compute = partial(_passes, variant=self)
-        loss: Tensor = WithGradient.apply(probs, y.to(torch.int64), compute)  # type: ignore[no-untyped-call]
+        labels = y.to(torch.int64)
+        loss: Tensor = WithGradient.apply(probs, labels, compute)  # type: ignore[no-untyped-call]
         return loss
 
 

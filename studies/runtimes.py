@@ -286,10 +286,10 @@ TITLES = {
 }
 _HEAD = """# Every runtime against numpy
 
-The largest difference of a probability to `predict_proba`, over 100 new rows, one column, two and four classes, and
-with other class frequencies (ONNX: one column and four classes, without). A dash: SQL does not have the method,
-because it sorts. Written by `python -m studies.runtimes` from [results/runtimes.csv](../results/runtimes.csv), hcal
-{version}, commit {commit}.
+The largest difference of a probability to `predict_proba`, over 100 new rows, one column, two and
+four classes, and with other class frequencies (ONNX: one column and four classes, without). A
+dash: SQL does not have the method, because it sorts. Written by `python -m studies.runtimes` from
+[results/runtimes.csv](../results/runtimes.csv), hcal {version}, commit {commit}.
 """
 
 

@@ -94,7 +94,8 @@ def load_task(name: str, data: Path) -> Task:
         shapes = (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test))
         if shapes != expected:
             raise ValueError(
-                f"{name}: classes, calibration and test rows are {shapes}, the paper says {expected}"
+                f"{name}: classes, calibration and test rows are {shapes}, "
+                f"the paper says {expected}"
             )
     return task
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def start(
     program = f"{code}\nfrom hcal.cli import main\nimport sys\nsys.argv[0] = 'hcal'\nmain()"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.Popen(command, cwd=folder, text=True, **(pipes | options))  # type: ignore[call-overload]
+    settings: Any = pipes | options
+    return subprocess.Popen(command, cwd=folder, text=True, **settings)
 
 
 @pytest.fixture(scope="module")

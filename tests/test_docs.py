@@ -313,8 +313,9 @@ def test_pages_are_short_and_decisions_few() -> None:
 
 #: Words of earlier versions that a reader could not know.
 PRIVATE = re.compile(
-    r"\bjudg(e|es|ed|ing)\b|\blift(s|ed|ing)?\b|\bcrews?\b|\bwish(es)?\b|\bstanding\b|\bstory\b|\bstand-ins?\b"
-    r"|\bthe opening\b|\bchang\w* (of )?sides?\b|where \w+ scores lie|\brooms?\b|\bhouse\b|\b(a|the) watch\b",
+    r"\bjudg(e|es|ed|ing)\b|\blift(s|ed|ing)?\b|\bcrews?\b|\bwish(es)?\b|\bstanding\b|\bstory\b"
+    r"|\bstand-ins?\b|\bthe opening\b|\bchang\w* (of )?sides?\b|where \w+ scores lie"
+    r"|\brooms?\b|\bhouse\b|\b(a|the) watch\b",
     re.IGNORECASE,
 )
 
@@ -394,7 +395,8 @@ def renamed_arguments() -> set[tuple[str, str, str]]:
 
 
 def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:
-    page = "a\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n<!-- not run: why -->\n```bash\nfalse\n```\n"
+    page = "a\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    page += "\n<!-- not run: why -->\n```bash\nfalse\n```\n"
     first, second = blocks(page)
     assert first.language == "python"
     assert first.expected == "1\n"

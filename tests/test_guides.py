@@ -67,7 +67,8 @@ def test_what_cannot_be_a_method_is_not_registered(half: type) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             hcal.register(type("Other", (half,), changes))  # type: ignore[type-var]
-    assert hcal.register(type("Other", (half,), {"name": "other"})).name == "other"  # type: ignore[type-var]
+    other = hcal.register(type("Other", (half,), {"name": "other"}))  # type: ignore[type-var]
+    assert other.name == "other"
 
 
 def test_a_reader_of_others_gives_the_rows_of_an_array(

@@ -37,8 +37,8 @@ HEAVY = {
 CONTRACT = [
     "PooledCalibrator", "HCalibrator", "make_calibrator", "list_calibrators", "list_metrics",
     "evaluate", "metrics", "HCalibrationLoss", "compare", "clinical", "cross_fit",
-    "MultilabelCalibrator", "reliability", "certify", "Certificate", "Monitor", "report", "register",
-    "register_metric", "export", "export_onnx", "integrations", "save", "load",
+    "MultilabelCalibrator", "reliability", "certify", "Certificate", "Monitor", "report",
+    "register", "register_metric", "export", "export_onnx", "integrations", "save", "load",
 ]  # fmt: skip
 
 

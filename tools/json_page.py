@@ -23,13 +23,14 @@ from hcal.cli.app import app
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
 HEAD = """# What commands print as JSON
 
-This page is for people who write programs around the commands. You will find the fields of everything that `--json`
-prints. `python tools/json_page.py` writes it.
+This page is for people who write programs around the commands. You will find the fields of
+everything that `--json` prints. `python tools/json_page.py` writes it.
 
-Each command prints one object. Its `schema` names the layout: the number at its end rises when a field is removed or
-changes its meaning, and new fields may come at any time. A number that does not exist (NaN) is null. The fields of a
-result are those of its `to_dict()` in Python, and the [API reference](api.md) explains them; the commands add what
-they know about files. *Optional* fields are null where they do not apply. `--require` adds `requirements`.
+Each command prints one object. Its `schema` names the layout: the number at its end rises when a
+field is removed or changes its meaning, and new fields may come at any time. A number that does
+not exist (NaN) is null. The fields of a result are those of its `to_dict()` in Python, and the
+[API reference](api.md) explains them; the commands add what they know about files. *Optional*
+fields are null where they do not apply. `--require` adds `requirements`.
 
 ```python
 import numpy as np
@@ -39,7 +40,8 @@ np.savez("test.npz", probs=[[0.2, 0.8], [0.6, 0.4]], y=[1, 0])
 
 ```bash
 hcal evaluate test.npz --json > test.json
-python -c "import json; r = json.load(open('test.json')); print(r['schema'], r['metrics']['accuracy']['value'])"
+python -c "import json; r = json.load(open('test.json')); \\
+print(r['schema'], r['metrics']['accuracy']['value'])"
 ```
 
 ```text

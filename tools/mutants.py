@@ -141,7 +141,7 @@ def tests_of_lines(tree: Path, part: str) -> dict[str, dict[int, list[str]]]:
     data = Coverage(data_file=str(tree / ".coverage"))
     data.load()
     content = data.get_data()
-    return {file: content.contexts_by_lineno(file) for file in measured.measured_files()}
+    return {file: content.contexts_by_lineno(file) for file in content.measured_files()}
 
 
 def selected(contexts: list[str], part: str, tree: Path) -> str:

@@ -49,7 +49,8 @@ def hashes_of(page: str, name: str, version: str) -> list[str]:
 def write_hashes() -> None:
     """Write every pin with the hashes of its files: ``pip install --require-hashes`` refuses all else."""
     lines = [
-        "# Made by `make hashes` from constraints.txt: a file whose hash is not here is not installed."
+        "# Made by `make hashes` from constraints.txt: a file whose hash is not here is not "
+        "installed."
     ]
     for name, version in read_pins(PINS.read_text()).items():
         with urllib.request.urlopen(f"{INDEX.rstrip('/')}/{name}/", timeout=60) as answer:

@@ -42,7 +42,8 @@ def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
             yield f"  {name} {part} {f'{inner:.6g}' if isinstance(inner, float) else sample}"
     yield f"  rows needed {[event.rows_needed(bound) for bound in (0.1, 0.05, 0.02, 0.001)]}"
     tails = threshold_table(event.table, 0.05)
-    yield f"  {[f'{x:.5g}' for x in (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])]}"
+    numbers = (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])
+    yield f"  {[f'{x:.5g}' for x in numbers]}"
 
 
 def _lines() -> Iterator[str]:

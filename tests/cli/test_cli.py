@@ -53,7 +53,8 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
 
 def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
     """A missing attribute of a fitted calibrator once imported scikit-learn, pandas and scipy.stats: 1 s."""
-    code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\ntry: app()\nexcept SystemExit: pass\n"
+    code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\n"
+    code += "try: app()\nexcept SystemExit: pass\n"
     command = [
         sys.executable,
         "-c",

@@ -263,9 +263,8 @@ def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
             expected = verdict in ("predicts", "refused")
             happened[f"{kind} {verdict if expected else 'FAILED'}"] += 1
             if not expected:
-                failures.append(
-                    f"case {number} ({kind}, {hcal.list_calibrators()[number % len(files)]}): {verdict}"
-                )
+                method = hcal.list_calibrators()[number % len(files)]
+                failures.append(f"case {number} ({kind}, {method}): {verdict}")
     worker.stop()
     return happened, failures
 

@@ -222,10 +222,8 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
     table = TABLE | {"target": ["dog", None, "eel"]}
     for suffix in TABLES:
         path = write_table(tmp_path / f"t{suffix}", table)
-        with pytest.raises(
-            ValueError,
-            match=r"no label in 'target' in 1 of the rows 0 to 2, first in row 1: .*--unlabelled drop",
-        ):
+        rows = "in 1 of the rows 0 to 2, first in row 1"
+        with pytest.raises(ValueError, match=rf"no label in 'target' {rows}: .*--unlabelled drop"):
             read(path, REQUEST)
         data = read(path, Request(**{**vars(REQUEST), "unlabelled": "drop"}))
         np.testing.assert_array_equal(data.values, LOGITS[[0, 2]])

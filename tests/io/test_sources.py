@@ -98,7 +98,8 @@ def test_a_group_in_two_blocks_is_one_group() -> None:
     assert joined.groups is not None
     assert len(np.unique(joined.groups)) == len(np.unique(patient))
     same = joined.groups[:, None] == joined.groups
-    np.testing.assert_array_equal(same, in_memory.groups[:, None] == in_memory.groups)  # type: ignore[index]
+    together = in_memory.groups[:, None] == in_memory.groups  # type: ignore[index]
+    np.testing.assert_array_equal(same, together)
 
 
 def test_files_bring_weights_groups_and_segments_to_a_fit(tmp_path: Path) -> None:

@@ -166,14 +166,13 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
 
 TOP = {"A": -0.5, " B": -1.5, "B": -3.0, "Sure": -4.0}
 LISTED = [{"token": t, "logprob": v, "bytes": None} for t, v in TOP.items()]
+COMPLETION = {"text": "A", "logprobs": {"tokens": ["A"], "top_logprobs": [TOP]}}
+TWO_TOKENS = [{"top_logprobs": [{"token": "(", "logprob": -0.1}]}, {"top_logprobs": LISTED}]
 FORMATS = {
     "chat": {"choices": [{"logprobs": {"content": [{"token": "A", "top_logprobs": LISTED}]}}]},
-    "completions": {"choices": [{"text": "A", "logprobs": {"tokens": ["A"], "top_logprobs": [TOP]}}]},
-    "later token": {
-        "choices": [{"logprobs": {"content": [{"top_logprobs": [{"token": "(", "logprob": -0.1}]},
-                                              {"top_logprobs": LISTED}]}}]
-    },
-}  # fmt: skip
+    "completions": {"choices": [COMPLETION]},
+    "later token": {"choices": [{"logprobs": {"content": TWO_TOKENS}}]},
+}
 
 
 def test_options_of_a_response() -> None:

@@ -48,11 +48,14 @@ READABLE = {
 
 UNREADABLE = [
     "50/50", "60/40", "1/1", "24/7", "9/10/2024", "9:1", "90 to 1", "1 in 10", "0/0",
-    "between 70 and 80 %", "70-80 %", "70%\u201380%", "90-95%", "80% or 90%", "80 maybe 90 %", "70, 80 %",
+    "between 70 and 80 %", "70-80 %", "70%\u201380%", "90-95%", "80% or 90%",
+    "80 maybe 90 %", "70, 80 %",
     "7 or 8 out of 10", "2 of 3 sources, 80%", "2 out of 3 sources", "50-50",
     "95 percent confident, 5 % doubt", "20% chance that I am wrong", "5 % doubt", "unlikely (80%)",
-    "not 80%", "at least 90%", "more than 80%", "> 90%", "no more than 80%", "80\u00b15 %", "85% (level 4)",
-    "1,000", "1'000", "1 000", "1.2.3", "-0.5", "\u22125 %", "- 80%", "150%", "about 80", "85", "1e999",
+    "not 80%", "at least 90%", "more than 80%", "> 90%", "no more than 80%", "80\u00b15 %",
+    "85% (level 4)",
+    "1,000", "1'000", "1 000", "1.2.3", "-0.5", "\u22125 %", "- 80%", "150%", "about 80",
+    "85", "1e999",
     "5\u00b2", "\u00bd", "85\u2030", "$5", "80 percentage points", "80 %%",
     "not likely", "far from certain", "less likely", "certain or likely", "likely wrong",
     "nan", "inf", "I do not know", "", True, None, [0.5], {"a": 1}, float("nan"), 10**400, -0.1,

@@ -125,7 +125,10 @@ _SEARCH = (
 )
 _FOLDS = "rows nearer to each other than 6e-8 may change places, and the folds follow"
 _TIES = "scores that tie in float32 differ in float64, and neighbours or ranks follow ties"
-_TRAINED = "networks trained in float32 batches: the paper's method promises the same seed, the same result"
+_TRAINED = (
+    "networks trained in float32 batches: the paper's method promises the same seed, "
+    "the same result"
+)
 
 #: (method, invariance) -> why it does not hold.
 EXCEPT: dict[tuple[str, str], str] = (

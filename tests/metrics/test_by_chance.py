@@ -121,7 +121,9 @@ def test_ten_thousand_probabilities_stand_for_all_rows() -> None:
     assert level == pytest.approx(few / 10, rel=0.35)  # noise falls with the root of the rows
 
 
-@pytest.mark.parametrize("title", ["two classes", "ten classes", "ties", "copies", "fractional weights"])  # fmt: skip
+@pytest.mark.parametrize(
+    "title", ["two classes", "ten classes", "ties", "copies", "fractional weights"]
+)
 def test_blocks_give_the_levels_of_the_array(title: str) -> None:
     world = WORLDS[title]
     sample = world.sample()

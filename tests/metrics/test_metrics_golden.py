@@ -26,8 +26,8 @@ EXPECTED = Path(__file__).with_name("expected.txt")
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_uncal", "resnet110_c10_test_div2")
 PUBLISHED = (
-    "ECE_ew ACE ECE_r2 dECE ECE_em KSerror MMCE KDE_ECE ECE_s_r2 ECE_s_r1 CWECE_s CWECE_a CWECE_r2 tCWECE "
-    "tCWECE_k SKCE DKDE_CE NLL accuracy"
+    "ECE_ew ACE ECE_r2 dECE ECE_em KSerror MMCE KDE_ECE ECE_s_r2 ECE_s_r1 CWECE_s CWECE_a CWECE_r2 "
+    "tCWECE tCWECE_k SKCE DKDE_CE NLL accuracy"
 )
 OURS = (
     "ece_ew ace ece_r2 dece ece_em ks mmce kde_ece ece_s2 ece_s1 cwece_s cwece_a cwece_r2 tcwece "
@@ -88,7 +88,8 @@ def _lines() -> Iterator[str]:
     drawn = bootstrap([s], names, 3, np.random.default_rng(0), first_order=True)[0]
     yield f"{ {name: panel.round(8).tolist() for name, panel in drawn.items()} }"
     for events in ("class-wise", "pooled", "top-label"):
-        yield f"{events} {[metrics.h_error(p, y, events=events, window=size) for size in (15, 60, 200)]}"
+        errors = [metrics.h_error(p, y, events=events, window=size) for size in (15, 60, 200)]
+        yield f"{events} {errors}"
     for name, width in (("kde_ece", 0.1), ("skce", 0.3), ("dkde_ce", 0.5)):
         yield f"{name} {getattr(metrics, name)(s, bandwidth=width):.8g}"
     for name in ("tcwece_k", "dece", "ace"):
@@ -107,7 +108,8 @@ def _lines() -> Iterator[str]:
     yield f"{parts} {metrics.sharpness(s):.8g}"
     panel = clinical(p[:, 1], y, thresholds=[0.01, 0.2, 0.7])
     yield f"{panel}"
-    yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in panel.to_dict()['curve'].items()} }"
+    curve = panel.to_dict()["curve"]
+    yield f"{ {name: np.round(x[::40], 6).tolist() for name, x in curve.items()} }"
     few = clinical(p[:, 1] ** 3, y, confidence=0.999)
     third = clinical(*small.draw(600, 3, 5), positive=2)
     yield f"{few} {third}"

@@ -221,8 +221,8 @@ def test_predictions_stay_unless_held_out_rows_prove_the_contrary() -> None:
     )
     assert after > before + 5
     assert free.fit_.notes[0] == (
-        f"Predicted classes may change: on held-out rows accuracy rises from {before:.1f} % to {after:.1f} %. "
-        "preserve='accuracy' keeps them."
+        f"Predicted classes may change: on held-out rows accuracy rises from {before:.1f} % "
+        f"to {after:.1f} %. preserve='accuracy' keeps them."
     )
     changed = int((predicted(free, z) != z.argmax(axis=1)).sum())
     assert free.fit_.details["changed_predictions"] == changed
@@ -256,7 +256,8 @@ def test_two_classes_keep_the_ranking_and_say_what_crosses() -> None:
     assert cal.preserves is None
     threshold = 100 * cal.fit_.details["threshold"]
     assert threshold > 60
-    note = f"class yes is now predicted when the model's own score is above {threshold:.1f} % (before: 50 %)"
+    moved = f"is above {threshold:.1f} % (before: 50 %)"
+    note = f"class yes is now predicted when the model's own score {moved}"
     assert note in cal.fit_.notes[0]
     stays = fit(u, y, preserve="accuracy")
     side = stays.predict_proba(u)[:, 1] > 0.5

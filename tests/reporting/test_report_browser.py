@@ -99,7 +99,8 @@ def _visible(driver: Any, selector: str) -> list[Any]:
 _OVERPRINTED = """
 const bad = [];
 for (const svg of document.querySelectorAll("svg")) {
-  const boxes = [...svg.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]);
+  const boxes = [...svg.querySelectorAll("text")].map(
+    (t) => [t.textContent, t.getBoundingClientRect()]);
   for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) {
     const [a, b] = [boxes[i][1], boxes[j][1]];
     const beside = a.left >= b.right - 1 || b.left >= a.right - 1;
@@ -113,14 +114,17 @@ _CONTRAST = """
 const lum = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map((x) => x / 255)
   .map((x) => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
   return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
-const back = (e) => { for (; e; e = e.parentElement) { const b = getComputedStyle(e).backgroundColor;
+const back = (e) => { for (; e; e = e.parentElement) {
+  const b = getComputedStyle(e).backgroundColor;
   if (!/, 0(\\.\\d+)?\\)$|transparent/.test(b)) return b; } return "rgb(255,255,255)"; };
 const bad = [];
-for (const e of document.querySelectorAll("p,h1,h2,h3,td,th,dt,dd,li,button,summary,figcaption,b,code")) {
+const texts = "p,h1,h2,h3,td,th,dt,dd,li,button,summary,figcaption,b,code";
+for (const e of document.querySelectorAll(texts)) {
   if (!e.offsetParent || !e.textContent.trim()) continue;
   const [a, b] = [lum(getComputedStyle(e).color), lum(back(e))];
   const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  if (ratio < 4.5) bad.push(`${e.tagName} ${e.className} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`);
+  const shown = e.textContent.slice(0, 30);
+  if (ratio < 4.5) bad.push(`${e.tagName} ${e.className} ${ratio.toFixed(2)} ${shown}`);
 }
 return bad;
 """
@@ -295,7 +299,8 @@ def test_every_control_has_a_name_and_is_reached_by_the_tab_key(
 _UNNAMED = """
 return [...document.querySelectorAll("button, input, summary, svg, [tabindex]")]
   .filter((e) => e.offsetParent || e.tagName === "svg")
-  .filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label") || (e.labels && e.labels.length)))
+  .filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label")))
+  .filter((e) => !(e.labels && e.labels.length))
   .map((e) => e.outerHTML.slice(0, 120));
 """
 
@@ -324,7 +329,10 @@ def test_tables_are_sorted_and_searched(driver: Any, reports: dict[str, Path]) -
     table = driver.find_element("css selector", "#classes table.sortable")
     heads = table.find_elements("css selector", ".sort")
     heads[1].click()
-    rows = "return [...arguments[0].tBodies[0].rows].filter((r) => !r.hidden).map((r) => r.cells[%d].innerText)"
+    rows = (
+        "return [...arguments[0].tBodies[0].rows].filter((r) => !r.hidden)"
+        ".map((r) => r.cells[%d].innerText)"
+    )
     counts = [int(text) for text in driver.execute_script(rows % 1, table)]
     assert counts == sorted(counts, reverse=True)
     heads[1].click()

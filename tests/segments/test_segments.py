@@ -352,8 +352,9 @@ def test_it_is_an_estimator_of_the_registry() -> None:
     cal = hcal.make_calibrator("segmented", method="ts", input="probs")
     assert isinstance(clone(cal), SegmentedCalibrator)
     assert clone(cal).get_params() == {"method": "ts", "input": "probs"}
+    no_method = SegmentedCalibrator(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="method is a registry name or a calibrator"):
-        SegmentedCalibrator(3).fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])  # type: ignore[arg-type]
+        no_method.fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])
     nested = SegmentedCalibrator(SegmentedCalibrator("ts"))
     with pytest.raises(ValueError, match="cannot have segments itself"):
         nested.fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])
@@ -479,7 +480,8 @@ def test_folds_keep_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cross_fitted = hcal.cross_fit(cal, z, y, by=by, resamples=0)
     common = hcal.cross_fit("ts", z, y, resamples=0)
     assert nll(cross_fitted.probs, y) < nll(common.probs, y) - 0.01
-    assert cross_fitted.calibrator.segments_ == ("a", "b", "c", "rare")  # type: ignore[attr-defined]
+    fitted: Any = cross_fitted.calibrator
+    assert fitted.segments_ == ("a", "b", "c", "rare")
 
     methods = {"ts": "ts", "by": cal}
     table = hcal.compare(z, y, folds=5, by=by, methods=methods, metrics=["nll"])

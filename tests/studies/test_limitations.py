@@ -34,7 +34,7 @@ def test_a_demonstration_shows_what_the_page_says(make: object) -> None:
     line = limitations.table([demonstration]).splitlines()[-1]
     if demonstration.number in EXACT:
         assert line == row(demonstration.number)
-    else:  # trained maps: other processors round otherwise, by a unit or two of the last digit shown
+    else:  # trained maps: other processors round otherwise, by a unit or two of the last digit
         printed = numbers(row(demonstration.number))
         np.testing.assert_allclose(numbers(line), printed, rtol=0.05, atol=0.004)
 
