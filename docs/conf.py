@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
+
+from docutils import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
@@ -40,7 +43,6 @@ autodoc_typehints = "none"  # numpydoc's tables of parameters say the types in w
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
-add_module_names = False
 toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
 
@@ -72,6 +74,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "hcal"
 html_static_path = ["assets"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
 html_favicon = "assets/mark.svg"
 html_copy_source = False
 html_show_sourcelink = False
@@ -86,6 +89,7 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "show_prev_next": False,
     "show_toc_level": 2,
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -126,8 +130,19 @@ def escape_bars(
             lines[i] = "``".join(parts)
 
 
+def mark_columns(app: object, doctree: nodes.document) -> None:
+    """Mark outputs whose columns stand below each other: they scroll where sentences wrap."""
+    for block in doctree.findall(nodes.literal_block):
+        is_output = block.get("language", "none") in ("text", "none")
+        has_columns = re.search(r"\S {2,}\S|[│┃]|^ {2,}\S", block.astext(), re.MULTILINE)
+        if is_output and has_columns:
+            is_wide = max(map(len, block.astext().splitlines())) > 100
+            block["classes"] += ["columns", "wide"] if is_wide else ["columns"]
+
+
 def setup(app: object) -> None:
     """Connect what stands in this file with Sphinx."""
     warnings.filterwarnings("ignore", module="sphinx_gallery")
     app.connect("autodoc-skip-member", leave_out)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", escape_bars, 100)  # type: ignore[attr-defined]
+    app.connect("doctree-read", mark_columns)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@
 
 ``run`` fits every method on the calibration part and measures it on the test part. ``page`` (``studies.paper_page``)
 reads the paper's numbers from ``../shared/paper_tables*.csv``, writes the whole comparison to
-``studies/reproduction-tables.md`` and the short one into ``docs/reproduction.md``. It needs no training.
+``studies/reproduction-tables.md`` and how many agree into ``docs/reproduction.md``. It needs no training.
 """
 
 from __future__ import annotations

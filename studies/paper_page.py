@@ -52,14 +52,10 @@ def write(shared: Path) -> list[Path]:
     """Write the pages and the pictures, and return their paths."""
     measured = ours(read())
     paper = theirs(shared)
-    tables = [
-        *full_tables(measured, paper),
-        *summary_tables(measured),
-        *prediction_tables(measured),
-        *pictures(),
-    ]
+    tables = [*full_tables(measured, paper), *short_table(measured, paper)]
+    tables += [*summary_tables(measured), *prediction_tables(measured), *pictures()]
     write_text(TABLES, "\n".join(tables) + "\n")
-    replace_between(PAGE, MARKS, [*agreement(measured, paper), "", *short_table(measured, paper)])
+    replace_between(PAGE, MARKS, agreement(measured, paper))
     bins = read_rows(BINS)
     figures = [
         draw_agreement(measured, paper),
@@ -77,7 +73,8 @@ def short_table(measured: Numbers, paper: Numbers) -> list[str]:
     """Return the table of one metric, the top-label error: the paper's value and ours, on both tasks."""
     titles = " | ".join(f"{network(task)}: paper | hcal" for task in TASKS)
     lines = [
-        "The top-label error ECE^s:",
+        "",
+        "## Every method that we ran, by its top-label error ECE^s",
         "",
         f"| method | {titles} |",
         "|---|" + "---:|" * (2 * len(TASKS)),
@@ -88,7 +85,7 @@ def short_table(measured: Numbers, paper: Numbers) -> list[str]:
             cells.append(_printed(paper, task, method))
             cells.append(f"{measured[task, method, SHORT]:.5f}")
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
-    return [*lines, ""]
+    return lines
 
 
 def network(task: str) -> str:

@@ -145,3 +145,9 @@ def test_what_cannot_age_is_said() -> None:
         cal.fit(score, y, time=[None, *DAYS * 33], half_life="9d")
     with pytest.raises(ValueError, match="takes no weights, so its rows cannot age"):
         hcal.make_calibrator("bbq").fit(score, y, time=day, half_life=9)
+
+
+@pytest.mark.parametrize("time", [[1.0, np.inf], ["1", "nan"], ["1", "1e999"]])
+def test_a_time_that_is_no_number_is_refused(time: list[object]) -> None:
+    with pytest.raises(ValueError, match="time must be dates or finite numbers; row 1 is"):
+        Times.of(time, 2)

@@ -23,14 +23,13 @@ from hcal.cli.app import app
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
 HEAD = """# What commands print as JSON
 
-This page is for people who write programs around the commands. You will find the fields of
-everything that `--json` prints. `python tools/json_page.py` writes it.
+This page is for people who write programs around the commands. You will find the fields of everything that `--json`
+prints.
 
-Each command prints one object. Its `schema` names the layout: the number at its end rises when a
-field is removed or changes its meaning, and new fields may come at any time. A number that does
-not exist (NaN) is null. The fields of a result are those of its `to_dict()` in Python, and the
-[API reference](api.md) explains them; the commands add what they know about files. *Optional*
-fields are null where they do not apply. `--require` adds `requirements`.
+Each command prints one object. Its `schema` names the layout: the number at its end rises when a field is removed or
+changes its meaning, and new fields may come at any time. A number that does not exist (NaN) is null. The [API
+reference](api.md) explains the fields of a result; the commands add what they know about files. *Optional* fields are
+null where they do not apply. `--require` adds `requirements`.
 
 ```python
 import numpy as np
@@ -122,10 +121,12 @@ def json_of(command: tuple[str, ...]) -> dict[str, Any]:
 def section(command: tuple[str, ...], content: dict[str, Any]) -> str:
     """Return the section of one layout."""
     schema = content["schema"]
-    names = sorted(set(content) - {"schema"})
-    fields = [f"`{name}` {kind_of(content[name])}" for name in names]
+    names: dict[str, list[str]] = {}
+    for name in sorted(set(content) - {"schema"}):
+        names.setdefault(kind_of(content[name]), []).append(f"`{name}`")
+    fields = [f"*{kind}* {', '.join(names[kind])}" for kind in sorted(names)]
     python = f", as `{RESULTS[schema]}(…).to_dict()`" if schema in RESULTS else ""
-    return f"## `{schema}`\n\nBy `hcal {command[0]}`{python}: {', '.join(fields)}.\n"
+    return f"## `{schema}`\n\nBy `hcal {command[0]}`{python}. {'; '.join(fields)}.\n"
 
 
 def kind_of(value: Any) -> str:

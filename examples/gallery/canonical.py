@@ -39,29 +39,34 @@ print(f"mean of the largest gap    {largest_gap.mean():.4f}")
 # %%
 # Look
 # ----
-# Left: each class alone looks perfect. Right: the same rows in the triangle of probabilities; the colour is the
-# largest error of the row, which is h.
+# Each class alone looks perfect.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 4))
-left.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+axes = plt.subplots()[1]
+axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
 for k in range(3):
     edges = np.quantile(stated[:, k], np.linspace(0, 1, 13))
     place = np.digitize(stated[:, k], edges[1:-1])
     means = [stated[place == b, k].mean() for b in range(12)]
     observed = [(y[place == b] == k).mean() for b in range(12)]
-    left.plot(means, observed, marker="o", label=f"class {k}")
-left.set_xlabel("stated probability")
-left.set_ylabel("observed frequency")
-left.set_title("Class by class: calibrated")
-left.legend()
+    axes.plot(means, observed, marker="o", label=f"class {k}")
+axes.set_xlabel("stated probability")
+axes.set_ylabel("observed frequency")
+axes.set_title("Class by class: calibrated")
+axes.legend()
+plt.show()
 
+# %%
+# The same rows in the triangle of probabilities: the colour is the largest error of the row, which is h.
+
+# sphinx_gallery_thumbnail_number = 2
+figure, axes = plt.subplots()
 sampled = slice(0, 3000)
 across = second[sampled] + third[sampled] / 2
 up = third[sampled] * np.sqrt(3) / 2
-dots = right.scatter(across, up, c=100 * largest_gap[sampled], s=5, cmap="viridis")
-right.plot([0, 1, 0.5, 0], [0, 0, np.sqrt(3) / 2, 0], color="0.6", linewidth=1)
-right.set_aspect("equal")
-right.axis("off")
-right.set_title("Row by row: not")
-figure.colorbar(dots, ax=right, label="largest error of the row, points", shrink=0.8)
+dots = axes.scatter(across, up, c=100 * largest_gap[sampled], s=5, cmap="viridis")
+axes.plot([0, 1, 0.5, 0], [0, 0, np.sqrt(3) / 2, 0], color="0.6", linewidth=1)
+axes.set_aspect("equal")
+axes.axis("off")
+axes.set_title("Row by row: not")
+figure.colorbar(dots, ax=axes, label="largest error of the row, points", shrink=0.8)
 plt.show()

@@ -40,7 +40,7 @@ for name in ("in_the_large", "slope", "ici", "brier", "auc"):
 # The figure
 # ----------
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 4))
+figure, (left, right) = plt.subplots(1, 2, figsize=(7, 4.3))
 curve = panel.curve
 left.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
 left.fill_between(curve.predicted, curve.low, curve.high, alpha=0.2)

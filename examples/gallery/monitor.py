@@ -52,7 +52,7 @@ monthly = np.arange(0, monitor.n, 500)
 stated_mean = [stated[start : start + 500].mean() for start in monthly]
 observed_mean = [y[start : start + 500].mean() for start in monthly]
 
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(6.4, 5), sharex=True)
+figure, (top, bottom) = plt.subplots(2, 1, figsize=(6.4, 4.2), sharex=True)
 top.plot(monthly + 250, stated_mean, label="stated")
 top.plot(monthly + 250, observed_mean, label="observed")
 top.set_ylabel("mean of 500 rows")

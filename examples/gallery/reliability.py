@@ -44,7 +44,7 @@ print(f"calibration error {error_before:.3f} before, {error_after:.3f} after")
 # and the panel at the foot shows how many rows get each probability. The legend has the errors.
 
 diagram = hcal.reliability({"naive Bayes": before, "calibrated": after}, y_test, bins=10)
-axes = plt.subplots(figsize=(5, 5.6))[1]
+axes = plt.subplots(figsize=(5.4, 5))[1]
 diagram.plot(axes, title="Before and after")
 plt.show()
 
@@ -54,6 +54,6 @@ plt.show()
 # A single curve has a grey band, where chance alone can put the dots of a calibrated model. The title says what error
 # chance alone would show.
 
-axes = plt.subplots(figsize=(5, 5.6))[1]
+axes = plt.subplots(figsize=(5.4, 5))[1]
 hcal.reliability(after, y_test, bins=10).plot(axes)
 plt.show()

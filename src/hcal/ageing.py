@@ -55,12 +55,12 @@ class Times:
             return time
         cells = inputs.check_names(time, n_rows, "time")
         if cells.dtype.kind in "iuf":
-            return cls(cells.astype(np.float64), are_dates=False)
+            return cls(_finite(cells.astype(np.float64)), are_dates=False)
         if cells.dtype.kind == "M":
             return cls(cells.astype("datetime64[us]").astype(np.int64) / 1e6, are_dates=True)
         numbers = _numbers(cells)
         if numbers is not None:
-            return cls(numbers, are_dates=False)
+            return cls(_finite(numbers), are_dates=False)
         return cls(np.array([_seconds(cell) for cell in cells.tolist()]), are_dates=True)
 
     def __getitem__(self, index: Any) -> Times:
@@ -197,6 +197,15 @@ def _numbers(cells: NDArray[Any]) -> Float64 | None:
         return cells.astype(np.float64)
     except (TypeError, ValueError):
         return None
+
+
+def _finite(numbers: Float64) -> Float64:
+    """Return numbers as they are; one that is NaN or infinite is refused."""
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"time must be dates or finite numbers; row {row} is {numbers[row]}")
+    return numbers
 
 
 def _seconds(cell: Any) -> float:

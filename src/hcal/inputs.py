@@ -29,6 +29,8 @@ from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
+#: The logarithm that stands for ln 0, in every float width: what is given in float32 must not come out otherwise.
+_LOG_ZERO = float(np.log(np.finfo(np.float64).tiny))
 #: The most rows that one weight may stand for.
 MOST_ROWS_OF_WEIGHT = 1e12
 #: The largest of all weights may not be smaller, because weights are squared.
@@ -126,6 +128,30 @@ def sum_to_one(probs: Array, sums: Array) -> Array:
     return xp.where(xp.abs(sums - 1.0) > xp.eps(probs), probs / sums, probs)
 
 
+def whole_rows(scores: Array, kind: str, tolerance: float = 1e-4) -> Array:
+    """Return scores (N, K) as a formula without other checks takes them.
+
+    Rows of probabilities are divided by their sums. A row of probabilities, or of their logarithms, that
+    ``predict_proba`` refuses becomes NaN.
+
+    >>> with np.errstate(all="ignore"):
+    ...     whole_rows(np.array([[0.5, 0.50001], [-1.0, 2.0]]), "probs").round(4)
+    array([[0.5, 0.5],
+           [nan, nan]])
+    """
+    if kind == "logits":
+        return scores
+    xp = namespace(scores)
+    sums = xp.row_sum(scores if kind == "probs" else xp.exp(scores))
+    sound = xp.abs(sums - 1.0) <= (tolerance if kind == "probs" else max(tolerance, 1e-3))
+    whole = scores
+    if kind == "probs":
+        sound = sound & (xp.row_min(scores) >= 0.0)
+        whole = sum_to_one(scores, sums)
+    # 0 · ln 1 = 0, and 0 · ln 0 is NaN in every language; JSON has no other way to write it.
+    return whole + 0.0 * xp.log(xp.astype(sound, scores))
+
+
 def check_probs(probs: AnyArray) -> Checked:
     """Check probabilities and renormalise their rows.
 
@@ -190,7 +216,7 @@ def check_logits(
     logits : array-like of shape (N, K), or (N,) for the score of class 1 of a binary problem
     input : {"logits", "probs", "log_probs"}
         What the array holds; hcal never guesses it. Probabilities are replaced by their logarithm; a probability of
-        0 counts as the smallest positive normal number of its float type, so the logarithm is finite.
+        0 counts as the smallest positive normal number of float64, in float32 too, so the logarithm is finite.
     n_classes : int, optional
         The number of classes that the calibrator was fitted on.
 
@@ -272,11 +298,11 @@ def to_logits(scores: Array, kind: str) -> Array:
     if kind == "logits":
         limit = 1e98 if scores.itemsize == 8 else 1e15
         return xp.clip(scores, -limit, limit)
-    least = xp.tiny(scores)
     if kind == "probs":
-        return xp.log(xp.maximum(scores, least))
+        logarithms = xp.log(xp.maximum(scores, xp.tiny(scores)))
+        return logarithms if scores.itemsize == 8 else xp.where(scores > 0, logarithms, _LOG_ZERO)
     lowest_finite = xp.row_min(xp.where(scores < -1e15, 0.0, scores))
-    lowest = xp.minimum(lowest_finite, float(np.log(least)))
+    lowest = xp.minimum(lowest_finite, _LOG_ZERO)
     return xp.maximum(scores, lowest)
 
 

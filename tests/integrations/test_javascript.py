@@ -55,7 +55,7 @@ def test_odd_scores(tmp_path: Path) -> None:
     lines = node(tmp_path, program).stdout.splitlines()
     assert lines == [
         "true",
-        "[[1,0],[1,0]]",
+        "[[1,1e-37],[1,1e-37]]",
         "2 pool [ '0', '1' ]",
         *["RangeError"] * 3,
         "scores must be numbers",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hcal
+from hcal.maps.prediction import LEAST_PROBABILITY
 from studies import runtimes
 
 METHODS = [name for name in hcal.list_calibrators() if name != "h"]
@@ -85,6 +87,63 @@ def test_odd_rows_are_nan_in_the_json(tmp_path: Path) -> None:
             assert np.isnan(probs[:3]).all(), method
             assert probs[3].sum() == pytest.approx(1.0), method
             assert probs[3].min() >= 0, method
+
+
+def test_no_runtime_states_0(tmp_path: Path) -> None:
+    """The least probability was a line of ``predict_proba`` alone: a file, a module and a query stated 0."""
+    pytest.importorskip("torch")
+    far = {2: np.array([[0.0, 1e4], [900.0, 0.0]]), 4: np.array([[0.0, 1e4, 3.0, 2.0]])}
+    for method in ("ts", "platt", "pool", "iso", "vs"):
+        for n_classes, scores in far.items():
+            cal = runtimes.fitted(method, "logits", n_classes)
+            expected = cal.predict_proba(scores)
+            assert expected.min() >= LEAST_PROBABILITY
+            for name in ("json", "module", "javascript", "duckdb", "sqlite"):
+                if name == "javascript" and shutil.which("node") is None:
+                    continue
+                probs = runtimes.RUNTIMES[name][0](cal, scores, tmp_path)
+                if probs is not None:
+                    np.testing.assert_allclose(np.log(probs), np.log(expected), atol=1e-9)
+
+
+def test_a_class_that_does_not_occur(tmp_path: Path) -> None:
+    """Where the other class had underflowed, ``predict_proba`` stated 1 for a class that was said not to occur."""
+    pytest.importorskip("torch")
+    scores = np.array([[0.0, 1e4], [0.0, 1.0]])
+    cal = runtimes.fitted("ts", "logits", 2).with_prior([1.0, 0.0])
+    assert cal.predict_proba(scores).tolist() == [[1.0, 0.0], [1.0, 0.0]]
+    for name in ("json", "module", "duckdb", "sqlite"):
+        probs = runtimes.RUNTIMES[name][0](cal, scores, tmp_path)
+        assert probs is not None
+        assert probs.tolist() == [[1.0, 0.0], [1.0, 0.0]], name
+
+
+def test_rows_that_predict_proba_refuses_are_nan(tmp_path: Path) -> None:
+    """A file or a module read per cent and log-odds as probabilities, without a word."""
+    torch = pytest.importorskip("torch")
+    from hcal.integrations.torch import CalibrationHead
+
+    refused = {
+        "probs": np.array([[-1.0, 2.0], [50.0, 50.0], [0.5, 0.6], [0.0, 0.0]]),
+        "log_probs": np.array([[0.0, 0.0], [-9.0, -9.0], [-1.0, 2.0]]),
+    }
+    sound = {"probs": [[0.3, 0.7]], "log_probs": [[np.log(0.3), np.log(0.7)]]}
+    for kind in ("probs", "log_probs"):
+        cal = runtimes.fitted("ts", kind, 2)  # type: ignore[arg-type]
+        for row in refused[kind]:
+            with pytest.raises(ValueError, match=r"sum to|negative"):
+                cal.predict_proba(row[None])
+        scores = np.concatenate([sound[kind], refused[kind]])
+        for predict in (runtimes.by_json, runtimes.by_module):
+            probs = predict(cal, scores, tmp_path)
+            np.testing.assert_allclose(probs[0], cal.predict_proba(scores[:1])[0], atol=1e-14)
+            assert np.isnan(probs[1:]).all()
+    assert np.isnan(runtimes.by_module(cal, np.array([0.5, 3.0]), tmp_path)).all()
+
+    # Half floats are rounded, so that their rows sum to 1 less exactly.
+    head = CalibrationHead(runtimes.fitted("ts", "probs", 4))
+    rows = torch.tensor([[0.13, 0.27, 0.21, 0.39]], dtype=torch.bfloat16)
+    assert head(rows).isfinite().all()
 
 
 def test_probabilities_that_sum_to_nearly_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
+from hcal.maps.prediction import LEAST_PROBABILITY
 from helpers import synthetic
 from studies import postgres, runtimes
 
@@ -53,20 +54,20 @@ def test_every_method_of_two_classes(runtime: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["ts", "platt", "pool"])
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
 def test_odd_scores(method: str, dialect: str, tmp_path: Path) -> None:
-    """NaN and +inf give NaN, a single −inf probability 0, and a row that predict_proba refuses gives NaN."""
+    """NaN and +inf give NaN, a single −inf the least probability, and a row that predict_proba refuses gives NaN."""
     logits = runtimes.fitted(method, "logits", 2)
     one = query(logits, dialect, tmp_path, ["s"])
     odd = np.array([[NAN], [INF], [-INF], [0.0], [1e308]])
     probs = RUN[dialect](one, ["s"], odd)
     assert np.isnan(probs[:2]).all()
-    assert probs[2].tolist() == [1.0, 0.0]
+    assert probs[2].tolist() == [1.0, LEAST_PROBABILITY]
     assert probs[3:].sum(axis=1).tolist() == [1.0, 1.0]
 
     two = query(logits, dialect, tmp_path, ["a", "b"])
     rows = np.array([[NAN, 0.0], [0.0, INF], [-INF, -INF], [0.0, -INF], [-INF, 2.0]])
     probs = RUN[dialect](two, ["a", "b"], rows)
     assert np.isnan(probs[:3]).all()
-    assert probs[3:].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert probs[3:].tolist() == [[1.0, LEAST_PROBABILITY], [LEAST_PROBABILITY, 1.0]]
 
     shares = runtimes.fitted(method, "probs", 2)
     refused = np.array([[NAN, 0.5], [-0.1, 1.1], [0.5, 0.6], [50.0, 50.0], [0.0, 0.0]])
@@ -80,6 +81,17 @@ def test_odd_scores(method: str, dialect: str, tmp_path: Path) -> None:
     probs = RUN[dialect](query(shares, dialect, tmp_path, ["s"]), ["s"], ends)
     expected = shares.predict_proba(ends[:, 0])
     np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+def test_log_odds_beyond_the_largest_power(dialect: str, tmp_path: Path) -> None:
+    """e^750 is infinite, and a logarithm of it made NaN of `diag`, which raises the logarithm to a floor."""
+    far = np.array([[750.0], [-750.0], [1e4], [-1e4], [1e98]])
+    for method in ("diag", "dir", "ec", "ets"):
+        cal = runtimes.fitted(method, "logits", 2)
+        probs = RUN[dialect](query(cal, dialect, tmp_path, ["s"]), ["s"], far)
+        expected = cal.predict_proba(far[:, 0])
+        np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14, err_msg=method)
 
 
 @pytest.mark.parametrize("method", ["ts", "pool"])
@@ -263,5 +275,21 @@ def test_odd_scores_in_postgres(psql: Callable[[str], str], tmp_path: Path) -> N
         ends = np.array([[0.0], [-INF], [-800.0], [NAN], [2.0]])
         probs = postgres.probs_in_postgres(psql, query(shares, "postgres", tmp_path, ["s0"]), ends)
         assert np.isnan(probs[3:]).all()
-        expected = shares.predict_proba(ends[:3, 0])
-        np.testing.assert_allclose(probs[:3], expected, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(probs[:3], shares.predict_proba(ends[:3, 0]), rtol=0, atol=1e-14)
+
+
+@pytest.mark.slow
+def test_a_row_does_not_end_a_query_in_postgres(psql: Callable[[str], str], tmp_path: Path) -> None:
+    """A division by 0 is an error there, and so is a product that underflows: one such row ended the query."""
+    nothing = np.array([[0.0, 0.0], [0.5, 0.5], [NAN, 0.5]])
+    small = np.array([[5e-324], [-1e-310], [0.5]])
+    for method in ("ts", "platt", "pool", "quadratic", "diag"):
+        shares = runtimes.fitted(method, "probs", 2)
+        text = query(shares, "postgres", tmp_path, ["s0", "s1"])
+        probs = postgres.probs_in_postgres(psql, text, nothing)
+        assert np.isnan(probs[[0, 2]]).all()
+        np.testing.assert_allclose(probs[1], shares.predict_proba(nothing[1:2])[0], atol=1e-14)
+
+        cal = runtimes.fitted(method, "logits", 2)
+        probs = postgres.probs_in_postgres(psql, query(cal, "postgres", tmp_path, ["s0"]), small)
+        np.testing.assert_allclose(probs, cal.predict_proba(small[:, 0]), rtol=0, atol=1e-14)

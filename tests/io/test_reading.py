@@ -367,12 +367,10 @@ def test_csv_and_jsonl_need_no_extra(tmp_path: Path) -> None:
     write_table(tmp_path / "t.jsonl", TABLE)
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     code = (
-        "import sys; sys.modules['pyarrow'] = sys.modules['pandas'] = sys.modules['torch'] = None\n"
-        "from hcal.io import *\n"
-        "r = Request('logit_*', 'target')\n"
-        "print(*[read('t' + s, r).labels().tolist() for s in ('.csv', '.jsonl')])\n"
-        "try: read('t.parquet')\n"
-        "except ImportError as e: print(e)\n"
+        "import sys; sys.modules['pyarrow'] = sys.modules['pandas'] = sys.modules['torch'] = "
+        "None\nfrom hcal.io import *\nr = Request('logit_*', 'target')\nprint(*[read('t' + s, "
+        "r).labels().tolist() for s in ('.csv', '.jsonl')])\ntry: read('t.parquet')\nexcept "
+        "ImportError as e: print(e)\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

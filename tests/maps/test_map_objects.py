@@ -186,9 +186,9 @@ def test_the_parts_of_a_prediction() -> None:
     between = np.log(0.02) - np.log(2) * depth / (depth + np.log(2))
     assert raise_to_floor(np.log(0.015), np.array(0.01)) == pytest.approx(between)
     np.testing.assert_array_equal(raised[0, 1:], x[0, 1:])
-    second_impossible = np.array([0.0, -np.inf])
-    probs = reweight(np.array([[0.0, 1.0]]), second_impossible)
-    np.testing.assert_allclose(probs, [[0.0, 1.0]])
+    # A class that does not occur gets nothing, also where the others have underflowed.
+    excluded = np.array([0.0, np.log(3.0), -np.inf])
+    np.testing.assert_allclose(reweight(np.array([[0.0, 0.0, 1.0]]), excluded), [[0.25, 0.75, 0.0]])
     near = np.array([[0.0, np.nextafter(0, 1)], [1.0, 1.0]])
     kept = keep_argmax(np.full((2, 2), 0.5), near)
     np.testing.assert_array_equal(kept.argmax(1), [1, 0])

@@ -151,18 +151,16 @@ class Abstention(Result):
         """The choice and what is proven, in words."""
         all_answers = self.errors / self.n
         ranking = (
-            f"If all {self.n:,} rows are answered, {_percent(all_answers)} are wrong. Area "
-            "under the risk–coverage "
-            f"curve {self.aurc:.4f} (best possible {self.best_aurc:.4f}); AUROC of the "
-            f"confidence {self.auroc:.3f}."
+            f"If all {self.n:,} rows are answered, {_percent(all_answers)} are wrong. Area under "
+            f"the risk–coverage curve {self.aurc:.4f} (best possible {self.best_aurc:.4f}); AUROC "
+            f"of the confidence {self.auroc:.3f}."
         )
         if not self.proven:
             return [self._why_not(), ranking]
         return [
             f"Answer {self._condition}: {_percent(self.coverage)} of the rows.",
             f"{_percent(self.risk.value)} of these answers are wrong here, and proven at "
-            f"{_percent(self.confidence)} "
-            f"is at most {_percent(self.at_most)}.",
+            f"{_percent(self.confidence)} is at most {_percent(self.at_most)}.",
             ranking,
         ]
 

@@ -119,9 +119,8 @@ class LabelFreeEstimates(Result):
         return [
             f"Expected of {self.n:,} rows without labels, where {self.decision}.",
             "The numbers are right if the calibrator is as good on these rows as on its own. "
-            "Another mix of the same "
-            "kinds of rows keeps that; a change in how outcomes follow from inputs does not, "
-            "and only labels show it.",
+            "Another mix of the same kinds of rows keeps that; a change in how outcomes follow "
+            "from inputs does not, and only labels show it.",
             f"The {100 * self.confidence:g} % intervals hold the chance of the labels alone.",
         ]
 

@@ -167,10 +167,9 @@ class Thresholds(Result):
         nobody = self.points[-1].cost or 0.0
         return (
             f"1,000 rows cost {1000 * cost.value:,.0f} ({1000 * cost.low:,.0f} to "
-            f"{1000 * cost.high:,.0f}); "
-            f"on new rows expect {1000 * self.on_new_rows:,.0f}. Deciding {self.title} for all "
-            "costs "
-            f"{1000 * everybody:,.0f}, for none {1000 * nobody:,.0f}."
+            f"{1000 * cost.high:,.0f}); on new rows expect {1000 * self.on_new_rows:,.0f}. "
+            f"Deciding {self.title} for all costs {1000 * everybody:,.0f}, for none "
+            f"{1000 * nobody:,.0f}."
         )
 
     def __str__(self) -> str:
@@ -367,8 +366,7 @@ def _checked_positive(positive: Any, rows: Rows) -> int:
     if rows.n_classes != 2:
         raise ValueError(
             f"a threshold divides two classes, and probs has {rows.n_classes} columns: pass a "
-            "table of "
-            "K x K costs, or P(one class) against the rest"
+            "table of K x K costs, or P(one class) against the rest"
         )
     if type(positive) is bool or positive not in (0, 1):
         raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
@@ -451,8 +449,7 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
         if lower > 1.1 * share + 0.001:
             return (
                 "Equal probabilities cannot be divided: the next lower threshold decides "
-                f"{_percent(lower)} "
-                "of the rows.",
+                f"{_percent(lower)} of the rows.",
             )
     if cut == last and criterion.name == "capacity":
         highest = _percent(float(curve.counts.share[last - 1]))

@@ -133,8 +133,7 @@ class Validation(Result):
         expected = self.gate_values()
         return [
             f"Model and calibrator were fitted on {self.n:,} rows, {self.events:,} of them with "
-            "the outcome, and again "
-            f"on {self.resamples:,} bootstrap samples.",
+            f"the outcome, and again on {self.resamples:,} bootstrap samples.",
             f"On new rows expect a calibration slope of {expected['slope']:.3f}, an intercept of "
             f"{expected['intercept']:+.3f}, a Brier score of {expected['brier']:.4f} and an AUC of "
             f"{expected['auc']:.3f}.",
@@ -236,9 +235,8 @@ def validate(  # noqa: PLR0913 - a public door
             advance(1)
     if len(samples) < resamples / 2:
         raise ValueError(
-            f"only {len(samples)} of {resamples} bootstrap samples held rows with and without "
-            "the outcome: these are "
-            "too few rows to validate on"
+            f"only {len(samples)} of {resamples} bootstrap samples held rows with and without the "
+            "outcome: these are too few rows to validate on"
         )
     return _validation(data, fitted, apparent, samples, confidence, resamples)
 
@@ -390,9 +388,8 @@ def _notes(remembers: bool, one_class: int, no_slope: int) -> tuple[str, ...]:
     notes = []
     if remembers:
         notes.append(
-            "The model fits its own rows far better than others, as forests do. The optimism "
-            "is then estimated too "
-            "small: take the out-of-bag figures, which are slightly too bad."
+            "The model fits its own rows far better than others, as forests do. The optimism is "
+            "then estimated too small: take the out-of-bag figures, which are slightly too bad."
         )
     if one_class:
         notes.append(
@@ -439,10 +436,9 @@ def _refuse_fitted(model: Any) -> None:
     frozen = any(type(part).__name__ == "FrozenEstimator" for part in parts)
     if frozen or getattr(model, "cv", None) == "prefit":
         raise ValueError(
-            "the model inside is fitted already, so its optimism cannot be seen: pass one that "
-            "is fitted again on "
-            "each sample, such as CalibratedClassifier(estimator), or test on other rows with "
-            "hcal.clinical"
+            "the model inside is fitted already, so its optimism cannot be seen: pass one that is "
+            "fitted again on each sample, such as CalibratedClassifier(estimator), or test on "
+            "other rows with hcal.clinical"
         )
 
 

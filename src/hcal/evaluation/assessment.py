@@ -45,23 +45,16 @@ _MOST_DRAWS: Final = 20_000_000
 
 RULE: Final = (
     "The tolerance is 5 points for the predicted class, and 10·√(π(1−π)) points for a class of "
-    "frequency π. "
-    "Good: the smooth calibration error is proven to be within the tolerance, at most 1 % of "
-    "the rows are "
-    "proven to be off by more, and NLL is better than that of the base rates. "
-    "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and "
-    "the error is "
-    "not proven to be within it; or NLL is worse than that of the base rates, or more than 1 % "
-    "worse than "
-    "before calibration, as the Brier score must not be; or the predictor has collapsed; or "
-    "segments or "
-    "classes that are proven to be off by more than the tolerance hold more than half of the "
-    "rows. With "
-    "care: within the tolerance on average, but with more rows off than that, or with a "
-    "segment that is "
-    "proven to be off, or not shown to know more than the base rates, or less accurate by more "
-    "than 1 point "
-    "than before calibration. Otherwise the rows cannot tell."
+    "frequency π. Good: the smooth calibration error is proven to be within the tolerance, at most "
+    "1 % of the rows are proven to be off by more, and NLL is better than that of the base rates. "
+    "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and the "
+    "error is not proven to be within it; or NLL is worse than that of the base rates, or more "
+    "than 1 % worse than before calibration, as the Brier score must not be; or the predictor has "
+    "collapsed; or segments or classes that are proven to be off by more than the tolerance hold "
+    "more than half of the rows. With care: within the tolerance on average, but with more rows "
+    "off than that, or with a segment that is proven to be off, or not shown to know more than the "
+    "base rates, or less accurate by more than 1 point than before calibration. Otherwise the rows "
+    "cannot tell."
 )
 
 
@@ -411,8 +404,7 @@ def collapse_reasons(
     if rose and mean_confidence < accuracy - 0.2 and not by_chance:
         reasons.append(
             f"NLL rose from {nll_before:.4g} to {nll:.4g} and mean confidence "
-            f"{mean_confidence:.3f} "
-            f"lies far below the accuracy {accuracy:.3f}"
+            f"{mean_confidence:.3f} lies far below the accuracy {accuracy:.3f}"
         )
     return reasons
 

@@ -30,6 +30,14 @@ class Axis:
             return np.asarray(np.log(inside / self.low) / math.log(self.high / self.low))
         return np.asarray((inside - self.low) / (self.high - self.low))
 
+    def holds(self, values: Float64) -> NDArray[np.bool_]:
+        """Return which values lie on the axis.
+
+        >>> Axis(0.01, 1).holds(np.array([0.001, 0.5]))
+        array([False,  True])
+        """
+        return np.asarray((values >= self.low) & (values <= self.high))
+
     def edges(self, count: int) -> Float64:
         """Return the ends of so many cells of equal width on the axis, shape (count + 1,)."""
         if self.log:

@@ -418,20 +418,17 @@ class Comparison(Result):
         if 1 < n_tasks < fewest_tasks(compared):
             lines.append(
                 f"bold: the best of a column. No test: {n_tasks} tasks cannot tell {compared} "
-                "methods "
-                f"apart; from {fewest_tasks(compared)} tasks on they can"
+                f"methods apart; from {fewest_tasks(compared)} tasks on they can"
             )
         elif n_tasks > 1:
             lines.append(
-                "bold: the best of a column, and what a signed-rank test over tasks (Holm, 5 "
-                "%) cannot "
-                "tell from it"
+                "bold: the best of a column, and what a signed-rank test over tasks (Holm, 5 %) "
+                "cannot tell from it"
             )
         elif any(row.drawn for row in self.results):
             lines.append(
-                "bold: the best of a column, and what a paired test on resampled rows (Holm, 5 "
-                "%) cannot "
-                "tell from it"
+                "bold: the best of a column, and what a paired test on resampled rows (Holm, 5 %) "
+                "cannot tell from it"
             )
         if any(is_chance(name) for name in self._columns()):
             lines.append(

@@ -96,9 +96,8 @@ class CrossFit(Result):
         if self.brier is not None:
             sentences.append(self._correction(self.brier))
             sentences.append(
-                "This is the optimism of the calibrator alone, and not that of the model, "
-                "which was not "
-                "refitted: hcal.validate refits both."
+                "This is the optimism of the calibrator alone, and not that of the model, which "
+                "was not refitted: hcal.validate refits both."
             )
         if self.note:
             sentences.append(self.note)
@@ -203,9 +202,8 @@ def cross_fit(  # noqa: PLR0913 - a public door
         return CrossFit(probs, fold, final, None, None, 0)
     if rows.groups is not None and (n_groups := len(np.unique(rows.groups))) < FEWEST_GROUPS:
         note = (
-            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws "
-            "whole groups, "
-            f"and needs at least {FEWEST_GROUPS}."
+            f"The optimism cannot be estimated from {n_groups} groups: the bootstrap draws whole "
+            f"groups, and needs at least {FEWEST_GROUPS}."
         )
         return CrossFit(probs, fold, final, None, None, 0, note)
     slope, brier, note = _optimism(method, rows, resamples, random_state)

@@ -277,7 +277,7 @@ def reliability(  # noqa: PLR0913 - a public door
         ``"corp"``: the steps of an isotonic regression are the bins. ``"smooth"``: a kernel regression with the
         bandwidth of smooth ECE.
     confidence : float
-        DiagramLevel of the consistency bands, and of the intervals of bins.
+        Confidence of the consistency bands, and of the intervals of bins.
     sample_weight : array-like of shape (N,), optional
     positive : int
         The class of the level ``"positive"``.

@@ -123,9 +123,8 @@ def evaluate(  # noqa: PLR0913 - a public door
         return evaluate_survey(survey_source(source, settings, predictor), settings)
     if y is not None:
         raise TypeError(
-            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be "
-            "a fitted calibrator, "
-            "and metrics and confidence are passed by name"
+            "evaluate takes (probs, y) or (calibrator, scores, y); the first of three must be a "
+            "fitted calibrator, and metrics and confidence are passed by name"
         )
     if isinstance(predictor, Sample):
         return _evaluate_sample(predictor, info, settings, positive, baseline)

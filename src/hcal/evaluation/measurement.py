@@ -311,9 +311,8 @@ class Measurement:
         by = self.rows.by
         if by is not None and sample.weight is not None:
             raise ValueError(
-                "by= is certified from independent rows, which weighted ones are not: leave "
-                "the weights out, "
-                "or evaluate the rows of each segment by themselves"
+                "by= is certified from independent rows, which weighted ones are not: leave the "
+                "weights out, or evaluate the rows of each segment by themselves"
             )
         groups = self.rows.groups
         if groups is not None and tested:

@@ -16,7 +16,7 @@ from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
 from hcal.results import Result, rich_text
-from hcal.text import printable
+from hcal.text import one_line, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -318,9 +318,14 @@ class Evaluation(Result):
     def by_level(self) -> list[tuple[str, list[str]]]:
         """Return the question that each level asks, with the names of its metrics."""
         groups = [
-            (lv, [n for n, r in self.results.items() if r.metric.level == lv]) for lv in LEVELS
+            (level, [name for name, r in self.results.items() if r.metric.level == level])
+            for level in LEVELS
         ]
-        return [(_LEVEL_TITLES[lv], names) for lv, names in groups if names]
+        titles = _LEVEL_TITLES
+        if self.positive is not None:
+            name = one_line(str(self.positive.name))
+            titles = titles | {"top-label": f"P({name}): does it happen as often as it says?"}
+        return [(titles[level], names) for level, names in groups if names]
 
     def _closing(self) -> list[str]:
         lines = []
@@ -333,9 +338,8 @@ class Evaluation(Result):
         if self.clinical is not None:
             c = self.clinical
             lines.append(
-                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, "
-                f"ICI {c.ici}, "
-                f"AUC {c.auc}; hcal.clinical has more"
+                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, ICI "
+                f"{c.ici}, AUC {c.auc}; hcal.clinical has more"
             )
         if self.certificate is not None and self.groups:
             lines += group_sentences(self.groups)
@@ -356,7 +360,7 @@ class Evaluation(Result):
             )
         for title, names in self.by_level():
             table.add_section()
-            table.add_row(Text(title.split(":")[0], style="italic"))
+            table.add_row(Text(title.rsplit(":", 1)[0], style="italic"))
             for name in names:
                 table.add_row(*(text(name) for text in columns.values()))
         closing = [Text(printable(line)) for line in self._closing()]

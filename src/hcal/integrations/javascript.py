@@ -113,12 +113,6 @@ function sums(x, group) {
 }
 """,
 }
-#: Rows that predict_proba refuses.
-_REFUSED = {
-    "logits": "false",
-    "probs": "scores.some((p) => p < 0) || Math.abs(scores.reduce((s, p) => s + p, 0) - 1) > 1e-4",
-    "log_probs": "Math.abs(scores.reduce((s, x) => s + Math.exp(x), 0) - 1) > 1e-3",
-}
 _TWO_COLUMNS = {
     "logits": "[0, score]",
     "probs": "[1 - score, score]",
@@ -263,8 +257,7 @@ def _predict(calibrator: Calibrator) -> str:
         "    const scores = Array.from(row, (score) => score ?? NaN);",
         '    if (scores.some((score) => typeof score !== "number"))',
         '      throw new TypeError("scores must be numbers");',
-        f"    const refused = scores.some(Number.isNaN) || {_REFUSED[kind]};",
-        f"    return refused ? new Array({k}).fill(NaN) : probabilities(scores);",
+        f"    return scores.some(Number.isNaN) ? new Array({k}).fill(NaN) : probabilities(scores);",
         "  });",
         "}",
         "",

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from hcal._version import __version__
-from hcal.inputs import sum_to_one, two_columns
+from hcal.inputs import two_columns, whole_rows
 from hcal.integrations.curves import Polyline, polyline_of
-from hcal.integrations.recording import Operand, Program, Step, Value, row_sum
+from hcal.integrations.recording import Operand, Program, Step, Value
 from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction
+from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray, softmax
 from hcal.text import without_nan
@@ -49,9 +49,11 @@ ONE_COLUMN = (
     "'score' (a table of one column), and the last one gives 'scores'."
 )
 KINDS = {
-    "logits": "The scores are logits: any finite numbers. A single -infinity means probability 0.",
-    "probs": "The scores are probabilities from 0 to 1, and each row sums to 1.",
-    "log_probs": "The scores are natural logarithms of probabilities.",
+    "logits": "The scores are logits: any finite numbers; -infinity is the lowest.",
+    "probs": "The scores are probabilities from 0 to 1. A row that does not sum to 1 (within "
+    "1e-4) gives NaN.",
+    "log_probs": "The scores are natural logarithms of probabilities. A row that does not sum to 1 "
+    "(within 1e-3) gives NaN.",
 }
 #: What each operation does.
 OPERATIONS = {
@@ -137,7 +139,7 @@ def recorded(calibrator: Calibrator) -> Program:
     prediction = calibrator.prediction_
     program = Program(arrays=dict(prediction.arrays()))
     scores = program.argument("scores", calibrator.n_classes_)
-    probs: Value = prediction(_whole_rows(scores, prediction.kind))
+    probs: Value = prediction(whole_rows(scores, prediction.kind))
     return program.needed(probs)
 
 
@@ -158,11 +160,6 @@ def example_scores(calibrator: Calibrator) -> Float64:
         "probs": softmax(logits),
     }
     return of_kind[calibrator.prediction_.kind]
-
-
-def _whole_rows(scores: Value, kind: str) -> Value:
-    """Return scores as a prediction gets them: rows of probabilities sum to 1."""
-    return sum_to_one(scores, row_sum(scores)) if kind == "probs" else scores
 
 
 def _as_list(step: Step) -> list[Any]:
@@ -238,6 +235,8 @@ def _described_curve(polyline: Polyline, prediction: Prediction) -> dict[str, An
     if prediction.prior is not None:
         steps.append("Add prior[1] - prior[0] to v, where prior is the entry of 'arrays'.")
     steps.append("P(second class) = 1 / (1 + exp(-v)), and P(first class) = 1 / (1 + exp(v)).")
+    if not prediction.states_zero:
+        steps.append(f"A probability below {LEAST_PROBABILITY:g} becomes {LEAST_PROBABILITY:g}.")
     return {
         "what": "the calibrated log-odds v of the second class as a function of its log-odds u: "
         "the knots of the "

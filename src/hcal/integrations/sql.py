@@ -36,7 +36,7 @@ from hcal.integrations.sql_text import (
     sql_number,
 )
 from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction, raise_to_floor, reweight
+from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, raise_to_floor, reweight
 from hcal.methods.base import Calibrator
 from hcal.methods.platt import OddsMap
 from hcal.numerics import Float64, FloatArray
@@ -170,9 +170,9 @@ class _Query:
     def written(self) -> str:
         """Return the query with its comments."""
         scores = np.array([self.graph.input(name) for name in self.columns])
-        for number, name in zip(scores.tolist(), self.columns, strict=True):
-            self.names[number] = self.dialect.number.format(f"s.{quoted_name(name)}")
         prediction = self.calibrator.prediction_
+        for number, name in zip(scores.tolist(), self.columns, strict=True):
+            self.names[number] = self.dialect.score(f"s.{quoted_name(name)}", prediction.kind)
         probs = self._probs(prediction, scores)
 
         levels = self._levels(probs) if self._is_long(probs) else []
@@ -219,8 +219,11 @@ class _Query:
         if self.calibrator.n_classes_ == 2:
             logits = logits[..., 1:] - logits[..., :1]
         x = expanded(program.needed(logits), self.graph, {"scores": scores})
-        probs = self._of_map(prediction.map, x)
-        return self._with_prior(probs, prediction.prior)
+        probs = self._with_prior(self._of_map(prediction.map, x), prediction.prior)
+        if prediction.states_zero:
+            return probs
+        least = self.graph.constant(LEAST_PROBABILITY)
+        return np.array([self.graph.apply("maximum", p, least) for p in probs.tolist()])
 
     def _of_map(self, map: Map, x: ColumnNumbers) -> ColumnNumbers:
         """Return the probabilities of a map, of the log-odds of two classes, or of the logits of several."""

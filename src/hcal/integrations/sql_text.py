@@ -11,6 +11,8 @@ from hcal.integrations.scalars import Graph, Node, NodeId
 
 #: PostgreSQL raises an error where e^x is 0 or infinite in float64.
 _LARGEST_EXPONENT = 700.0
+#: PostgreSQL raises an error where a product is 0 in float64, so smaller logits count as 0.
+_LEAST_LOGIT = 1e-100
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Dialect:
     number: str
     missing: str
     text: str
+
+    def score(self, column: str, kind: str) -> str:
+        """Return a column of scores as a float64 number."""
+        number = self.number.format(column)
+        if self.name != "postgres" or kind != "logits":
+            return number
+        return f"(CASE WHEN abs({number}) < {_LEAST_LOGIT!r} THEN 0e0 ELSE {number} END)"
 
 
 DIALECTS = {
@@ -157,15 +166,27 @@ class SqlWriter:
             return f"CASE WHEN {self.condition(condition)} THEN {yes_text} ELSE {no_text} END"
         if node.operation in _COMPARISONS:
             return f"CASE WHEN {self.condition(number)} THEN 1e0 ELSE 0e0 END"
-        if node.operation in ("softmax", "log_softmax"):
+        if node.operation == "softmax":
             return self._softmax(node)
+        if node.operation == "log_softmax":
+            return self._log_softmax(node)
         if node.operation in CHAINS:
-            terms = self._terms(number)
-            if node.operation == "add":
-                return f"({' + '.join(terms)})"
-            functions = {"maximum": self.dialect.greatest, "minimum": self.dialect.least}
-            return f"{functions[node.operation]}({', '.join(terms)})"
+            return self._chain(node.operation, self._terms(number))
+        return self._function(node)
+
+    def _chain(self, operation: str, terms: list[str]) -> str:
+        """Return the sum, or the largest or smallest, of several terms."""
+        if operation == "add":
+            return f"({' + '.join(terms)})"
+        functions = {"maximum": self.dialect.greatest, "minimum": self.dialect.least}
+        return f"{functions[operation]}({', '.join(terms)})"
+
+    def _function(self, node: Node) -> str:
+        """Return an operator between two expressions, or a function of one."""
         operands = [self.expression(operand) for operand in node.operands]
+        if node.operation == "divide" and self.dialect.name == "postgres":
+            # There, one row that divides by 0 ends the query; only rows that get NaN do so.
+            operands[1] = f"NULLIF({operands[1]}, 0e0)"
         if node.operation in _OPERATORS:
             return f"({operands[0]} {_OPERATORS[node.operation]} {operands[1]})"
         if node.operation == "exp":
@@ -197,11 +218,20 @@ class SqlWriter:
         return f"{left} {_COMPARISONS[node.operation]} {right}"
 
     def _softmax(self, node: Node) -> str:
-        """Return 1/Σ e^(other − own), or its logarithm."""
+        """Return 1/Σ e^(other − own)."""
         own, *others = node.operands
         powers = [self._exp(self._difference(other, own)) for other in others]
         total = " + ".join(["1e0", *powers])
-        return f"(1e0 / ({total}))" if node.operation == "softmax" else f"(-ln({total}))"
+        return f"(1e0 / ({total}))"
+
+    def _log_softmax(self, node: Node) -> str:
+        """Return −ln Σ e^(other − own), without a power that is too large."""
+        own, *others = node.operands
+        differences = [self._difference(other, own) for other in others]
+        largest = f"{self.dialect.greatest}(0e0, {', '.join(differences)})"
+        terms = ["0e0", *differences]
+        powers = " + ".join(self._exp(f"{term} - {largest}") for term in terms)
+        return f"(-{largest} - ln({powers}))"
 
     def _difference(self, left: NodeId, right: NodeId) -> str:
         if self.graph.value(left) == 0:

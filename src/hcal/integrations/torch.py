@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from hcal.fit_record import refuse_segments
-from hcal.inputs import sum_to_one, two_columns
+from hcal.inputs import two_columns, whole_rows
 from hcal.integrations import dense
 from hcal.maps.base import Map
+from hcal.maps.prediction import LEAST_PROBABILITY
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
 from hcal.progress import progress
@@ -36,6 +37,9 @@ from hcal.text import one_line
 Output = Literal["probs", "log_probs"]
 #: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
 _BLOCK_SCORES = 1 << 24
+#: How far the probabilities of a row may be from a sum of 1, as for arrays of these widths and for half floats.
+_SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}
+_HALF_TOLERANCE = 1e-2
 #: Maps with larger constants are not computed in float32.
 _FLOAT32_LIMIT = 1e15
 
@@ -163,6 +167,7 @@ class CalibrationHead(nn.Module):
         self.float32 = (
             MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
         )
+        self.least = 0.0 if calibrator.prediction_.states_zero else LEAST_PROBABILITY
         kernel = _kernel_of(calibrator)
         self.kernel = () if kernel is None else (kernel.to(where),)
 
@@ -183,13 +188,15 @@ class CalibrationHead(nn.Module):
                 "this head has no calibrator yet: give it one, or load a state dict that holds one"
             )
         if self._takes_kernel(scores):
-            return self.kernel[0](scores)  # type: ignore[no-any-return]
+            launched: Tensor = self.kernel[0](scores)
+            return launched.clamp_min_(self.least)
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         module, wide = self.float64, torch.float64
         if self.float32 is not None and dtype != torch.float64:
             module, wide = self.float32, torch.float32
         with torch.autocast(scores.device.type, enabled=False):
-            rows = self._rows(scores.to(wide))
+            tolerance = _SUM_TOLERANCE.get(dtype, _HALF_TOLERANCE)
+            rows = whole_rows(self._rows(scores.to(wide)), str(self.float64.kind), tolerance)
             probs = module(rows)
             if self.output == "log_probs":
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
@@ -223,10 +230,7 @@ class CalibrationHead(nn.Module):
             raise ValueError(
                 f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}"
             )
-        rows = scores.movedim(1, -1)
-        if kind == "probs":
-            rows = sum_to_one(rows, rows.sum(dim=-1, keepdim=True))
-        return rows
+        return scores.movedim(1, -1)
 
     def get_extra_state(self) -> Tensor:
         """Return the calibrator as the bytes of its file."""

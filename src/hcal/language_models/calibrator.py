@@ -137,6 +137,7 @@ class MultipleChoiceCalibrator(Estimator):
             preserves=common.promises,
             floor=None,
             prior=None,
+            states_zero=True,
         )
         n_questions = len(labels)
         questions_by_options = {str(logits.shape[1]): len(answers) for logits, answers in questions}
@@ -226,6 +227,8 @@ class MultipleChoiceCalibrator(Estimator):
     def _take_over(self, members: dict[str, Calibrator]) -> None:
         """Set the fitted attributes from the members."""
         common = members[_COMMON]
+        # Where a question has no option, the probability is 0.
+        common.prediction_ = replace(common.prediction_, states_zero=True)
         self.members_ = members
         self.by_count_ = {int(key): member for key, member in members.items() if key != _COMMON}
         self.temperature_ = float(1 / common.map_.arrays()["beta"])

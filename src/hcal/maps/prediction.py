@@ -1,4 +1,4 @@
-"""All that ``predict_proba`` computes: scores → logits → floor → map → class frequencies → argmax kept.
+"""All that ``predict_proba`` computes: scores → logits → floor → map → class frequencies → argmax kept → not 0.
 
 The same formula runs in numpy, torch, ``torch.compile`` and ONNX. All calibrators share it; only the map in the middle
 differs.
@@ -41,12 +41,13 @@ class Prediction(Map):
     prior: Array = array(
         "ln of new over old class frequencies", "K", low=-np.inf, high=700.0, optional=True
     )
+    states_zero: bool = option("whether a probability may be 0", (True, False), True)
 
     def __call__(self, scores: Array) -> Array:
         """Return probabilities (N, K) of any scores (N, K).
 
         A row with NaN or +inf, or with −inf for every class, gives NaN: numpy input with such rows was refused before,
-        but a deployed graph has no other check. A single −inf means that the class has probability 0.
+        but a deployed graph has no other check. A single −inf means that the class has the least probability.
         """
         xp = namespace(scores)
         x = to_logits(scores, self.kind)
@@ -65,7 +66,7 @@ class Prediction(Map):
             # The kernel works in blocks of its own and does all that is left to do.
             probs: FloatArray | None = self.map.compiled(scores)
             if probs is not None:
-                return probs
+                return probs if self.states_zero else np.maximum(probs, LEAST_PROBABILITY, probs)
 
         out = np.empty(scores.shape, dtype=scores.dtype)
         width = scores.dtype if self.map.float32_safe else np.float64
@@ -95,9 +96,11 @@ class Prediction(Map):
                 probs = namespace(x).astype(probs, x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
-        if is_kept or self.preserves is None:
+        if not is_kept and self.preserves is not None:
+            probs = keep_argmax(probs, scores)
+        if self.states_zero:
             return probs
-        return keep_argmax(probs, scores)
+        return namespace(x).maximum(probs, LEAST_PROBABILITY)
 
     def narrowed(self, probs: Array, x: Array) -> Array:
         """Return probabilities in the narrower float type of the logits x, with the argmax kept after this rounding."""
@@ -141,16 +144,20 @@ def raise_to_floor(x: Array, floor: Array) -> Array:
 
 
 def reweight(probs: Array, log_ratio: Array) -> Array:
-    """Return probabilities (N, K) times e^log_ratio (K,), normalised; a row whose products are all 0 is left as it is.
+    """Return probabilities (N, K) times e^log_ratio (K,), normalised.
 
-    >>> reweight(np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
-    array([[0.25, 0.75]])
+    A row whose products are all 0 says nothing about the classes that are left, and gets the factors alone.
+
+    >>> reweight(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0.0, -np.inf]))
+    array([[1., 0.],
+           [1., 0.]])
     """
     xp = namespace(probs)
-    shifted = probs * xp.exp(log_ratio - xp.row_max(log_ratio))
-    total = xp.row_sum(shifted)
-    scaled = shifted / xp.where(total > 0, total, 1.0)
-    return xp.where(total > 0, scaled, probs)
+    factors = xp.exp(log_ratio - xp.row_max(log_ratio))
+    products = probs * factors
+    total = xp.row_sum(products)
+    scaled = products / xp.where(total > 0, total, 1.0)
+    return xp.where(total > 0, scaled, factors / xp.row_sum(factors))
 
 
 def keep_argmax(probs: Array, x: Array) -> Array:

@@ -24,7 +24,7 @@ from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import AnyArray, is_on_accelerator
 from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, learn_floor, raise_to_floor
+from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
@@ -191,6 +191,7 @@ class Calibrator(TakesScores, ABC):
             preserves=self.promises if preserves == "as declared" else preserves,
             floor=floor,
             prior=None,
+            states_zero=self.states_zero(None),
         )
         try:
             self.fit_ = self._record(rows, fitted, fingerprint).with_age(age)
@@ -218,22 +219,16 @@ class Calibrator(TakesScores, ABC):
 
             return predict_on_device(self, scores)
         rows = Rows.of_scores(scores, input=self.prediction_.kind, like=self.fit_)
-        return rows.restored(self._floored(rows, once=False))
+        return rows.restored(self.prediction_.in_blocks(rows.scores))
 
     def probs_of(self, rows: Rows) -> FloatArray:
-        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them.
+        """Return probabilities (N, K) of checked rows, as :meth:`rows_like` returns them."""
+        return self.prediction_.in_blocks(rows.scores, once=True)
 
-        None of them is 0, unless :meth:`with_prior` says that a class does not occur.
-        """
-        return self._floored(rows, once=True)
-
-    def _floored(self, rows: Rows, *, once: bool) -> FloatArray:
-        probs = self.prediction_.in_blocks(rows.scores, once=once)
-        log_ratio = self.prediction_.prior
-        excluded = log_ratio is not None and bool(np.isneginf(log_ratio).any())
-        if self.floored and not excluded:
-            np.maximum(probs, LEAST_PROBABILITY, out=probs)
-        return probs
+    @classmethod
+    def states_zero(cls, log_ratio: Float64 | None) -> bool:
+        """Return whether a probability may be 0: only where :meth:`with_prior` says that a class does not occur."""
+        return not cls.floored or (log_ratio is not None and bool(np.isneginf(log_ratio).any()))
 
     def predict(self, scores: AnyArray) -> NDArray[Any]:
         """Return the most probable class of each row, by name if the fit was given names.
@@ -246,7 +241,7 @@ class Calibrator(TakesScores, ABC):
         -------
         array of shape (N,)
         """
-        probs = self._floored(self.rows_like(scores), once=False)
+        probs = self.prediction_.in_blocks(self.rows_like(scores).scores)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def score(self, scores: AnyArray, y: AnyArray, sample_weight: AnyArray = None) -> float:
@@ -514,7 +509,12 @@ class Calibrator(TakesScores, ABC):
         """Return a fitted copy that multiplies the map's probabilities by e^log_ratio instead of this one's factors."""
         other = self.clone()
         preserves = self.prediction_.preserves if log_ratio is None else None
-        other.prediction_ = replace(self.prediction_, prior=log_ratio, preserves=preserves)
+        other.prediction_ = replace(
+            self.prediction_,
+            prior=log_ratio,
+            preserves=preserves,
+            states_zero=self.states_zero(log_ratio),
+        )
         other.fit_ = self.fit_.with_prior(new)
         return other
 

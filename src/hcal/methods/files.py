@@ -186,6 +186,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
         preserves=header["preserves"],
         floor=arrays.get(_FLOOR),
         prior=arrays.get(_PRIOR),
+        states_zero=method.states_zero(arrays.get(_PRIOR)),
     )
     prediction.check_fields({"K": record.n_classes})
     calibrator.prediction_ = prediction

@@ -54,9 +54,8 @@ _POINTS: Final = 1000
 _PRINTED: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
-    "Do not rely on this test: it depends on the grouping, misses miscalibration in small "
-    "samples, finds "
-    "harmless miscalibration in large ones, and does not say how large it is."
+    "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, "
+    "finds harmless miscalibration in large ones, and does not say how large it is."
 )
 
 

@@ -482,9 +482,8 @@ class Sample:
             )
         if copied and self.total > MOST_COPIES:
             raise ValueError(
-                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}; "
-                "the limit is "
-                f"{MOST_COPIES:.0e}"
+                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}; the "
+                f"limit is {MOST_COPIES:.0e}"
             )
 
 

@@ -126,8 +126,7 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
     "class-wise",
     "h-calibration error, class-wise",
     "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over "
-    "classes, "
-    "chance removed; can be negative",
+    "classes, chance removed; can be negative",
     label="HCE",
     kind="debiased",
     weights="copies",

@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression
 from hcal.numerics import Float64, IntArray
 from hcal.pool.map import BinaryPoolMap, Margins
 from hcal.pool.members import CONSTANT_RIDGE, RIDGE, TemperatureMember, shrinkage_of
-from hcal.pool.weighing import Member, left_out_scores, weigh
+from hcal.pool.weighing import Member, left_out_scores, weigh, weighing_rows
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
 
@@ -49,7 +49,7 @@ def fit_binary_pool(rows: Rows, *, keep: bool) -> BinaryPool:
     shrinkage = shrinkage_of(rows, members[0].margins)
 
     left_out = left_out_scores(members, rows, fit_two_class_members)
-    seen = counts.rows() if rows.groups is None else rows
+    seen = counts.rows() if rows.groups is None else rows[weighing_rows(rows)]
     weights = weigh(left_out, seen, shrinkage)
 
     table = pool_table(members, weights, counts)

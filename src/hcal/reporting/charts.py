@@ -127,8 +127,8 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
         by_chance = f", and {number(curve.by_chance, True)} by chance"
     return (
         f"{len(full)} {points}, {int(curve.outside.sum())} outside their consistency band; "
-        f"{error}{of} is "
-        f"{number(curve.error, True)}{by_chance}. The numbers are in the table below."
+        f"{error}{of} is {number(curve.error, True)}{by_chance}. The numbers are in the table "
+        "below."
     )
 
 
@@ -174,16 +174,20 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
     for level in axis.ticks()[:6]:
         near = np.abs(before - level) <= 0.05 * level
         if near.any():
-            mean = 100 * after[near].mean()
-            examples.append(f"{100 * level:.3g} % becomes about {mean:.2g} %")
+            # On average they are not at the level: near 100 %, for one, all are below.
+            stated = 100 * float(before[near].mean())
+            calibrated = 100 * float(after[near].mean())
+            examples.append(f"{stated:.3g} % becomes {calibrated:.3g} %")
     words = "The probabilities lie too close together to describe."
     if examples:
-        words = f"{', '.join(examples)}."
+        words = f"On average, {', '.join(examples)}."
     chart = Chart("The map", words, (f"{event} in", f"{event} out"), axis, axis, height=260.0)
     chart.draw_diagonal()
     order = np.argsort(before, kind="stable")
     places = np.linspace(0, len(order) - 1, _MAP_POINTS).astype(int)
     drawn = order[np.unique(places)]
+    # What lies outside the axes would stand at their ends, as if the map jumped there.
+    drawn = drawn[axis.holds(before[drawn]) & axis.holds(after[drawn])]
     # An increasing map is drawn as a curve, any other as the points of its rows.
     rising = bool((np.diff(after[order]) >= -1e-6).all())
     class_ = "line after" if rising else "cloud after"

@@ -19,12 +19,16 @@ _NAMED: Final = 8
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """Return a share in per cent.
+    """Return a share in per cent; a small one with as many digits as say that it is not 0.
 
     >>> percent(0.12345).replace("\\N{NO-BREAK SPACE}", "_")
     '12.3_%'
+    >>> percent(0.0000123).replace("\\N{NO-BREAK SPACE}", "_")
+    '0.0012_%'
     """
-    return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
+    is_small = 0 < abs(100 * value) < 10.0**-digits / 2
+    text = f"{100 * value:.2g}" if is_small else f"{100 * value:.{digits}f}"
+    return f"{text}\N{NO-BREAK SPACE}%"
 
 
 def number(value: float, share: bool = False) -> str:
@@ -224,8 +228,7 @@ def _state(evaluation: Evaluation, subject: str) -> str:
         direction = "neither over- nor under-confident on average"
     return (
         f"{subject} is {direction}: it states {number(evaluation.mean_confidence, True)} on "
-        "average "
-        f"and is right {number(accuracy, True)} of the time."
+        f"average and is right {number(accuracy, True)} of the time."
     )
 
 

@@ -14,7 +14,7 @@ from hcal.frames import AnyArray, columns_by_name
 from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
 from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
+from hcal.maps.prediction import Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
 from hcal.methods.folds import split_rows
 from hcal.methods.registry import make_calibrator
@@ -273,7 +273,7 @@ class SegmentedCalibrator(Calibrator):
             corrected: CorrectedRows = segmented.of_rows(codes[block])
             prediction = replace(self.prediction_, map=corrected)
             probs[block] = prediction.in_blocks(rows.scores[block])
-        return np.maximum(probs, LEAST_PROBABILITY, out=probs)
+        return probs
 
     def _codes(self, rows: Rows) -> IntArray:
         """Return the number of each row's segment in the fit, −1 for a segment that it did not see."""
@@ -373,6 +373,7 @@ def _prediction(fitted: Fitted, common: Calibrator) -> Prediction:
         preserves=_preserved_by(fitted, common),
         floor=None,
         prior=None,
+        states_zero=True,
     )
 
 

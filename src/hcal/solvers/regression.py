@@ -147,6 +147,8 @@ def fit_softmax(  # noqa: PLR0913
     >>> fitted.theta.round(1)
     array([1., 0.])
     """
+    if not len(basis) == len(y) == len(weight):
+        raise ValueError(f"{len(basis)} rows of scores, {len(y)} labels and {len(weight)} weights")
     offsets = np.broadcast_to(offset, basis.shape[:2])
     problem = _Softmax(basis, y, weight, offsets, ridge, centre)
     bounded = partial(problem.direction, lowest=lowest)
