@@ -23,13 +23,14 @@ from hcal.cli.app import app
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
 HEAD = """# What commands print as JSON
 
-This page is for people who write programs around the commands. You will find the fields of everything that `--json`
-prints.
+This page is for people who write programs around the commands. You will find the fields of
+everything that `--json` prints.
 
-Each command prints one object. Its `schema` names the layout: the number at its end rises when a field is removed or
-changes its meaning, and new fields may come at any time. A number that does not exist (NaN) is null. The [API
-reference](api.md) explains the fields of a result; the commands add what they know about files. *Optional* fields are
-null where they do not apply. `--require` adds `requirements`.
+Each command prints one object. Its `schema` names the layout: the number at its end rises when a
+field is removed or changes its meaning, and new fields may come at any time. A number that does
+not exist (NaN) is null. The [API reference](api.md) explains the fields of a result; the commands
+add what they know about files. *Optional* fields are null where they do not apply. `--require`
+adds `requirements`.
 
 ```python
 import numpy as np
