@@ -309,8 +309,8 @@ def test_the_command_chooses_saves_and_decides(
     assert json.loads(result.output)["decided"]["1"] == decided.sum()
     written = Path("out.csv").read_text(encoding="utf-8").splitlines()
     assert written[0] == "id,decision,probs_0,probs_1"
-    decisions = [int(line.split(",")[1]) for line in written[1:]] == decided.tolist()
-    assert decisions
+    decisions = [int(line.split(",")[1]) for line in written[1:]]
+    assert decisions == decided.tolist()
     result = run(app, ["decide", "new.csv", *read, "--threshold", "0.2", "--json"])
     counts = {"0": int((p < 0.2).sum()), "1": int((p >= 0.2).sum())}
     assert json.loads(result.output)["decided"] == counts

@@ -207,8 +207,8 @@ def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ..
     expected = 1.96 * rows.std() / np.sqrt(500)
     assert upper == pytest.approx(expected, rel=0.35)
     assert table["a"]["phi"] == pytest.approx(rows.mean())
-    corrected = holm({"a": 0.5, "b": 0.001, "c": 0.02}) == {"b": 0.003, "c": 0.04, "a": 0.5}
-    assert corrected
+    corrected = holm({"a": 0.5, "b": 0.001, "c": 0.02})
+    assert corrected == {"b": 0.003, "c": 0.04, "a": 0.5}
 
 
 def test_several_tasks_files_and_formats(task: tuple[np.ndarray, ...], tmp_path: Path) -> None:
