@@ -101,8 +101,8 @@ def write_rows() -> None:
     for name in ("cal", "test"):
         evidence = rng.normal(size=(300, 3))
         probs = np.exp(evidence) / np.exp(evidence).sum(axis=1, keepdims=True)
-        cumulated = probs.cumsum(axis=1) > rng.random((300, 1))
-        y = (cumulated).argmax(axis=1)
+        cumulated = probs.cumsum(axis=1)
+        y = (cumulated > rng.random((300, 1))).argmax(axis=1)
         np.savez(f"{name}.npz", logits=2 * evidence, y=y)
     scores = rng.normal(size=(300, 2))
     several_labels = (scores > rng.normal(size=(300, 2))).astype(int)

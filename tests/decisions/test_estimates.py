@@ -85,8 +85,8 @@ def test_expectations_are_sums_over_all_labels() -> None:
 def test_several_classes_average_over_them() -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.4, 0.6, 0.8], 30_000)
-    cumulated = probs.cumsum(axis=1) < rng.random((30_000, 1))
-    y = (cumulated).sum(axis=1)
+    cumulated = probs.cumsum(axis=1)
+    y = (cumulated < rng.random((30_000, 1))).sum(axis=1)
     table = np.array([[0.0, 1, 5], [2, 0, 1], [10, 3, 0]])
     estimates = hcal.estimate(probs, list(ASSUMPTIONS), cost=table)
     decided = hcal.decisions.CostRule(table).decide(probs)

@@ -201,8 +201,8 @@ def test_intervals_cover_the_truth_of_a_chosen_threshold() -> None:
 def test_a_table_of_costs_decides_for_the_least_expected_cost() -> None:
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), 2000)
-    cumulated = p.cumsum(axis=1) > rng.random((2000, 1))
-    y = (cumulated).argmax(axis=1)
+    cumulated = p.cumsum(axis=1)
+    y = (cumulated > rng.random((2000, 1))).argmax(axis=1)
     costs = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [10.0, 1.0, 0.0]])
     result = hcal.thresholds(p, y, cost=costs, classes=["a", "b", "c"])
     assert isinstance(result, CostTable)
