@@ -1,10 +1,10 @@
 """How often is what hcal says false, where the truth is known: certificates, tests, intervals?
 
-    python studies/coverage.py                       # tests and intervals: about ten minutes on one core
+    python studies/coverage.py                       # tests, intervals, alarms: about twenty minutes on one core
     python studies/coverage.py --part certificates   # about an hour
 
 Every row of results/coverage.csv is one statement in one world: how many sets were drawn for which hcal made it, in how
-many it was false, and which share is allowed. A part replaces its own rows.
+many it was false, and which share is allowed. Rows are written as they are finished, in the place of those before.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if __name__ == "__main__":
     # Studies are no part of the wheel, and must not hide the package coverage.
     sys.path[0] = str(ROOT)
 
+from studies.coverage_alarms import alarms  # noqa: E402
 from studies.coverage_certificates import study  # noqa: E402
 from studies.coverage_clinical import CELLS, WORLDS, cell  # noqa: E402
 from studies.coverage_tests import null_rates  # noqa: E402
@@ -51,7 +52,10 @@ PARTS: dict[str, tuple[Callable[[int], Iterator[Row]], int]] = {
     "certificates": (certificates, 500),
     "tests": (null_rates, 400),
     "intervals": (intervals, 2000),
+    "alarms": (alarms, 400),
 }
+#: What tells the rows of the file apart.
+KEY = ("part", "world", "statement")
 
 
 def main() -> None:
@@ -62,14 +66,23 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--sets", type=int)
     arguments = parser.parse_args()
-    for part in arguments.part or ("tests", "intervals"):
+    for part in arguments.part or ("tests", "intervals", "alarms"):
         rows_of, sets = PARTS[part]
-        rows = []
         for row in rows_of(arguments.sets or sets):
             print(part, *row.values(), flush=True)
-            rows.append(stamped({"part": part, **row}))
-        others = [row for row in read_rows(FILE) if row["part"] != part]
-        write_rows(FILE, [*others, *rows])
+            replace_row(stamped({"part": part, **row}))
+
+
+def replace_row(row: Row) -> None:
+    """Write a row in the place of the one with its key, or at the end of the file."""
+    rows: list[Row] = list(read_rows(FILE))
+    key = [row[name] for name in KEY]
+    places = [place for place, other in enumerate(rows) if [other[name] for name in KEY] == key]
+    if places:
+        rows[places[0]] = row
+    else:
+        rows.append(row)
+    write_rows(FILE, rows)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,22 @@
 """How often do certificates and the monitor break their promise, where the truth is known?
 
-    python studies/coverage.py --sets 500        # writes results/coverage.csv; about five minutes on one core
-
-Every row of the file is one statement in one world: how many sets were drawn, in how many the statement was false,
-and how many are allowed at a level of 95 %. The worlds of ``studies/worlds.py`` are used, two of them new: hidden
+Every row is one statement in one world: how many sets were drawn, in how many the statement was false, and how many are
+allowed at a level of 95 %. The worlds of ``studies/worlds.py`` are used, two of them new: hidden
 groups whose errors cancel, and saturated probabilities under label noise.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-if __name__ == "__main__":
-    sys.path[0] = str(
-        ROOT
-    )  # studies are no part of the wheel, and must not hide the package coverage
+import numpy as np
 
-import numpy as np  # noqa: E402
+import hcal
+from hcal.certificates import certify_event
+from hcal.certificates.bounds import certify_gain
+from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table
 
-import hcal  # noqa: E402
-from hcal.certificates import certify_event  # noqa: E402
-from hcal.certificates.bounds import certify_gain  # noqa: E402
-from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table  # noqa: E402
-
-RESULTS = ROOT / "results" / "coverage.csv"
 FAILURE = 0.05
 N, K = 1000, 3
 CALIBRATED = ("T=1", "hidden groups")  # given the predictions and all rows before
@@ -157,20 +144,3 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
             rows.append({"world": world, "statement": statement, **counts, "allowed": FAILURE})
         print(world, {s: f"{false[s]}/{drawn[s]}" for s in drawn}, flush=True)
     return rows
-
-
-def main() -> None:
-    """Run the study and write its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sets", type=int, default=500)
-    rows = study(parser.parse_args().sets)
-    with RESULTS.open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -32,7 +32,7 @@ RATES = (0.001, 0.01, 0.1, 0.5)
 #: Draws of labels in a test: the fewest that can reject at 5 % without a tie.
 RESAMPLES = 59
 #: Beyond these rows a test is slow, and its level is that of fewer rows: it ranks drawn labels.
-MOST_KERNEL_ROWS = 3000
+MOST_KERNEL_ROWS = 300
 
 Row = dict[str, Any]
 

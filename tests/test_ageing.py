@@ -44,6 +44,31 @@ def test_dates_of_any_kind_age_alike(time: Any, half_life: Any) -> None:
     np.testing.assert_allclose(weight, [0.25, 0.5, 1.0])
 
 
+@pytest.mark.parametrize("digits", [int, float, str])
+def test_dates_in_digits_are_dates(digits: Any) -> None:
+    time = [digits(day.replace("-", "")) for day in DAYS]
+    times = Times.of(time, 3)
+    assert times.are_dates
+    np.testing.assert_array_equal(times.values, Times.of(DAYS, 3).values)
+    assert not Times.of([20240531, 20240532], 2).are_dates
+    with pytest.raises(ValueError, match="is for numbers, and the times of the rows are dates"):
+        HalfLife.of(90).weights(times)
+
+
+@pytest.mark.parametrize("infinite", [np.inf, -np.inf])
+def test_a_time_is_finite(infinite: float) -> None:
+    with pytest.raises(ValueError, match=r"row 1 is -?inf"):
+        Times.of([1.0, infinite], 2)
+
+
+def test_times_without_a_half_life_are_said_to_have_no_effect() -> None:
+    score, y, day = drifting(100, 0)
+    note = "the times of the rows have no effect on the fit, because there is no half-life"
+    assert note in hcal.PlattScaling().fit(score, y, time=day).fit_.notes
+    assert note not in hcal.PlattScaling().fit(score, y).fit_.notes
+    assert note not in hcal.PlattScaling().fit(score, y, time=day, half_life=9).fit_.notes
+
+
 def test_numbers_age_by_a_number() -> None:
     for time in ([1, 2, 3], ["1", "2", "3"], pd.Series([1, 2, 3], dtype="Int64")):
         weights = HalfLife.of(1).weights(Times.of(time, 3))

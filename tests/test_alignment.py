@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import hcal
+from hcal.rows import Rows
 from helpers import synthetic
 
 pd = pytest.importorskip("pandas")
@@ -20,6 +22,9 @@ SCORES = pd.DataFrame(LOGITS, columns=NAMES, index=ROWS)
 PROBS = pd.DataFrame(hcal.softmax(LOGITS), columns=NAMES, index=ROWS)
 LABELS = pd.Series(np.array(NAMES)[POSITIONS], index=ROWS)
 PATIENTS = pd.Series(np.arange(120) // 4, index=ROWS)
+CLINICS = pd.Series(np.arange(120) % 2, index=ROWS)
+SICK = pd.Series(POSITIONS > 0, index=ROWS)
+MODEL = LogisticRegression()
 PRESENT = pd.DataFrame(np.eye(3)[POSITIONS], columns=NAMES, index=ROWS)
 
 #: What takes a column beside the scores.
@@ -44,6 +49,33 @@ CALLS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "reliability": (LABELS, lambda y: hcal.reliability(PROBS, y)),
     "monitor": (LABELS, lambda y: hcal.Monitor().update(PROBS, y)),
     "abstain_below": (LABELS, lambda y: hcal.abstain_below(PROBS, y, error=0.5)),
+    "evaluate, baseline": (
+        PROBS,
+        lambda baseline: hcal.evaluate(PROBS, LABELS, metrics=["nll"], baseline=baseline),
+    ),
+    "certify, baseline": (PROBS, lambda baseline: hcal.certify(PROBS, LABELS, baseline=baseline)),
+    "reliability, groups": (
+        PATIENTS,
+        lambda groups: hcal.reliability(PROBS, LABELS, groups=groups),
+    ),
+    "reliability, by": (PATIENTS, lambda by: hcal.reliability(PROBS, LABELS, by=by)),
+    "reliability, models": (
+        PROBS,
+        lambda other: hcal.reliability({"a": PROBS, "b": other}, POSITIONS),
+    ),
+    "clinical, y": (LABELS, lambda y: hcal.clinical(PROBS, y)),
+    "clinical, groups": (PATIENTS, lambda groups: hcal.clinical(PROBS, LABELS, groups=groups)),
+    "clinical, by": (CLINICS, lambda by: hcal.clinical(PROBS, LABELS, by=by)),
+    "validate, y": (SICK, lambda y: hcal.validate(MODEL, SCORES, y, resamples=20)),
+    "validate, groups": (
+        PATIENTS,
+        lambda groups: hcal.validate(MODEL, SCORES, SICK, groups=groups, resamples=20),
+    ),
+    "thresholds, groups": (
+        PATIENTS,
+        lambda groups: hcal.thresholds(PROBS, LABELS, cost=1 - np.eye(3), groups=groups),
+    ),
+    "estimate, by": (PATIENTS, lambda by: hcal.estimate(PROBS, by=by)),
     "drop_unlabelled": (LABELS, lambda y: hcal.drop_unlabelled(PROBS, y)),
     "nll": (LABELS, lambda y: hcal.metrics.nll(PROBS, y)),
 }
@@ -130,3 +162,29 @@ def test_a_report_of_a_calibrator_refuses_another_kind_of_scores(tmp_path: Any) 
         hcal.report(cal, LOGITS, POSITIONS, tmp_path / "page.html", input="probs")
     with pytest.raises(ValueError, match="pass their logarithms, because the fit"):
         cal.predict_proba(hcal.softmax(LOGITS))
+
+
+def test_models_of_one_diagram_have_their_columns_in_one_order() -> None:
+    turned = PROBS[["cat", "ant", "bee"]]
+    for y in (POSITIONS, LABELS):
+        diagram = hcal.reliability({"model": PROBS, "turned": turned}, y)
+        assert diagram["model"].error == pytest.approx(diagram["turned"].error)
+    renamed = PROBS.set_axis(["ant_2", "bee_2", "cat_2"], axis=1)
+    assert len(hcal.reliability({"model": PROBS, "renamed": renamed}, POSITIONS)) == 2
+
+
+def test_rows_of_named_classes_keep_their_names_where_a_fit_knows_none() -> None:
+    logits, y = synthetic(80, 2, seed=6)
+    cal = hcal.make_calibrator("platt").fit(logits, y)
+    turned = Rows.of(logits[:, ::-1], input="logits", classes=[1, 0])
+    rows = turned.in_order_of(cal.fit_, "logits")
+    assert rows.names == (0, 1)
+    np.testing.assert_array_equal(rows.scores, logits)
+
+
+def test_validation_says_what_is_wrong_with_labels() -> None:
+    gap = np.where(np.arange(120) == 3, np.nan, POSITIONS > 0)
+    with pytest.raises(ValueError, match="y has no value in 1 of 120 rows, first at row 3"):
+        hcal.validate(MODEL, SCORES, gap)
+    with pytest.raises(ValueError, match=r"y must have shape \(120,\), got \(119,\)"):
+        hcal.validate(MODEL, SCORES, POSITIONS[1:])

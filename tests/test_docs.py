@@ -285,6 +285,11 @@ def test_every_public_name_has_a_page_and_no_other() -> None:
     assert metrics - without_a_page <= set(listed) | same_at_the_top
 
 
+def test_every_page_of_a_public_name_has_an_example() -> None:
+    names = public_names_with_a_page()
+    assert [name for name in names if ">>>" not in (public(f"hcal.{name}").__doc__ or "")] == []
+
+
 def public_names_with_a_page() -> list[str]:
     """Return the names in the tables of the API reference, without `hcal.`."""
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -318,6 +323,11 @@ def test_no_page_uses_private_words() -> None:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             uses += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
     assert uses == []
+
+
+def test_no_page_of_a_public_name_uses_private_words() -> None:
+    pages = {name: public(f"hcal.{name}").__doc__ or "" for name in public_names_with_a_page()}
+    assert {name: m[0] for name, text in pages.items() if (m := PRIVATE.search(text))} == {}
 
 
 def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:

@@ -12,12 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import is_number
 from hcal.frames import AnyArray
-from hcal.numerics import Float64
+from hcal.numerics import Float64, NumpyArray
 
 _SECONDS: Final = {
     "s": 1.0,
@@ -27,6 +26,8 @@ _SECONDS: Final = {
     "w": 7 * 86_400.0,
     "y": 365.25 * 86_400.0,
 }
+#: Numbers between these may be dates in digits: year, month and day.
+_FIRST_DATE, _LAST_DATE = 19_000_101, 21_001_231
 _SPAN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)\s*")
 
 
@@ -55,13 +56,21 @@ class Times:
             return time
         cells = inputs.check_names(time, n_rows, "time")
         if cells.dtype.kind in "iuf":
-            return cls(_finite(cells.astype(np.float64)), are_dates=False)
+            return cls._of_numbers(cells.astype(np.float64))
         if cells.dtype.kind == "M":
             return cls(cells.astype("datetime64[us]").astype(np.int64) / 1e6, are_dates=True)
         numbers = _numbers(cells)
         if numbers is not None:
-            return cls(_finite(numbers), are_dates=False)
+            return cls._of_numbers(numbers)
         return cls(np.array([_seconds(cell) for cell in cells.tolist()]), are_dates=True)
+
+    @classmethod
+    def _of_numbers(cls, numbers: Float64) -> Times:
+        """Return numbers as times; numbers that are all dates, such as 20240531, are dates."""
+        dates = _dates_in_digits(_finite(numbers))
+        if dates is not None:
+            return cls(dates, are_dates=True)
+        return cls(numbers, are_dates=False)
 
     def __getitem__(self, index: Any) -> Times:
         return replace(self, values=self.values[index])
@@ -191,12 +200,28 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _numbers(cells: NDArray[Any]) -> Float64 | None:
+def _numbers(cells: NumpyArray) -> Float64 | None:
     """Return texts as numbers if all of them are numbers."""
     try:
         return cells.astype(np.float64)
     except (TypeError, ValueError):
         return None
+
+
+def _dates_in_digits(numbers: Float64) -> Float64 | None:
+    """Return numbers such as 20240531 as seconds since 1970; None unless all of them are such dates.
+
+    >>> _dates_in_digits(np.array([20240531.0])), _dates_in_digits(np.array([20240531.0, 20240532.0]))
+    (array([1.7171136e+09]), None)
+    """
+    if numbers.min() < _FIRST_DATE or numbers.max() > _LAST_DATE or (numbers % 1).any():
+        return None
+    distinct, place = np.unique(numbers.astype(np.int64), return_inverse=True)
+    try:
+        seconds = [_seconds(str(date)) for date in distinct.tolist()]
+    except ValueError:
+        return None
+    return np.array(seconds)[place]
 
 
 def _finite(numbers: Float64) -> Float64:

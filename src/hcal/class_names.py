@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.frames import AnyArray, refuse_other_index
+from hcal.numerics import NumpyArray
 from hcal.text import one_line, quoted
 
 ClassName = str | int
@@ -102,7 +103,7 @@ def encode(y: AnyArray, classes: Sequence[ClassName] | None) -> Any:
     return codes
 
 
-def _refuse_missing_labels(labels: NDArray[Any], classes: Sequence[ClassName] | None) -> None:
+def _refuse_missing_labels(labels: NumpyArray, classes: Sequence[ClassName] | None) -> None:
     missing = missing_labels(labels, classes)
     if not missing.any():
         return
@@ -190,7 +191,7 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
 # -- cells ------------------------------------------------------------------------------------------
 
 
-def typed(cells: Any) -> NDArray[Any]:
+def typed(cells: Any) -> NumpyArray:
     """Return cells of labels, ids or groups as numbers if all are numbers, else as text.
 
     An array stays as it is, and lists become the rows of a matrix. A missing cell becomes NaN among numbers and
@@ -220,7 +221,7 @@ def _check_padding(texts: Sequence[str]) -> None:
         )
 
 
-def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
+def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NumpyArray:
     """Return cells of labels; text that is no class name but can be read as numbers becomes numbers, (N, 1) is (N,).
 
     >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtri, stdtrit
 
 from hcal import leakage
@@ -16,7 +15,8 @@ from hcal.ageing import Aged
 from hcal.class_names import check_classes
 from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
+from hcal.results import JsonObject
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
 
@@ -38,6 +38,12 @@ _MOST_ROWS: Final = 20_000
 _MOST_CLASSES: Final = 100
 #: The variance of the old shares counts so often, for the noise of the map beside that of the rows.
 _NOISE_OF_MAP: Final = 2.0
+
+
+#: What is said of rows that have times and a fit that does not use them.
+NO_HALF_LIFE: Final = (
+    "the times of the rows have no effect on the fit, because there is no half-life"
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class ProbabilityBins:
         """The mean probability of each class over the rows of the fit, shape (K,)."""
         return np.asarray(self.mass.sum(axis=0))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain values."""
         return {"edges": self.edges.tolist(), "mass": self.mass.tolist(), "rows": self.rows}
 
@@ -229,10 +235,10 @@ class FitRecord:
             return f"fitted on a sample of {self.rows:,} of {self.source_rows:,} rows"
         return f"fitted on all {self.rows:,} rows"
 
-    def with_age(self, age: Aged | None) -> FitRecord:
+    def with_age(self, age: Aged | None, *, has_times: bool) -> FitRecord:
         """Return this record with how the rows were weighed by their age, if they were."""
         if age is None:
-            return self
+            return replace(self, notes=(*self.notes, NO_HALF_LIFE)) if has_times else self
         return replace(
             self,
             notes=(*self.notes, age.sentence),
@@ -244,7 +250,7 @@ class FitRecord:
         details = _lasting(self)
         return replace(self, prior=frequencies, before=None, after=None, notes=(), details=details)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return everything but the fingerprint as plain values."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del values["fingerprint"]
@@ -253,7 +259,7 @@ class FitRecord:
 
     @classmethod
     def from_json(
-        cls, content: Mapping[str, Any], fingerprint: Mapping[str, NDArray[Any]]
+        cls, content: Mapping[str, Any], fingerprint: Mapping[str, NumpyArray]
     ) -> FitRecord:
         """Return the record that a file holds; a ValueError names the first entry that is not sound.
 
@@ -371,7 +377,7 @@ def fitted_segments(calibrator: Any) -> tuple[str, ...]:
     return tuple((record.segment_title or "segment").split(" · "))
 
 
-def fitted_request(calibrator: Any) -> dict[str, Any]:
+def fitted_request(calibrator: Any) -> JsonObject:
     """Return how the rows of files are read for a fitted calibrator: as those of its fit were, with its segments."""
     record = getattr(calibrator, "fit_", None)  # a multilabel calibrator has none
     remembered = {} if record is None else dict(record.request)
@@ -388,7 +394,7 @@ def predict_with_segments(calibrator: Any, scores: AnyArray, by: AnyArray = None
     return calibrator.predict_proba(scores)
 
 
-def unknown_segments(calibrator: Any, by: Mapping[str, NDArray[Any]]) -> int:
+def unknown_segments(calibrator: Any, by: Mapping[str, NumpyArray]) -> int:
     """Return how many rows have a segment that the fit of a calibrator did not see; 0 where it has no segments."""
     columns = fitted_segments(calibrator)
     if not columns:
@@ -455,7 +461,7 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 _OF_PREDICTIONS: Final = frozenset({"changed_predictions", "threshold"})
 
 
-def _lasting(record: FitRecord) -> dict[str, Any]:
+def _lasting(record: FitRecord) -> JsonObject:
     return {name: value for name, value in record.details.items() if name not in _OF_PREDICTIONS}
 
 

@@ -160,12 +160,16 @@ def refuse_other_index(scores: AnyArray, others: Mapping[str, Any]) -> None:
     An index that only counts the rows says nothing about which rows they are, unless both indexes hold the same
     labels in another order.
     """
-    index = index_of(scores)
+    refuse_index_of_others(index_of(scores), others)
+
+
+def refuse_index_of_others(index: Any, others: Mapping[str, Any]) -> None:
+    """Refuse pandas objects whose index says that their rows are not those of scores with this index."""
     if index is None:
         return
     for what, values in others.items():
         if isinstance(values, dict):
-            refuse_other_index(scores, {f"{what}[{name!r}]": v for name, v in values.items()})
+            refuse_index_of_others(index, {f"{what}[{name!r}]": v for name, v in values.items()})
             continue
         other = index_of(values)
         if other is None or len(other) != len(index) or other.equals(index):

@@ -19,6 +19,7 @@ from hcal.frames import to_numpy as to_numpy
 from hcal.numerics import (
     FloatArray,
     IntArray,
+    NumpyArray,
     is_ragged,
     log_softmax_options,
     pad_options,
@@ -41,7 +42,7 @@ LEAST_ROWS_OF_WEIGHT = 1e-100
 Checked = tuple[FloatArray, Origin]
 
 
-def _as_float(array: NDArray[Any], what: str) -> FloatArray:
+def _as_float(array: NumpyArray, what: str) -> FloatArray:
     if array.dtype in (np.float32, np.float64):
         return array
     if array.dtype.kind not in "biuf":
@@ -248,9 +249,7 @@ def check_scores(
     return check_array(array, input, n_classes=n_classes), origin
 
 
-def check_array(
-    array: NDArray[Any], input: InputKind, *, n_classes: int | None = None
-) -> FloatArray:
+def check_array(array: NumpyArray, input: InputKind, *, n_classes: int | None = None) -> FloatArray:
     """Check scores as :func:`check_scores` does, in a numpy array.
 
     >>> check_array(np.array([0.5]), "probs")
@@ -402,7 +401,7 @@ def check_labels(y: AnyArray, n_rows: int, n_classes: int) -> IntArray:
     return integers
 
 
-def _integers(labels: NDArray[Any]) -> IntArray:
+def _integers(labels: NumpyArray) -> IntArray:
     with np.errstate(invalid="ignore"):
         integers = labels.astype(np.int64)
     bad = integers != labels  # a fraction, an infinite number, or NaN
@@ -465,7 +464,7 @@ def check_groups(groups: AnyArray, n_rows: int) -> IntArray | None:
     return numbers
 
 
-def numbered_groups(groups: AnyArray, n_rows: int) -> tuple[IntArray, NDArray[Any]]:
+def numbered_groups(groups: AnyArray, n_rows: int) -> tuple[IntArray, NumpyArray]:
     """Check group names (N,), and return the number 0..G−1 of each row's group, and the G names.
 
     >>> numbered_groups(["b", "a", "b"], 3)
@@ -479,7 +478,7 @@ def numbered_groups(groups: AnyArray, n_rows: int) -> tuple[IntArray, NDArray[An
     return numbers.astype(np.int64), names
 
 
-def check_names(names: Any, n_rows: int, what: str) -> NDArray[Any]:
+def check_names(names: Any, n_rows: int, what: str) -> NumpyArray:
     """Return one name a row (N,), text or numbers; a missing one is refused, because it is no name.
 
     >>> check_names(["a", float("nan")], 2, "by")
@@ -497,7 +496,7 @@ def check_names(names: Any, n_rows: int, what: str) -> NDArray[Any]:
     return values
 
 
-def refuse_missing(values: NDArray[Any], what: str) -> None:
+def refuse_missing(values: NumpyArray, what: str) -> None:
     """Raise a ValueError if there is a NaN, a None or an empty text among names (N,) or (N, C)."""
     if values.dtype.kind == "f":
         missing = np.isnan(values)
@@ -510,7 +509,7 @@ def refuse_missing(values: NDArray[Any], what: str) -> None:
     else:
         return
     if missing.any():
-        rows = missing if missing.ndim == 1 else missing.any(axis=1)
+        rows = np.atleast_1d(missing if missing.ndim == 1 else missing.any(axis=1))
         raise ValueError(
             f"{what} has no value in {int(rows.sum()):,} of {len(rows):,} rows, first at "
             f"{_first(rows)}: fill it, or leave these rows out"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from hcal.frames import AnyArray
-from hcal.numerics import Float64, row_blocks, softmax
+from hcal.numerics import Float64, NumpyArray, row_blocks, softmax
 
 #: A certificate is refused if at least this share of its rows was used in the fit.
 REFUSED_FROM: Final = 0.05
@@ -38,7 +38,7 @@ _CHANCE: Final = 1e-4  # for each distance, the probability of taking new rows f
 _SPARSE: Final = 0.02
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
-Fingerprint = dict[str, NDArray[Any]]
+Fingerprint = dict[str, NumpyArray]
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,25 @@ class Overlap:
 
 
 class RowsOfTheFitError(ValueError):
-    """A certificate was asked for on rows that the calibrator was fitted on."""
+    """A certificate was asked for on rows that the calibrator was fitted on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> cal = hcal.TemperatureScaling().fit(np.log(probs), y)
+    >>> try:
+    ...     hcal.certify(cal, np.log(probs), y)
+    ... except RowsOfTheFitError as error:
+    ...     print(str(error)[:14])
+    no certificate
+    """
 
 
-def fingerprint(x: NDArray[Any]) -> Fingerprint:
+def fingerprint(x: NumpyArray) -> Fingerprint:
     """Return the fingerprint of rows of logits.
 
     Parameters
@@ -146,7 +161,7 @@ def _is_fingerprint(stored: Mapping[str, Any]) -> bool:
     return len(stored) == 3 and len(projections) <= most_rows and is_finite
 
 
-def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
+def overlap(fitted: Fingerprint, judged: NumpyArray | Fingerprint) -> Overlap:
     """Estimate how many of the judged rows are among the fitted ones, chance coincidences left out.
 
     Parameters
@@ -214,7 +229,7 @@ def fit_overlap(calibrator: Any, scores: AnyArray) -> Overlap | None:
     return overlap(fitted, calibrator.rows_like(scores).logits())
 
 
-def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
+def coincidence(fitted: NumpyArray, judged: NumpyArray) -> str:
     """Return a warning if calibration rows (logits, (N, K)) are among the rows of an evaluation, else an empty string.
 
     >>> x = np.random.default_rng(0).normal(size=(50, 3))
@@ -250,7 +265,7 @@ def model_fingerprint(calibrator: Any) -> str:
 
 
 def _projected(
-    x: NDArray[Any], kept: NDArray[np.intp], function: Callable[[Float64], Float64]
+    x: NumpyArray, kept: NDArray[np.intp], function: Callable[[Float64], Float64]
 ) -> Float64:
     """Apply a function to the log-scores of the kept rows and return two projections (M, 2) of the result."""
     angle = _GOLDEN * np.arange(x.shape[1])
@@ -263,7 +278,7 @@ def _projected(
     return out
 
 
-def _stripes(u: NDArray[Any]) -> Float64:
+def _stripes(u: NumpyArray) -> Float64:
     """Return a hash in 0..1 of the stripe that each projection (N,) falls into; rounding rarely changes the stripe."""
     stripe = np.floor(u.astype(np.float32) / np.float32(_STRIPE))
     number = stripe.astype(np.int64).view(np.uint64)

@@ -14,6 +14,8 @@ from hcal.xp import softmax as softmax
 FloatArray = NDArray[np.floating[Any]]
 Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+#: A numpy array of any type, such as names or bytes.
+NumpyArray = NDArray[Any]
 
 #: Differences of logits below this count as 0: an inverse temperature for them would overflow.
 NOTHING = 1e-190

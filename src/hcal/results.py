@@ -26,6 +26,8 @@ from hcal.text import printable, without_nan
 if TYPE_CHECKING:
     import pandas as pd
 
+#: What becomes an object in JSON: numbers, text, lists and objects by their names.
+JsonObject = dict[str, Any]
 #: Lines of a ``repr``, and rows and columns of a table in a notebook.
 REPR_LINES, HTML_ROWS, HTML_COLUMNS = 4, 40, 12
 
@@ -51,7 +53,7 @@ class Result:
 
     # -- for machines -----------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return everything as plain values: numbers, text, lists and dictionaries."""
         content = {name: plain(value) for name, value in self._content().items()}
         return {"schema": self.schema, **content}
@@ -60,7 +62,7 @@ class Result:
         """Return everything as JSON; a number that does not exist (NaN) or is infinite becomes null."""
         return json.dumps(without_nan(self.to_dict()), indent=indent, allow_nan=False)
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return the rows of :meth:`to_frame`, one dictionary a row."""
         return [_numbers(self.to_dict())]
 
@@ -105,7 +107,7 @@ class Result:
 
     # -- what a class says of itself --------------------------------------------------------------
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         names = getattr(self, "__dataclass_fields__", vars(self))
         return {name: getattr(self, name) for name in names if name != "schema"}
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.frames import AnyArray, columns_by_name, to_numpy
-from hcal.numerics import IntArray
+from hcal.numerics import IntArray, NumpyArray
 
 #: The title of segments whose column has no name.
 UNNAMED = "segment"
@@ -139,7 +138,7 @@ class CodedTexts:
     texts: list[str]
 
 
-def coded_texts(values: NDArray[Any]) -> CodedTexts:
+def coded_texts(values: NumpyArray) -> CodedTexts:
     """Return the segments of one column as numbers and texts."""
     if values.dtype.kind in "mM":
         # From nanoseconds numpy makes integers, and from microseconds dates.

@@ -13,14 +13,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.ageing import Times
 from hcal.class_names import ClassName, check_classes, class_part, encode, is_text
-from hcal.frames import AnyArray, ColumnName, Origin, refuse_other_index, restore, to_numpy
+from hcal.frames import (
+    AnyArray,
+    ColumnName,
+    Origin,
+    refuse_index_of_others,
+    refuse_other_index,
+    restore,
+    to_numpy,
+)
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, is_ragged
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
 from hcal.row_segments import Segments as Segments
 from hcal.row_segments import coded_texts
@@ -101,9 +108,9 @@ class Rows:
     y: IntArray | None = None
     weight: Float64 | None = None
     groups: IntArray | None = None
-    group_names: NDArray[Any] | None = None
+    group_names: NumpyArray | None = None
     by: Segments | None = None
-    ids: NDArray[Any] | None = None
+    ids: NumpyArray | None = None
     names: ClassNames | None = None
     columns: tuple[ColumnName, ...] | None = None
     time: Times | None = None
@@ -232,6 +239,8 @@ class Rows:
     @classmethod
     def of_baseline(cls, baseline: AnyArray, rows: Rows, input: InputKind) -> Rows:
         """Check other predictions for the same rows; columns that have names are put in their order."""
+        if rows.origin is not None:
+            refuse_index_of_others(rows.origin.index, {"baseline": baseline})
         if not is_ragged(baseline):
             array, _ = to_numpy(baseline, "baseline")
             n_classes = _width(array)
@@ -434,7 +443,7 @@ def rows_from(start: int) -> Iterator[None]:
 
 
 def refuse_other_kind(
-    values: NDArray[Any], kind: InputKind, fitted: tuple[float, float] | None
+    values: NumpyArray, kind: InputKind, fitted: tuple[float, float] | None
 ) -> None:
     """Refuse scores (N,) of class 1 that all lie in [0, 1] where a calibrator of logits saw scores outside.
 
@@ -461,7 +470,7 @@ def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, floa
 # -- names of columns -----------------------------------------------------------------------------
 
 
-def _width(array: NDArray[Any]) -> int:
+def _width(array: NumpyArray) -> int:
     """Return the number of classes of an unchecked array."""
     return int(array.shape[1]) if array.ndim == 2 else 2
 
@@ -493,11 +502,11 @@ def _names(
 
 
 def _in_order(
-    array: NDArray[Any],
+    array: NumpyArray,
     columns: tuple[ColumnName, ...],
     names: ClassNames | None,
     like: Layout | None,
-) -> tuple[NDArray[Any], tuple[ColumnName, ...]]:
+) -> tuple[NumpyArray, tuple[ColumnName, ...]]:
     """Return the scores with their columns in the order of the classes, and the names of these columns."""
     fitted = None if like is None else like.columns
     order = _order(columns, names, fitted, refuse=like is not None)
@@ -600,7 +609,7 @@ def _form(block: Rows) -> str:
     return ", ".join([f"{block.kind} of {block.n_classes} classes{names}", *words])
 
 
-def _end_to_end(columns: Iterable[NDArray[Any] | None]) -> Any:
+def _end_to_end(columns: Iterable[NumpyArray | None]) -> Any:
     """Return the columns end to end; None where there are none."""
     arrays = [column for column in columns if column is not None]
     return np.concatenate(arrays) if arrays else None
@@ -615,7 +624,7 @@ def _joined_groups(blocks: Sequence[Rows]) -> IntArray | None:
     return numbers.astype(np.int64)
 
 
-def _group_names(block: Rows) -> NDArray[Any]:
+def _group_names(block: Rows) -> NumpyArray:
     """Return the name of each row's group, as text."""
     assert block.groups is not None
     names = block.groups if block.group_names is None else block.group_names[block.groups]
@@ -623,5 +632,5 @@ def _group_names(block: Rows) -> NDArray[Any]:
     return np.array(coded.texts)[coded.codes]
 
 
-def _some(values: NDArray[Any] | None, index: Any) -> Any:
+def _some(values: NumpyArray | None, index: Any) -> Any:
     return None if values is None else values[index]

@@ -16,6 +16,7 @@ from hcal.certificates.result import Certificate
 from hcal.certificates.survey import Survey, survey_rows
 from hcal.class_names import check_classes, positive_number
 from hcal.fit_record import fitted_names, refuse_other_kind_of
+from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import SAMPLE_ROWS, SAMPLE_SCORES, RowSource, is_source, source_of_rows
 from hcal.metrics.sample import Data, Sample
@@ -31,13 +32,13 @@ FEWEST_GROUPS = 20
 @renamed(level="confidence", n_folds="folds")
 def certify(  # noqa: PLR0913 - a public door
     predictor: Any,
-    scores: Any = None,
-    y: Any = None,
+    scores: AnyArray = None,
+    y: AnyArray = None,
     *,
     confidence: float = 0.95,
-    baseline: Any = None,
-    groups: Any = None,
-    by: Any = None,
+    baseline: AnyArray = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
     classes: Any = None,
     assume: str | None = None,
     input: inputs.InputKind | None = None,
@@ -149,8 +150,8 @@ class _Judged:
 
 def _judged(
     predictor: Any,
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     info: RowInfo,
     input: inputs.InputKind | None,
     *,

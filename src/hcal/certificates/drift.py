@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from hcal import inputs
+from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray, log_softmax
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import Rows
 
 _BINS: Final = 10
@@ -53,6 +54,14 @@ class Drift(Result):
         distributions count as changed in at most 1 % of the cases.
     rows : (int, int)
         Number of reference and of new rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> hcal.drift(rng.normal(size=200), rng.normal(2, 1, size=200)).changed
+    True
     """
 
     schema: ClassVar[str] = "hcal/drift/1"
@@ -69,7 +78,7 @@ class Drift(Result):
         """The p-value of both tests together."""
         return min(2 * min(self.psi_p_value, self.accuracy_p_value), 1.0)
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         return {**super()._content(), "p_value": self.p_value}
 
     def _headline(self) -> list[str]:
@@ -82,7 +91,7 @@ class Drift(Result):
 
 
 def drift(
-    reference: Any, scores: Any, *, input: inputs.InputKind = "logits", random_state: int = 0
+    reference: Any, scores: AnyArray, *, input: inputs.InputKind = "logits", random_state: int = 0
 ) -> Drift:
     """Compare new scores with reference scores, without labels.
 

@@ -28,6 +28,7 @@ from hcal.certificates.windows import (
 )
 from hcal.metrics.binned import folded_normal_mean
 from hcal.numerics import Float64
+from hcal.results import JsonObject
 
 #: ``rows_needed`` never recommends more rows than this.
 PRACTICAL_ROWS = 1_000_000
@@ -325,7 +326,7 @@ class EventCertificate:
         middle = (table.low + table.high) / 2
         return float(half_width + chance + np.diff(middle) @ np.minimum(distance, possible))
 
-    def group_row(self) -> dict[str, Any]:
+    def group_row(self) -> JsonObject:
         """Return the numbers of a subgroup as one flat dictionary, for a table of subgroups."""
         gap_low, gap_high = self.overall
         return {
@@ -340,7 +341,7 @@ class EventCertificate:
             "smooth_at_most": self.bound,
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
         plain = ("failure", "stated", "observed", "overall", "estimate", "share_far", "at_least")
         columns = ("level", "rows", "stated", "observed", "low", "high")
@@ -360,5 +361,16 @@ class EventCertificate:
 
 
 def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
-    """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``."""
+    """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=300)
+    >>> y = (rng.random(300) < 1 / (1 + np.exp(-score))).astype(int)
+    >>> certificate = certify_event("rain", 1 / (1 + np.exp(-score)), y)
+    >>> 0 < certificate.bound < 0.3
+    True
+    """
     return EventCertificate(name, EventTable.of_rows(np.asarray(p), np.asarray(c)), failure)

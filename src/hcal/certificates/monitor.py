@@ -23,8 +23,10 @@ from hcal.certificates import monitor_file
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.class_names import check_classes, class_part, class_title
+from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
+from hcal.results import JsonObject
 from hcal.rows import ClassNames, Rows
 from hcal.text import printable
 
@@ -64,6 +66,17 @@ class Alarm:
         Number of rows seen when the alarm was last raised.
     until : int or None
         Number of rows seen when the alarm ended; None while it lasts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> stated = rng.uniform(0.6, 1, 4000)
+    >>> monitor = hcal.Monitor()
+    >>> _ = monitor.update(stated, (rng.random(4000) < 0.3).astype(int))
+    >>> monitor.alarm.direction
+    'stated too high'
     """
 
     row: int
@@ -166,7 +179,7 @@ class Monitor:
             self.n_classes = 0
             self.alarm: Alarm | None = None
             self.alarms: list[Alarm] = []
-            self.files: list[dict[str, Any]] = []
+            self.files: list[JsonObject] = []
             self._gamblers: dict[str, Gamblers] = {}
             self._past = 0.0  # log-evidence of all rows before the last restart
             self._raised = False  # whether an alarm was raised in the current block
@@ -180,7 +193,13 @@ class Monitor:
     # -- rows -------------------------------------------------------------------------------------
 
     def update(
-        self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = ""
+        self,
+        probs: AnyArray,
+        y: AnyArray,
+        *,
+        name: str | None = None,
+        digest: str = "",
+        date: str = "",
     ) -> Self:
         """Add rows in the order in which they came.
 
@@ -438,7 +457,7 @@ class Monitor:
         return arrays
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Everything that is needed to continue later, as plain values."""
         with self._lock:
             automatic = None if self._automatic is None else self._automatic.tolist()
@@ -460,7 +479,7 @@ class Monitor:
             }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Monitor:
+    def from_state(cls, state: JsonObject) -> Monitor:
         """Restore a monitor from its :attr:`state`; a malformed state raises ValueError with the reason.
 
         Examples
@@ -493,7 +512,7 @@ class Monitor:
         return monitor
 
     @classmethod
-    def _of_settings(cls, state: dict[str, Any]) -> Monitor:
+    def _of_settings(cls, state: JsonObject) -> Monitor:
         """Return a monitor without rows that has the settings of a state."""
         is_automatic = state["tolerance"] == "auto"
         tolerance = 0.0 if is_automatic else state["tolerance"]
@@ -513,7 +532,7 @@ class Monitor:
                 monitor.classes = check_classes(monitor.classes, n_classes)
         return monitor
 
-    def _form(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _form(self, state: JsonObject) -> JsonObject:
         """Return a template of a valid state with these settings: types, shapes and least values of the arrays."""
         least = {
             name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)

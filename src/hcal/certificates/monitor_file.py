@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.io.files import atomic_path, open_regular
 from hcal.io.locks import PATIENCE, alone
+from hcal.results import JsonObject
 from hcal.text import printable
 
 if TYPE_CHECKING:
@@ -63,8 +65,8 @@ def shared_state(
 
 def update_state(  # noqa: PLR0913
     path: str | os.PathLike[str],
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     *,
     begin: Callable[[], Monitor] | None = None,
     name: str | None = None,
@@ -100,14 +102,14 @@ def update_state(  # noqa: PLR0913
         return monitor.update(probs, y, name=name, digest=digest, date=date)
 
 
-def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
+def write_state(path: str | os.PathLike[str], state: JsonObject) -> None:
     """Write a state as JSON, atomically."""
     text = json.dumps(state, allow_nan=False)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def read_state(path: str | os.PathLike[str], restore: Callable[[dict[str, Any]], Answer]) -> Answer:
+def read_state(path: str | os.PathLike[str], restore: Callable[[JsonObject], Answer]) -> Answer:
     """Return what ``restore`` makes of the state in a file; any other file raises ValueError with the reason."""
     with open_regular(Path(path)) as file:
         text = file.read(_LARGEST_FILE)

@@ -13,6 +13,7 @@ from hcal.certificates.events import main_event
 from hcal.certificates.result import OutOfFoldCertificate
 from hcal.class_names import positive_number
 from hcal.fit_record import fitted_kind, fitted_names, refuse_other_kind_of
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind
 from hcal.io.doors import RowInfo, source_of
 from hcal.metrics.sample import Data
@@ -30,8 +31,8 @@ class FoldRows:
 
 def rows_to_fold(
     predictor: Any,
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     info: RowInfo,
     input: InputKind | None,
     positive: int | str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from hcal.certificates.bounds import Gain
 from hcal.certificates.event import EventCertificate, Refutation, class_tolerance
 from hcal.class_names import class_title
 from hcal.numerics import Float64 as Vector
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.text import printable
 
 
@@ -37,6 +37,16 @@ class ClassCertificates:
     refutations : dict of Refutation
         By class number, for the classes with a window that is proven to be off.
     names : sequence of K str or int, or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> hcal.certify(probs, y).classes.bound.shape
+    (3,)
     """
 
     frequency: Vector
@@ -58,7 +68,7 @@ class ClassCertificates:
         """The class with the largest bound on its smooth calibration error."""
         return int(self.bound.argmax())
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[JsonObject]:
         """Return the numbers of every class as one flat dictionary."""
         return [
             {
@@ -73,7 +83,7 @@ class ClassCertificates:
             for k in range(len(self.bound))
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return a dictionary of plain lists, one entry for each class."""
         columns = ("frequency", "stated", "low", "high", "bound", "at_least")
         lists = {name: getattr(self, name).tolist() for name in columns}
@@ -178,7 +188,7 @@ class Certificate(Result):
         """Return the values that :func:`hcal.require` can name: bounds on the calibration error, by event."""
         return {"smooth": self.smooth, "at_least": self.at_least, "refuted": float(self.refuted)}
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         return {
             "confidence": self.confidence,
             "n": self.n,
@@ -197,7 +207,7 @@ class Certificate(Result):
             "monotone": self.headline.monotone.to_dict() if self.assume else None,
         }
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return the numbers of the headline, of every class and of every subgroup, one dictionary each."""
         records = [{"kind": "headline", **self.headline.group_row()}]
         if self.classes is not None:
@@ -239,6 +249,17 @@ class OutOfFoldCertificate(Result):
     pooled : EventCertificate
         The certificate of all out-of-fold predictions as if they came from one predictor. It is not valid as a
         proof, because predictions of one fold depend on the labels of the others; it serves the estimates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> certificate = hcal.certify("ts", np.log(probs), y, out_of_fold=True, folds=2)
+    >>> certificate.n, len(certificate.folds)
+    (200, 2)
     """
 
     schema: ClassVar[str] = "hcal/certify_out_of_fold/1"
@@ -264,7 +285,7 @@ class OutOfFoldCertificate(Result):
         estimate = math.nan if self.estimate is None else self.estimate
         return {"smooth": self.bound, "estimate": estimate, "refuted": float(self.refuted)}
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         return {
             **super()._content(),
             "folds": [fold.to_dict() for fold in self.folds],
@@ -272,7 +293,7 @@ class OutOfFoldCertificate(Result):
             "sentences": self.sentences,
         }
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return the numbers of every fold, one dictionary each."""
         return [{"fold": number, **fold.group_row()} for number, fold in enumerate(self.folds)]
 

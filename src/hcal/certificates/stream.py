@@ -10,6 +10,7 @@ from hcal.certificates.event import TOLERANCE
 from hcal.certificates.events import EventCounts
 from hcal.certificates.result import Certificate
 from hcal.class_names import check_classes
+from hcal.frames import AnyArray
 from hcal.metrics.sample import Data, check_integer
 from hcal.renamed import renamed
 from hcal.row_segments import Segments
@@ -53,7 +54,9 @@ class CertificateStream:
         self._rows: leakage.Fingerprint | None = None
 
     @renamed(groups="by")
-    def update(self, probs: Any, y: Any, by: Any = None, *, logits: Any = None) -> Self:
+    def update(
+        self, probs: AnyArray, y: AnyArray, by: AnyArray = None, *, logits: AnyArray = None
+    ) -> Self:
         """Add a block of rows.
 
         Parameters

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +25,7 @@ from hcal.certificates.bounds import bennett, kl_interval, largest_variance
 from hcal.certificates.dependent import DependentRows
 from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, prefix_sums, run_starts
+from hcal.results import JsonObject
 
 #: Bins of a stream in each interval [2^−(i+1), 2^−i) below ½, and in its mirror image above ½.
 PER_OCTAVE = 64
@@ -260,7 +260,7 @@ class Band:
         """Whether exact calibration (G = 0 everywhere) is refuted."""
         return bool((self.low > 1e-12).any() or (self.high < -1e-12).any())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the curve and its band as plain lists."""
         return thinned(self, "at", "estimate", "low", "high")
 
@@ -316,7 +316,7 @@ class MonotoneBand:
     error: float  # upper bound on the ECE, if the assumption holds
     contradicted: bool  # whether the data refute the assumption itself: somewhere low > high
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the band and the bound as plain lists and numbers."""
         return thinned(self, "at", "low", "high") | {
             "ece_at_most": self.error,
@@ -353,7 +353,7 @@ class MonotoneBand:
         return cls(middle, low, high, error, contradicted)
 
 
-def thinned(curve: Band | MonotoneBand, *names: str) -> dict[str, Any]:
+def thinned(curve: Band | MonotoneBand, *names: str) -> JsonObject:
     """Return columns of a curve as plain lists, at no more than 200 of its points."""
     keep = np.unique(np.linspace(0, len(curve.at) - 1, 200).astype(int))
     return {name: getattr(curve, name)[keep].tolist() for name in names}

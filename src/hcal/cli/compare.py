@@ -21,6 +21,7 @@ from hcal.cli.options import (
     stated_options,
     with_file,
 )
+from hcal.results import JsonObject
 
 if TYPE_CHECKING:
     from hcal.evaluation.comparison import Task
@@ -71,7 +72,7 @@ class Compare(WithWeight, WithBy, WithGroups, WithLabels):
         table = table if self.sort is None else table.sorted(self.sort)
         self.show(table.to_dict(), lambda: self._show(table))
 
-    def _tasks(self) -> dict[str, Any]:
+    def _tasks(self) -> JsonObject:
         """Return the tasks by their names: of one file, or one of each file."""
         from hcal.evaluation.comparison import FOLDS, named_files
         from hcal.io.finding import files_of

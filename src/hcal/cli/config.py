@@ -17,6 +17,7 @@ from typer import Argument, BadParameter, Context, Option
 
 from hcal.cli import console
 from hcal.io.files import open_regular
+from hcal.results import JsonObject
 from hcal.text import one_line, quoted
 
 #: A larger file is no configuration.
@@ -141,7 +142,7 @@ def _plain(key: str) -> str:
     return key.replace("-", "_")
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parsed(path: Path) -> JsonObject:
     with open_regular(path) as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:

@@ -23,6 +23,7 @@ from hcal.cli.options import (
     file_facts,
     load_model,
 )
+from hcal.frames import AnyArray
 from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
             )
         return bool(chosen)
 
-    def _chosen(self, data: DataFile, probs: Any) -> Any:
+    def _chosen(self, data: DataFile, probs: AnyArray) -> Any:
         """Return the thresholds for the aim, or the confidence below which no answer is given."""
         import hcal
 
@@ -183,7 +184,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
 
 
 def _abstained(
-    data: DataFile, probs: Any, error: float, confidence: float, positive: str | None
+    data: DataFile, probs: AnyArray, error: float, confidence: float, positive: str | None
 ) -> Any:
     """Choose the confidence below which no answer is given; --positive says which class is a right answer."""
     import hcal
@@ -211,7 +212,7 @@ def _save(path: Path | None, result: Any) -> None:
         temporary.write_text(result.to_json() + "\n", encoding="utf-8")
 
 
-def _write(output: Path, data: DataFile, probs: Any, decisions: Any) -> None:
+def _write(output: Path, data: DataFile, probs: AnyArray, decisions: Any) -> None:
     """Write the ids, the probabilities and the decisions of all rows."""
     from hcal.io.writing import write_blocks
 

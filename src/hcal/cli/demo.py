@@ -16,7 +16,9 @@ from typer import Option
 
 from hcal.cli import console
 from hcal.cli.options import Command, Method, command
+from hcal.frames import AnyArray
 from hcal.progress import logger
+from hcal.results import JsonObject
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _COPIES = 4  # times that a held-out digit is shown
@@ -24,7 +26,7 @@ _NOISE = 0.25  # standard deviation of the noise on pixels in 0..1
 _EPOCHS, _WIDTH = 300, 256
 
 
-def train_digits() -> dict[str, Any]:
+def train_digits() -> JsonObject:
     """Train the network and return its logits on held-out digits, a calibration and a test part, and the labels.
 
     >>> train_digits()["logits_test"].shape
@@ -126,7 +128,9 @@ class Demo(Command):
         self.show(facts | scores, lambda: _show(files, calibrator, sides, y, scores))
 
 
-def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, scores: Any) -> None:
+def _show(
+    files: list[Path], calibrator: Any, sides: dict[str, Any], y: AnyArray, scores: AnyArray
+) -> None:
     import hcal
 
     out, (before, after) = console.out(), scores.values()
@@ -160,7 +164,7 @@ def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, sco
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 
-def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
+def _picture(path: Path, sides: dict[str, Any], y: AnyArray) -> list[Path]:
     """Write the reliability diagram if matplotlib is installed."""
     import hcal
     from hcal.extras import install_command

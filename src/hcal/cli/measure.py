@@ -31,6 +31,7 @@ from hcal.cli.options import (
     stated_options,
 )
 from hcal.cli.require import Requiring
+from hcal.results import JsonObject
 
 if TYPE_CHECKING:
     from hcal.certificates.survey import Side, Survey
@@ -129,7 +130,7 @@ def _draw(title: str, survey: Survey, side: Side, positive: int) -> None:
     console.show_lines(diagram)
 
 
-def _model_facts(path: Path | None, calibrator: Any) -> dict[str, Any]:
+def _model_facts(path: Path | None, calibrator: Any) -> JsonObject:
     """Return what JSON says of the model."""
     if calibrator is None:
         return {}
@@ -186,7 +187,7 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
         self.show(verdict.to_dict() | facts, lambda: self._show(verdict))
         self.check(verdict)
 
-    def _source(self, data: DataFile, run: dict[str, Any]) -> Source:
+    def _source(self, data: DataFile, run: JsonObject) -> Source:
         """Return where the rows of a report come from, and the command that repeats it."""
         from hcal.io import checksum
         from hcal.reporting import Source
@@ -204,7 +205,7 @@ class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
             run=run,
         )
 
-    def _run_facts(self) -> dict[str, Any]:
+    def _run_facts(self) -> JsonObject:
         """Return what repeats the report: the command with all options, versions, and hashes of what it reads."""
         from hcal.io import checksum
         from hcal.io.finding import files_of

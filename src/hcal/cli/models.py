@@ -25,6 +25,7 @@ from hcal.cli.options import (
     command,
     load_model,
 )
+from hcal.results import JsonObject
 from hcal.text import one_line, quoted
 
 #: Values that people write differently from JSON.
@@ -258,7 +259,7 @@ class Info(ModelFirst):
         from hcal.operation.fitting import model_facts
 
         calibrator = load_model(self.model, multilabel=True)
-        facts: dict[str, Any] = {
+        facts: JsonObject = {
             "model": console.title_of(self.model),
             "sha256": checksum(self.model),
             "hcal": __version__,
@@ -271,7 +272,7 @@ class Info(ModelFirst):
         self.show(content, lambda: _show_info(content))
 
 
-def _show_info(content: dict[str, Any]) -> None:
+def _show_info(content: JsonObject) -> None:
     """Print the facts about a model file, one per line."""
     out = console.out()
     fit = content["fit"] or {}
@@ -297,7 +298,7 @@ def _show_info(content: dict[str, Any]) -> None:
         out.print(console.name(note))
 
 
-def _segments_in_words(fit: dict[str, Any]) -> str | None:
+def _segments_in_words(fit: JsonObject) -> str | None:
     """Return how many segments a model has, and by which columns."""
     names = fit.get("segments")
     if names is None:

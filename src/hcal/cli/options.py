@@ -14,6 +14,7 @@ from typer import Argument, BadParameter, Context, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
+from hcal.results import JsonObject
 
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Request, RowSource
@@ -456,7 +457,7 @@ def check_output(output: Path | None, *inputs: Path | None) -> None:
     check(output, inputs)
 
 
-def file_facts(data: "DataFile") -> dict[str, Any]:
+def file_facts(data: "DataFile") -> JsonObject:
     """Return what JSON says of the file that was read."""
     return {
         "file": console.title_of(data.path),

@@ -4,12 +4,13 @@ Typer reads the types of fields from classes that may stand in another module, s
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import BadParameter, Exit, Option
 
 from hcal.cli import console
 from hcal.cli.options import Files
+from hcal.results import JsonObject
 
 if TYPE_CHECKING:
     from hcal.operation.gates import Gated
@@ -52,7 +53,7 @@ class Requiring(Files):
             if (name == "grade" and not grade) or (name.startswith("change(") and not model):
                 raise ValueError(missing_words(name, [name[7:-1]]))
 
-    def checks(self, result: "Gated") -> dict[str, Any]:
+    def checks(self, result: "Gated") -> JsonObject:
         """Return the checks for the command's JSON; nothing without a requirement."""
         from hcal.operation.gates import require
 

@@ -17,6 +17,7 @@ from hcal.cli.decide import probabilities, text_names
 from hcal.cli.options import Files, Model, check_output, command, load_model, with_file
 from hcal.cli.require import FAILED
 from hcal.progress import logger
+from hcal.results import JsonObject
 
 if TYPE_CHECKING:
     from hcal.certificates import Drift, Monitor
@@ -291,7 +292,7 @@ def _was_added(monitor: Monitor, name: str, digest: str) -> bool:
     return bool(before)
 
 
-def _new_monitor(settings: dict[str, Any], calibrator: Any) -> Monitor:
+def _new_monitor(settings: JsonObject, calibrator: Any) -> Monitor:
     """Return a monitor without rows; without a model nothing but a number can be the tolerance."""
     from hcal.certificates import Monitor
 
@@ -307,7 +308,7 @@ def _new_monitor(settings: dict[str, Any], calibrator: Any) -> Monitor:
     return Monitor(confidence=confidence, tolerance=allowed, calibrator=calibrator)
 
 
-def _check_settings(monitor: Monitor, settings: dict[str, Any], state: Path | None) -> None:
+def _check_settings(monitor: Monitor, settings: JsonObject, state: Path | None) -> None:
     """Refuse options that differ from those with which the state was begun."""
     for name, value in settings.items():
         begun = getattr(monitor, name)

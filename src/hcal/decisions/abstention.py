@@ -27,11 +27,11 @@ from scipy.special import betaincinv, ndtri
 from hcal.certificates.bounds import kl_upper
 from hcal.decisions.rules import AbstainRule
 from hcal.extras import pyplot
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.clinical import Estimate
 from hcal.numerics import Float64, IntArray, run_starts
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import ClassNames, Rows
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Abstention(Result):
     def _headline(self) -> list[str]:
         return self.sentences
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each coverage with a bound."""
         columns = vars(self.bounds)
         return [
@@ -243,12 +243,12 @@ class Abstention(Result):
 
 
 def abstain_below(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     *,
     error: float,
     confidence: float = 0.95,
-    groups: Any = None,
+    groups: AnyArray = None,
     positive: int | None = None,
     classes: Any = None,
 ) -> Abstention:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
+from hcal.numerics import NumpyArray
 from hcal.rows import ClassNames, Rows
 
 
-def decide(probs: Any, rule: Any, *, classes: Any = None) -> NDArray[Any]:
+def decide(probs: AnyArray, rule: Any, *, classes: Any = None) -> NumpyArray:
     """Return a decision for each row; no labels are needed.
 
     Parameters
@@ -54,7 +54,7 @@ class _OrderOfClasses:
     score_range: tuple[float, float] | None = None
 
 
-def rows_of_rule(rule: Rule, probs: Any, classes: Any, **others: Any) -> Rows:
+def rows_of_rule(rule: Rule, probs: AnyArray, classes: Any, **others: Any) -> Rows:
     """Return checked probabilities with the classes in the order in which a rule counts them.
 
     ``others`` are arguments of :meth:`hcal.rows.Rows.of`.

@@ -20,9 +20,10 @@ from hcal.decisions.rules import (
     table_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import AnyArray
 from hcal.inputs import check_confidence
 from hcal.numerics import Float64, IntArray
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import ClassNames, Rows
 from hcal.text import printable
 
@@ -40,7 +41,15 @@ _BLUE: Final = "#1d5fae"
 
 @dataclass(frozen=True)
 class EstimatedMetric:
-    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes."""
+    """The expected value of one metric, the interval that the chance of the labels gives it, and what it assumes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> metric = hcal.estimate([[0.2, 0.8], [0.9, 0.1]], ["accuracy"]).metrics[0]
+    >>> metric.name, round(metric.value, 2)
+    ('accuracy', 0.85)
+    """
 
     name: str
     value: float
@@ -56,7 +65,16 @@ class EstimatedMetric:
 
 @dataclass(frozen=True)
 class SegmentEstimate:
-    """The estimates of one segment."""
+    """The estimates of one segment.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> probs = [[0.2, 0.8], [0.9, 0.1]]
+    >>> segment = hcal.estimate(probs, ["accuracy"], by=["DE", "FR"]).segments[0]
+    >>> segment.segment, segment.n
+    ('DE', 1)
+    """
 
     segment: str
     n: int
@@ -154,7 +172,7 @@ class LabelFreeEstimates(Result):
         numbers = ", ".join(map(str, self.metrics[:4]))
         return [self.sentences[0], numbers]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each metric; with segments, for each segment and metric too."""
         records = [{"segment": "", "rows": self.n, **vars(metric)} for metric in self.metrics]
         for entry in self.segments:
@@ -212,13 +230,13 @@ class LabelFreeEstimates(Result):
 
 
 def estimate(  # noqa: PLR0913 - a public door
-    probs: Any,
+    probs: AnyArray,
     metrics: Iterable[str] | str | None = None,
     *,
     rule: Any = None,
     cost: Any = None,
-    by: Any = None,
-    sample_weight: Any = None,
+    by: AnyArray = None,
+    sample_weight: AnyArray = None,
     positive: int | None = None,
     classes: Any = None,
     confidence: float = 0.95,

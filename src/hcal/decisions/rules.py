@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.class_names import check_classes
 from hcal.frames import ColumnName
 from hcal.io.files import open_regular
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.rows import ClassNames
 from hcal.text import quoted
 
@@ -123,7 +122,7 @@ class AbstainRule:
 Rule = ThresholdRule | CostRule | AbstainRule
 
 
-def named(decisions: IntArray, names: ClassNames | None) -> NDArray[Any]:
+def named(decisions: IntArray, names: ClassNames | None) -> NumpyArray:
     """Return decisions as names of classes, None for rows without an answer; without names, as they are."""
     if names is None:
         return decisions

@@ -17,12 +17,12 @@ from hcal.decisions.threshold_curve import (
     criterion_of,
 )
 from hcal.extras import pyplot
-from hcal.frames import ColumnName
+from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import ClassNames, Rows
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Thresholds(Result):
     def _headline(self) -> list[str]:
         return self.sentences
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return the chosen threshold and its neighbours, one dictionary each."""
         return [dict(vars(point)) for point in self.points]
 
@@ -254,6 +254,14 @@ class CostTable(Result):
     confidence : float
     names, columns : tuple of K names, or None
         Of the classes, and of the columns of a frame.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> costs = [[0, 1, 1], [1, 0, 1], [5, 5, 0]]  # class 2 must not be missed
+    >>> probs = [[0.1, 0.2, 0.7], [0.8, 0.1, 0.1], [0.2, 0.6, 0.2]]
+    >>> hcal.thresholds(probs, [2, 0, 1], cost=costs).decided
+    array([0.33333333, 0.        , 0.66666667])
     """
 
     schema: ClassVar[str] = "hcal/cost-table/1"
@@ -281,7 +289,7 @@ class CostTable(Result):
             f"Always deciding the most probable class costs {1000 * self.most_probable_cost:,.4g}.",
         ]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each class: its name, and the share of rows decided for it."""
         labels = self.names or tuple(range(len(self.costs)))
         shares = zip(labels, self.decided.tolist(), strict=True)
@@ -289,15 +297,15 @@ class CostTable(Result):
 
 
 def thresholds(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     *,
     cost: Any = None,
     capacity: float | None = None,
     precision: float | None = None,
     recall: float | None = None,
-    sample_weight: Any = None,
-    groups: Any = None,
+    sample_weight: AnyArray = None,
+    groups: AnyArray = None,
     confidence: float = 0.95,
     positive: int = 1,
     classes: Any = None,

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
-from hcal.inputs import check_confidence, check_groups
+from hcal.frames import AnyArray, refuse_other_index
+from hcal.inputs import check_confidence, check_groups, check_names
 from hcal.metrics.estimates import (
     Outcome,
     area,
@@ -36,9 +36,9 @@ from hcal.metrics.estimates import (
     slope_and_intercept,
 )
 from hcal.metrics.sample import check_integer
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.progress import progress
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 
 #: The figures that are corrected.
 FIGURES: Final = ("slope", "intercept", "brier", "auc")
@@ -71,6 +71,12 @@ class ValidatedFigure:
         What to expect on new rows, with an interval.
     out_of_bag : float
         On rows that were not drawn, for models that were fitted on the others.
+
+    Examples
+    --------
+    >>> figure = ValidatedFigure("slope", 1.0, 0.2, corrected=0.8, low=0.5, high=1.1, out_of_bag=0.7)
+    >>> round(figure.apparent - figure.optimism, 1) == figure.corrected
+    True
     """
 
     name: str
@@ -99,6 +105,18 @@ class Validation(Result):
         Whether the model fits its own rows so closely that the out-of-bag figures are to be taken.
     confidence : float
     notes : tuple of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 3))
+    >>> y = (X[:, 0] + rng.logistic(size=100) > 0).astype(int)
+    >>> validation = hcal.validate(LogisticRegression(), X, y, resamples=20)
+    >>> validation.slope.corrected < validation.slope.apparent
+    True
     """
 
     schema: ClassVar[str] = "hcal/validation/1"
@@ -156,11 +174,11 @@ class Validation(Result):
     def _headline(self) -> list[str]:
         return self.sentences
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each figure."""
         return [dict(vars(figure)) for figure in self.figures]
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         content = super()._content()
         del content["model"]
         return content
@@ -168,11 +186,11 @@ class Validation(Result):
 
 def validate(  # noqa: PLR0913 - a public door
     model: Any,
-    X: Any,
-    y: Any,
+    X: AnyArray,
+    y: AnyArray,
     *,
     resamples: int = 200,
-    groups: Any = None,
+    groups: AnyArray = None,
     positive: Any = None,
     confidence: float = 0.95,
     n_jobs: int | None = None,
@@ -246,8 +264,8 @@ class _Data:
     """The model, its rows, the outcome (N,) as 0 and 1, and the number of each row's unit (N,)."""
 
     model: Any
-    X: Any
-    y: NDArray[Any]
+    X: AnyArray
+    y: NumpyArray
     event: Float64
     unit: IntArray
     grouped: bool
@@ -442,10 +460,11 @@ def _refuse_fitted(model: Any) -> None:
         )
 
 
-def _data(model: Any, X: Any, y: Any, groups: Any, positive: Any) -> _Data:
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise ValueError(f"y must have one label a row, got shape {labels.shape}")
+def _data(model: Any, X: AnyArray, y: AnyArray, groups: AnyArray, positive: Any) -> _Data:
+    from sklearn.utils.validation import _num_samples
+
+    refuse_other_index(X, {"y": y, "groups": groups})
+    labels = check_names(y, _num_samples(X), "y")
     classes = np.unique(labels)
     if len(classes) != 2:
         raise ValueError(

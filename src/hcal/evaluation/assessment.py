@@ -8,7 +8,7 @@ number of rows alone. ``hcal.evaluate`` prints the verdict and the report shows 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -29,6 +29,7 @@ from hcal.metrics.sample import Sample
 from hcal.metrics.scores import SMALLEST, nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
 from hcal.numerics import Float64, IntArray
+from hcal.results import JsonObject
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]
@@ -40,6 +41,8 @@ FEW_ROWS = 0.01
 MANY_ROWS = 0.05
 #: If segments or classes that are proven to be off hold more than this share of the rows, errors cancel at best.
 MOST_ROWS = 0.5
+#: Differences of means that rounding alone can make: a predictor that states the base rates is not better than they.
+_ROUNDING: Final = 1e-9
 #: About this many labels are drawn to see how a calibrated predictor compares with base rates.
 _MOST_DRAWS: Final = 20_000_000
 
@@ -93,6 +96,13 @@ class Assessment:
         The segments (``by=``) that are proven to be off; None if no segments were given.
     classes : ClassesOff or None
         The classes that are proven to be off; None with two classes, which the event speaks of.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> evaluation = hcal.evaluate([[0.2, 0.8], [0.3, 0.7]], [1, 1], metrics=["nll"], confidence=0.95)
+    >>> evaluation.assessment.grade  # two rows are few
+    'few'
     """
 
     event: str
@@ -130,7 +140,7 @@ class Assessment:
             sentences.append(self.classes.words)
         return sentences
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, ready for JSON."""
         return asdict(self)
 
@@ -280,13 +290,13 @@ def knows_more(s: Sample, confidence: float, groups: IntArray | None = None) -> 
     losses = nll_rows(s)
     own_rates = _base_rate_losses(s.y[None], s.k, left_out=False)[0]
     _, high = _mean_interval(losses - own_rates, confidence, groups)
-    if high < 0:
+    if high < -_ROUNDING:
         words = _against(losses, own_rates, "states the base rates")
         return Statement("proven", f"It knows more than the base rates: {words}.")
 
     other_rates = _base_rate_losses(s.y[None], s.k, left_out=True)[0]
     low, _ = _mean_interval(losses - other_rates, confidence, groups)
-    if low > 0 and _improbable_if_calibrated(s, losses - other_rates, confidence):
+    if low > _ROUNDING and _improbable_if_calibrated(s, losses - other_rates, confidence):
         words = _against(losses, other_rates, "states the base rates of the other rows")
         return Statement("refuted", f"It is worse than the base rates: {words}.")
     words = _against(losses, own_rates, "states the base rates")

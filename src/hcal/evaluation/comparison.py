@@ -24,6 +24,7 @@ from hcal.evaluation.comparison_table import Cell, Comparison, chance_column
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.evaluation.results_file import append_cell, read_cells
+from hcal.frames import AnyArray
 from hcal.io.doors import NOTHING, RowInfo
 from hcal.io.files import checksum
 from hcal.language_models import MultipleChoiceCalibrator
@@ -69,10 +70,10 @@ class Task:
     def from_arrays(  # noqa: PLR0913
         cls,
         name: str,
-        scores: Any,
-        y: Any,
-        test_scores: Any = None,
-        test_y: Any = None,
+        scores: AnyArray,
+        y: AnyArray,
+        test_scores: AnyArray = None,
+        test_y: AnyArray = None,
         input: inputs.InputKind = "logits",
         folds: int | None = None,
         *,
@@ -169,19 +170,19 @@ TaskSource = Task | str | os.PathLike[str]
     n_resamples="resamples",
 )
 def compare(  # noqa: PLR0913 - a public door
-    scores: Any = None,
-    y: Any = None,
-    test_scores: Any = None,
-    test_y: Any = None,
+    scores: AnyArray = None,
+    y: AnyArray = None,
+    test_scores: AnyArray = None,
+    test_y: AnyArray = None,
     *,
     tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]] | None = None,
     methods: Methods | None = None,
     metrics: str | Sequence[str] | None = None,
     input: inputs.InputKind = "logits",
     folds: int | None = None,
-    sample_weight: Any = None,
-    groups: Any = None,
-    by: Any = None,
+    sample_weight: AnyArray = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
     test_weight: Any = None,
     test_groups: Any = None,
     test_by: Any = None,
@@ -453,11 +454,11 @@ class UncalibratedQuestions:
         """Return itself: there is nothing to learn."""
         return self
 
-    def fit(self, scores: Any, y: Any) -> UncalibratedQuestions:
+    def fit(self, scores: AnyArray, y: AnyArray) -> UncalibratedQuestions:
         """Learn nothing."""
         return self
 
-    def predict_proba(self, scores: Any) -> Any:
+    def predict_proba(self, scores: AnyArray) -> Any:
         """Return the softmax over each question's own options."""
         return MultipleChoiceCalibrator().uncalibrated(scores)
 

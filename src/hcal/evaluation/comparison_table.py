@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
@@ -17,7 +17,7 @@ from hcal.evaluation.ranking import LEVEL, Ranking, fewest_tasks, holm, pairs_of
 from hcal.evaluation.result import number_text
 from hcal.metrics import get_metric
 from hcal.numerics import Float64
-from hcal.results import Result, rich_text
+from hcal.results import JsonObject, Result, rich_text
 from hcal.text import spreadsheet_text
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Comparison(Result):
 
     # -- for machines -----------------------------------------------------------------------------
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one row a method: its metrics, the times, and why there are none."""
         rows = []
         for result in self.results:
@@ -299,7 +299,7 @@ class Comparison(Result):
         frame.index.name = None
         return frame
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         methods = {row.pop("method"): row for row in self.to_records()}
         return {"tasks": self.tasks, "metrics": self.metrics, "methods": methods}
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from hcal import inputs
+from hcal.frames import AnyArray
 from hcal.methods import CalibrationWarning, Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.metrics.estimates import calibration_line, log_odds_of
@@ -25,7 +26,7 @@ from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.progress import progress
 from hcal.renamed import renamed
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.rows import Rows
 
 #: The bootstrap draws whole groups. With fewer groups than this it says more about the draw than about the method.
@@ -76,7 +77,7 @@ class CrossFit(Result):
 
     schema: ClassVar[str] = "hcal/cross_fit/1"
 
-    probs: Any
+    probs: AnyArray
     fold: IntArray
     calibrator: Calibrator
     slope: Corrected | None
@@ -112,7 +113,7 @@ class CrossFit(Result):
         fits = f"{self.resamples} bootstrap fits of the calibrator"
         return f"Corrected for optimism by {fits}: {figures}."
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one row a corrected figure."""
         figures = {"slope": self.slope, "brier": self.brier}
         return [
@@ -126,7 +127,7 @@ class CrossFit(Result):
             if figure is not None
         ]
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         probs = inputs.check_probs(self.probs)[0]
         figures = {str(row.pop("figure")): row for row in self.to_records()}
         return {
@@ -146,12 +147,12 @@ class CrossFit(Result):
 @renamed(n_folds="folds", n_resamples="resamples")
 def cross_fit(  # noqa: PLR0913 - a public door
     method: str | Calibrator,
-    scores: Any,
-    y: Any,
-    sample_weight: Any = None,
+    scores: AnyArray,
+    y: AnyArray,
+    sample_weight: AnyArray = None,
     *,
-    groups: Any = None,
-    by: Any = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
     classes: Any = None,
     folds: int = 5,
     input: inputs.InputKind = "logits",
@@ -190,6 +191,16 @@ def cross_fit(  # noqa: PLR0913 - a public door
     Returns
     -------
     CrossFit
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=300)
+    >>> y = (rng.random(300) < 1 / (1 + np.exp(-score))).astype(int)
+    >>> result = cross_fit("platt", 2 * score, y, resamples=20)
+    >>> result.probs.shape
+    (300, 2)
     """
     method = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
     rows = Rows.of(

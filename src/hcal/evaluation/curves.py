@@ -25,6 +25,7 @@ from hcal.metrics.noise import Noise
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
 from hcal.numerics import Float64, IntArray
+from hcal.results import JsonObject
 
 Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
 BINNINGS: tuple[str, ...] = get_args(Binning)
@@ -112,6 +113,13 @@ class ReliabilityCurve:
         Confidence interval of ``observed``, of curves in bins.
     model, segment : str
         Whose probabilities these are, and of which rows; empty if there is one of them alone.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> curve = hcal.reliability([[0.2, 0.8], [0.3, 0.7]], [1, 1], bins=1)[0]
+    >>> curve.predicted, curve.observed
+    (array([0.75]), array([1.]))
     """
 
     title: str
@@ -157,12 +165,12 @@ class ReliabilityCurve:
         with np.errstate(invalid="ignore"):
             return (self.observed < self.low) | (self.observed > self.high)
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each bin with rows."""
         return [self._record(b) for b in np.flatnonzero(self.full).tolist()]
 
-    def _record(self, b: int) -> dict[str, Any]:
-        record: dict[str, Any] = {"curve": self.title}
+    def _record(self, b: int) -> JsonObject:
+        record: JsonObject = {"curve": self.title}
         if self.model:
             record["model"] = self.model
         if self.segment:

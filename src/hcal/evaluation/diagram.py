@@ -23,12 +23,13 @@ from hcal.evaluation.curves import (
     curve_of,
 )
 from hcal.extras import pyplot
+from hcal.frames import AnyArray, refuse_other_index, to_numpy
 from hcal.inputs import check_confidence
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
-from hcal.numerics import IntArray
+from hcal.numerics import IntArray, is_ragged
 from hcal.renamed import renamed
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
 
@@ -118,7 +119,7 @@ class Reliability(Result):
         errors = ", ".join(f"{curve.label} {curve.error_words}" for curve in worst)
         return [f"Reliability of {self.n:,} rows ({self.level}); errors: {errors}"]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary for each bin with rows, curve by curve."""
         return [record for curve in self.curves for record in curve.to_records()]
 
@@ -243,16 +244,16 @@ class Reliability(Result):
 
 @renamed(ci="confidence")
 def reliability(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     level: DiagramLevel | None = None,
-    by: Any = None,
-    groups: Any = None,
+    by: AnyArray = None,
+    groups: AnyArray = None,
     bins: int = 15,
     binning: Binning = "equal-width",
     confidence: float = 0.95,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     positive: int = 1,
     classes: Any = None,
     resamples: int = 200,
@@ -308,7 +309,7 @@ def reliability(  # noqa: PLR0913 - a public door
     models = dict(probs) if isinstance(probs, Mapping) else {"": probs}
     if not models:
         raise ValueError("probs is empty: name at least one model")
-    inputs = [_Input.of(str(name), scores, y, info) for name, scores in models.items()]
+    inputs = _inputs(models, y, info)
     first = inputs[0].sample
     level = _checked_level(level, first, several=len(inputs) > 1 or by is not None)
     if not 0 <= positive < first.k:
@@ -340,24 +341,54 @@ def _checked_level(level: DiagramLevel | None, s: Sample, *, several: bool) -> D
     return level
 
 
+def _inputs(models: Mapping[str, Any], y: AnyArray, info: Mapping[str, Any]) -> list[_Input]:
+    """Return the checked rows of every model, which must be the same rows with the same classes."""
+    scores = list(models.values())
+    others = {f"the model {name!r}": values for name, values in list(models.items())[1:]}
+    refuse_other_index(scores[0], others)
+    inputs = list[_Input]()
+    for name, values in models.items():
+        first = inputs[0].rows if inputs else None
+        inputs.append(_Input.of(str(name), values, y, info, like=first))
+    return inputs
+
+
 @dataclass(frozen=True)
 class _Input:
     """The checked rows of one model."""
 
     model: str
     sample: Sample
-    names: ClassNames | None = None
     groups: IntArray | None = None
-    by: Segments | None = None
+    rows: Rows | None = None
 
     @classmethod
-    def of(cls, model: str, probs: Any, y: Any, info: Mapping[str, Any]) -> _Input:
+    def of(
+        cls,
+        model: str,
+        probs: AnyArray,
+        y: AnyArray,
+        info: Mapping[str, Any],
+        like: Rows | None = None,
+    ) -> _Input:
+        """Check the rows of a model; named columns are put in the order of those of another model."""
         if isinstance(probs, Sample):
             sample = as_sample(probs, y, info["weight"])
             return cls(model, sample, groups=info["groups"])
-        rows = Rows.of_predictions(probs, y, input="probs", **info)
+        like = like if like is not None and _has_columns_of(probs, like) else None
+        rows = Rows.of_predictions(probs, y, input="probs", like=like, **info)
         sample = as_sample(rows.scores, rows.y, info["weight"])
-        return cls(model, sample, rows.names, rows.groups, rows.by)
+        return cls(model, sample, rows.groups, rows)
+
+    @property
+    def by(self) -> Segments | None:
+        """The segment of each row."""
+        return None if self.rows is None else self.rows.by
+
+    @property
+    def names(self) -> ClassNames | None:
+        """The names of the classes."""
+        return None if self.rows is None else self.rows.names
 
     def events(self, columns: Sequence[int | None]) -> Iterator[JudgedEvent]:
         """Yield the event of every column (None: the top label), in every segment."""
@@ -380,6 +411,12 @@ class _Input:
         p = s.data.probs[:, column].astype(np.float64)
         happened = (s.y == column).astype(np.float64)
         return JudgedEvent(title, p, happened, s.w, self.groups, self.model)
+
+
+def _has_columns_of(probs: AnyArray, other: Rows) -> bool:
+    """Return whether a frame has the columns of other rows, perhaps in another order."""
+    columns = to_numpy(probs, "probs")[1].columns if not is_ragged(probs) else None
+    return None not in (columns, other.columns) and set(columns or ()) == set(other.columns or ())
 
 
 def _of_rows(event: JudgedEvent, rows: IntArray, segment: str) -> JudgedEvent:

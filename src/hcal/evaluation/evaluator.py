@@ -18,6 +18,7 @@ from hcal.evaluation.measurement import (
     survey_source,
 )
 from hcal.evaluation.result import Evaluation
+from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import RowSource
 from hcal.metrics.registry import LEVELS, get_metric, list_metrics
@@ -29,15 +30,15 @@ from hcal.rows import Rows
 @renamed(ci="confidence", n_resamples="resamples")
 def evaluate(  # noqa: PLR0913 - a public door
     predictor: Any,
-    scores: Any = None,
-    y: Any = None,
+    scores: AnyArray = None,
+    y: AnyArray = None,
     *,
     metrics: str | Iterable[str] | None = None,
     confidence: float | None = None,
-    groups: Any = None,
-    by: Any = None,
-    baseline: Any = None,
-    sample_weight: Any = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
+    baseline: AnyArray = None,
+    sample_weight: AnyArray = None,
     input: inputs.InputKind | None = None,
     classes: Any = None,
     positive: Any = None,
@@ -88,7 +89,7 @@ def evaluate(  # noqa: PLR0913 - a public door
         Names of the classes. ``y`` may then hold names, the sentences use them, and a frame whose columns have these
         names is put in their order.
     positive : int or str, optional
-        Of two classes, the number or name of the one whose probability is judged: the second by default. If the
+        Of two classes, the number or name of the one whose probability is measured: the second by default. If the
         names are integers, it is a name.
     calibration : array-like of shape (M, K), optional
         The rows that the calibrator was fitted on, in the same form as the predictions: hcal warns where some of them
@@ -144,7 +145,7 @@ def evaluate(  # noqa: PLR0913 - a public door
 
 
 def _evaluate_sample(
-    sample: Sample, info: RowInfo, settings: Settings, positive: Any, baseline: Any
+    sample: Sample, info: RowInfo, settings: Settings, positive: Any, baseline: AnyArray
 ) -> Evaluation:
     """Return the evaluation of a sample that was checked before; its labels are positions of classes."""
     names = None if info.classes is None else check_classes(info.classes, sample.k)

@@ -27,7 +27,9 @@ from hcal.metrics.resampling import (
     Interval,
     bootstrap,
     intervals,
+    mean_interval,
     measure,
+    missing_intervals,
     percentile,
 )
 from hcal.metrics.sample import Sample
@@ -203,6 +205,9 @@ class Measurement:
         values = self.judged.over_all_rows(of_sample)
         levels = self._by_chance(of_sample)
         ranges = self._intervals(of_sample, levels)
+        if self.settings.confidence is not None:
+            grouped = self.rows.groups is not None
+            notes += missing_intervals(sample, of_sample, ranges, grouped=grouped)
         shown_levels = self._levels_of_all_rows(levels, ranges)
         results = {
             name: MetricResult(value, METRICS[name], ranges.get(name), shown_levels.get(name))
@@ -387,18 +392,30 @@ class Measurement:
     ) -> dict[str, tuple[float, float]]:
         """Return the interval of each change.
 
-        Scores and debiased errors: percentiles. Plug-in errors: the change ± z standard deviations, because the bias
-        that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
+        Means: from the differences of rows. Debiased errors: percentiles. Plug-in errors: the change ± z standard
+        deviations, because the bias that a bootstrap adds to both does not cancel where one of them is nearly
+        calibrated.
         """
+        sample = self.judged.sample
+        ranges = {}
+        for name in changes:
+            if METRICS[name].rows is None:
+                continue
+            interval = mean_interval(METRICS[name], sample, confidence, self.rows.groups, other)
+            if interval is not None:
+                ranges[name] = interval.low, interval.high
         rng = np.random.default_rng(self.settings.random_state)
         # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
-        paired = [name for name in changes if METRICS[name].ends is None]
+        paired = [
+            name for name in changes if METRICS[name].ends is None and METRICS[name].rows is None
+        ]
         plugin = [name for name in paired if METRICS[name].interval == "bias-aware"]
         plain = [name for name in paired if name not in plugin]
         resamples = self.settings.resamples
         groups = self.rows.groups
-        pair = (self.judged.sample, other)
-        ranges = {}
+        pair = (sample, other)
+        if groups is not None and len(np.unique(groups)) < FEWEST_GROUPS:
+            return ranges
         ours, theirs = bootstrap(pair, plain, resamples, rng, groups=groups)
         for name in plain:
             ranges[name] = percentile(ours[name] - theirs[name], confidence)

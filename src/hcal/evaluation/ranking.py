@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 from hcal.extras import pyplot
 from hcal.numerics import Float64
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ class Ranking(Result):
             alike=_alike(labels, p_values),
         )
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one row for each method."""
         return [{"method": label, "mean rank": rank} for label, rank in self.ranks.items()]
 

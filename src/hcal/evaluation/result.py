@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.sentences import group_sentences, share, subgroup_table
@@ -15,7 +15,7 @@ from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
-from hcal.results import Result, rich_text
+from hcal.results import JsonObject, Result, rich_text
 from hcal.text import one_line, printable
 
 if TYPE_CHECKING:
@@ -232,11 +232,11 @@ class Evaluation(Result):
         changes = {f"change({name})": change.change for name, change in self.differences.items()}
         return {**self.values, **changes}
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
         return [self._record(name, result) for name, result in self.results.items()]
 
-    def _record(self, name: str, result: MetricResult) -> dict[str, Any]:
+    def _record(self, name: str, result: MetricResult) -> JsonObject:
         record = {"metric": name, "level": result.metric.level, "value": result.value}
         record["chance"] = result.chance
         if self.confidence is not None:
@@ -258,7 +258,7 @@ class Evaluation(Result):
         """Return a pandas DataFrame with one row a metric."""
         return super().to_frame().set_index("metric")
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         content = {name: getattr(self, name) for name in _FACTS}
         content["certificate"] = self.certificate
         content["clinical"] = self.clinical

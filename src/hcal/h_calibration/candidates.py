@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from hcal.h_calibration.training import (
 from hcal.methods.base import Fitted
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
+from hcal.results import JsonObject
 
 #: The argument of the piecewise maps: the logits minus the largest of the row, as in the paper. The published
 #: code uses log-softmax for all maps; docs/paper.md compares both.
@@ -93,7 +93,7 @@ class Candidate:
     x: Tensor
     trained: Trained
 
-    def record(self, select: str) -> dict[str, Any]:
+    def record(self, select: str) -> JsonObject:
         """Return its entry in ``fit_.details["candidates"]``."""
         best = self.trained.best[select]
         return {

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.h_calibration import definition
 from hcal.h_calibration.definition import ObjectiveSettings
 from hcal.h_calibration.events import EventsArgument, Family, family_of
@@ -61,7 +62,7 @@ def loss_and_grad(
 
 
 def evaluate_loss(
-    probs: Any, y: Any, settings: ObjectiveSettings, family: Family, need_grad: bool
+    probs: AnyArray, y: AnyArray, settings: ObjectiveSettings, family: Family, need_grad: bool
 ) -> tuple[Any, Any]:
     """Return the loss and its gradient (N, K), or None; of input that has been checked.
 
@@ -117,7 +118,7 @@ def takes_triton(q: Any) -> bool:
     return fits and has_kernel("hcal.h_calibration._triton")
 
 
-def check_shapes(probs: Any, y: Any) -> None:
+def check_shapes(probs: AnyArray, y: AnyArray) -> None:
     """Raise ValueError unless probs is (N, K), y (N,), and neither is empty."""
     if probs.ndim != 2 or 0 in probs.shape or y.shape != probs.shape[:1]:
         shapes = f"{tuple(probs.shape)} and {tuple(y.shape)}"

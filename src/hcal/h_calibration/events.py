@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
+from hcal.frames import AnyArray
 from hcal.xp import namespace
 
 #: A name, a class index, a list of subsets of classes, or a family itself.
@@ -31,11 +32,11 @@ class Family(ABC):
     """A choice of events; subclass it and pass an instance as ``events=``."""
 
     @abstractmethod
-    def gather(self, probs: Any, y: Any) -> FamilyEvents:
+    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
         """Return the events of probabilities (N, K) and labels (N,), arrays or tensors."""
 
     @abstractmethod
-    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
         """Return the gradient (N, K) in the probabilities, given the one (F, n) in ``events.q``."""
 
     def __repr__(self) -> str:
@@ -73,7 +74,7 @@ def family_of(events: EventsArgument) -> Family:
         raise ValueError(f"events must be a list of subsets of classes, got {events!r}") from None
 
 
-def _label_marks(y: Any, probs: Any) -> Any:
+def _label_marks(y: AnyArray, probs: AnyArray) -> Any:
     """Return the marks (N, K), true in the column of each row's label."""
     return namespace(y).one_hot(y, probs.shape[1], like=y < 0)  # booleans
 
@@ -81,11 +82,11 @@ def _label_marks(y: Any, probs: Any) -> Any:
 class PooledEvents(Family):
     """All N·K events "the label is k" in one list: the paper's choice."""
 
-    def gather(self, probs: Any, y: Any) -> FamilyEvents:
+    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
         """Return one row of all entries."""
         return FamilyEvents(probs.reshape(1, -1), _label_marks(y, probs).reshape(1, -1))
 
-    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
         """Return the gradient entry by entry."""
         return gradient.reshape(probs.shape)
 
@@ -93,14 +94,14 @@ class PooledEvents(Family):
 class TopLabel(Family):
     """The event that the most probable class is the label."""
 
-    def gather(self, probs: Any, y: Any) -> FamilyEvents:
+    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
         """Return one row of the largest entries."""
         xp = namespace(probs)
         top = xp.argmax(probs)
         is_label = top == y[:, None]
         return FamilyEvents(xp.take_along(probs, top).T, is_label.T, top)
 
-    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
         """Return the gradient in the largest entries, 0 elsewhere."""
         return namespace(probs).put_along(0 * probs, events.index, gradient.T)
 
@@ -108,11 +109,11 @@ class TopLabel(Family):
 class ClassWise(Family):
     """One row for each class k, with the N events "the label is k"."""
 
-    def gather(self, probs: Any, y: Any) -> FamilyEvents:
+    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
         """Return K rows, the columns of ``probs``."""
         return FamilyEvents(probs.T, _label_marks(y, probs).T)
 
-    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
         """Return the gradient, row by column."""
         return gradient.T
 
@@ -134,7 +135,7 @@ class Subsets(Family):
                 "events: a list of subsets needs at least one subset, and no empty one"
             )
 
-    def gather(self, probs: Any, y: Any) -> FamilyEvents:
+    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
         """Return the sum of the entries of each subset."""
         n_classes = probs.shape[1]
         unknown = set().union(*self.subsets) - set(range(n_classes))
@@ -151,7 +152,7 @@ class Subsets(Family):
         xp = namespace(probs)
         return FamilyEvents(xp.stack(q).T, xp.stack(happened).T)
 
-    def scatter(self, gradient: Any, probs: Any, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
         """Return for each class the sum of the gradients of the subsets that hold it."""
         out = 0 * probs
         for of_subset, subset in zip(gradient, self.subsets, strict=True):

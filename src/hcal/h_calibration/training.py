@@ -1,7 +1,7 @@
 """Train a map on an objective by Adam, with a plateau schedule and early stopping; the best epoch is kept.
 
 The scores of an epoch are the metrics of the same names in :mod:`hcal.metrics`, written in torch so that they
-run on the device of the probabilities; with two classes too, they judge the predicted class, as the paper does.
+run on the device of the probabilities; with two classes too, they measure the predicted class, as the paper does.
 Tests check that both give the same numbers.
 """
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
-from hcal.frames import to_numpy
-from hcal.numerics import Float64, FloatArray
+from hcal.frames import AnyArray, to_numpy
+from hcal.numerics import Float64, FloatArray, NumpyArray
 
 #: What makes ``predict`` of a booster return margins.
 _MARGINS: dict[str, dict[str, Any]] = {
@@ -20,7 +20,7 @@ _MARGINS: dict[str, dict[str, Any]] = {
 }
 
 
-def raw_margins(model: Any, X: Any) -> FloatArray:
+def raw_margins(model: Any, X: AnyArray) -> FloatArray:
     """Return the raw scores of a fitted model as logits: what a calibrator should be fitted on.
 
     Boosters hide their margins behind an argument of their own; a probability rounded to 0 or 1 has lost them.
@@ -60,7 +60,7 @@ def raw_margins(model: Any, X: Any) -> FloatArray:
     return np.stack([np.zeros(len(margins)), margins.reshape(-1)], axis=1)
 
 
-def stated_probs(model: Any, X: Any) -> Float64:
+def stated_probs(model: Any, X: AnyArray) -> Float64:
     """Return ``predict_proba`` with the columns in the order of the model's classes.
 
     Columns of a frame that are called as the classes are put in order by name.
@@ -94,7 +94,7 @@ def unwrap(estimator: Any) -> tuple[Any, Any]:
     return classifier, estimator[:-1] if len(estimator) > 1 else None
 
 
-def class_numbers(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
+def class_numbers(y: AnyArray, classes: NumpyArray) -> NDArray[np.int64]:
     """Return the positions of labels among the classes, whatever their order.
 
     >>> class_numbers(["b", "a"], np.array(["b", "a"]))

@@ -1,4 +1,4 @@
-"""Class frequencies of new rows, judged by how far their probabilities are from those of held-out rows."""
+"""Class frequencies of new rows, estimated by how far their probabilities are from those of held-out rows."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import Reliability, reliability
+from hcal.frames import AnyArray
 from hcal.integrations._classifier_scores import class_numbers, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
@@ -23,7 +24,7 @@ class Scorer:
     metric : str
         One of :func:`hcal.list_metrics`.
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``pos_label`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``pos_label`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     pos_label : label, optional
         The positive class of two; the second class by default.
@@ -47,7 +48,9 @@ class Scorer:
     def __post_init__(self) -> None:
         get_metric(self.metric)
 
-    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def __call__(
+        self, estimator: Any, X: AnyArray, y: AnyArray, sample_weight: AnyArray = None
+    ) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         metric = get_metric(self.metric)
         classes = np.asarray(estimator.classes_)
@@ -79,6 +82,12 @@ class CalibrationDisplay:
     pos_label : object
     ax_, figure_
         The matplotlib axes and figure of the diagram.
+
+    Examples
+    --------
+    >>> display = CalibrationDisplay.from_predictions([0, 1, 1], [0.2, 0.8, 0.9], n_bins=2)
+    >>> display.prob_pred
+    array([0.2 , 0.85])
     """
 
     diagram: Reliability
@@ -91,7 +100,7 @@ class CalibrationDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any
+        cls, estimator: Any, X: AnyArray, y: AnyArray, *, name: str | None = None, **options: Any
     ) -> Self:
         """Measure a fitted classifier and draw its diagram.
 
@@ -119,7 +128,7 @@ class CalibrationDisplay:
         n_bins: int = 15,
         strategy: str = "uniform",
         pos_label: Any = None,
-        labels: Any = None,
+        labels: AnyArray = None,
         name: str = "",
         ax: Any = None,
         **options: Any,

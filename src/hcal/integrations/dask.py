@@ -20,11 +20,13 @@ from hcal.certificates import Certificate, CertificateStream
 from hcal.class_names import check_classes
 from hcal.extras import load_extra
 from hcal.fit_record import refuse_segments
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind, to_probs
 from hcal.io.sources import RowSource
 from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import P, WorkerDiedError, merged
+from hcal.results import JsonObject
 from hcal.rows import Rows
 
 load_extra("hcal.integrations.dask", "distributed", "dask")
@@ -45,7 +47,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
+def predict_proba(calibrator: Calibrator, scores: AnyArray) -> Any:
     """Return calibrated probabilities lazily: this adds one layer to the graph and computes nothing yet.
 
     Parameters
@@ -80,7 +82,7 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
-    new: dict[str, Any] = {
+    new: JsonObject = {
         "chunks": (array.chunks[0], (k,)),
         "dtype": dtype,
         "meta": np.empty((0, 0), dtype),
@@ -108,11 +110,11 @@ def _predict_block(
 
 
 def evaluate(
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     metrics: Iterable[str] | None = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     input: InputKind = "probs",
 ) -> StreamingMetrics:
     """Evaluate a predictor in one pass over its blocks.
@@ -149,10 +151,10 @@ def evaluate(
 
 
 def certify(
-    probs: Any,
-    y: Any,
+    probs: AnyArray,
+    y: AnyArray,
     *,
-    by: Any = None,
+    by: AnyArray = None,
     positive: int = 1,
     input: InputKind = "probs",
     **options: Any,
@@ -182,12 +184,16 @@ def certify(
     return _reduced(empty, input, whole, columns).result(**options)
 
 
-def _reduced(empty: Callable[[], P], input: InputKind, scores: Any, columns: dict[str, Any]) -> P:
+def _reduced(
+    empty: Callable[[], P], input: InputKind, scores: AnyArray, columns: dict[str, Any]
+) -> P:
     """Merge the partial results of all blocks in a tree, in the order of the blocks."""
     return _merged_in_tree(_per_block(partial(_part, empty, input), scores, columns), empty)
 
 
-def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, **rows: Any) -> Any:
+def _part(
+    empty: Callable[[], Any], input: InputKind, number: int, scores: AnyArray, **rows: Any
+) -> Any:
     made = empty()
     if len(scores):
         _said_where(lambda p: made.update(to_probs(p, input), **rows), number, scores)
@@ -205,11 +211,11 @@ def _rows_in_chunks(x: Any, what: str) -> Any:
     return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
 
 
-def _classes_of(scores: Any) -> Any:
+def _classes_of(scores: AnyArray) -> Any:
     return 2 if scores.ndim == 1 else scores.shape[1]
 
 
-def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
+def _aligned(scores: AnyArray, **columns: Any) -> tuple[Any, dict[str, Any]]:
     """Return the scores as a dask array of whole rows, and the columns that were given in its blocks."""
     whole = _rows_in_chunks(scores, "scores")
     given = {n: _rows_in_chunks(c, n) for n, c in columns.items() if c is not None}
@@ -227,7 +233,9 @@ def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
     return whole, given
 
 
-def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any]) -> list[Any]:
+def _per_block(
+    function: Callable[..., Any], scores: AnyArray, columns: dict[str, Any]
+) -> list[Any]:
     """Return, delayed, what ``function(number, scores, **columns)`` makes of every block."""
     work = dask.delayed(function, pure=False)
     blocks = {name: column.to_delayed().ravel() for name, column in columns.items()}
@@ -259,13 +267,13 @@ class DaskSource(RowSource):
 
 
 def rows(  # noqa: PLR0913
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     *,
     input: InputKind,
-    sample_weight: Any = None,
-    groups: Any = None,
-    by: Any = None,
+    sample_weight: AnyArray = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
     classes: Any = None,
 ) -> DaskSource:
     """Return Dask collections as a source of rows, for ``fit``, ``hcal.evaluate`` and ``hcal.certify``.
@@ -312,7 +320,7 @@ def rows(  # noqa: PLR0913
 
 
 def _rows_of_block(
-    kind: InputKind, names: Any, starts: list[int], number: int, scores: Any, **columns: Any
+    kind: InputKind, names: Any, starts: list[int], number: int, scores: AnyArray, **columns: Any
 ) -> Rows | None:
     """Return the checked rows of a block; None if it has none."""
     if not len(scores):

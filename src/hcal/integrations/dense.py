@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.methods.base import Calibrator
 
 
 def rows(
-    logits: Any,
-    y: Any,
+    logits: AnyArray,
+    y: AnyArray,
     *,
     ignore_index: int | None = None,
     pixels: int | None = None,
@@ -81,7 +82,7 @@ def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
     return np.sort(shuffled[rank < most])
 
 
-def predict_proba(calibrator: Calibrator, logits: Any) -> Any:
+def predict_proba(calibrator: Calibrator, logits: AnyArray) -> Any:
     """Return calibrated probabilities of dense outputs, in their shape, library and float width.
 
     Parameters

@@ -43,7 +43,7 @@ def compute_metrics(
     input : {"logits", "probs", "log_probs"}
         What the model's predictions are.
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``positive`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     positive : {0, 1}
         The positive one of two classes.
@@ -93,7 +93,7 @@ def load(
     input : {"probs", "logits", "log_probs"}
         What ``predictions`` hold.
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``positive`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     positive : {0, 1}
         The positive one of two classes.
@@ -104,6 +104,11 @@ def load(
     -------
     evaluate.Metric
         With ``add``, ``add_batch`` and ``compute(predictions=(N, K), references=(N,))``.
+
+    Examples
+    --------
+    >>> metric = load("ece_ew")  # doctest: +SKIP
+    >>> metric.compute(predictions=[[0.2, 0.8]], references=[1])  # doctest: +SKIP
     """
     huggingface = load_extra("load", "evaluate", "evaluate")
     from datasets import Features, Sequence, Value

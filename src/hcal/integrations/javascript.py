@@ -12,6 +12,7 @@ from hcal.integrations.json_file import NAN_RULE, example_of, recorded
 from hcal.integrations.recording import Axes, Operand, Program, Step
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64
+from hcal.results import JsonObject
 from hcal.text import printable
 
 #: Operations on each entry.
@@ -232,7 +233,7 @@ def _header(calibrator: Calibrator) -> list[str]:
     return [*(f"// {printable(line)}" for line in lines), ""]
 
 
-def _facts(calibrator: Calibrator) -> dict[str, Any]:
+def _facts(calibrator: Calibrator) -> JsonObject:
     return {
         "hcal": __version__,
         "method": calibrator.name,

@@ -21,6 +21,7 @@ from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray, softmax
+from hcal.results import JsonObject
 from hcal.text import without_nan
 from hcal.xp import log_softmax
 
@@ -108,7 +109,7 @@ def as_json(calibrator: Calibrator) -> str:
     program = recorded(calibrator)
     one_column = recorded_one_column(calibrator.prediction_.kind).steps
     steps = [*program.steps, *one_column] if calibrator.n_classes_ == 2 else program.steps
-    content: dict[str, Any] = {
+    content: JsonObject = {
         "schema": SCHEMA,
         "hcal": __version__,
         "method": calibrator.name,
@@ -220,13 +221,13 @@ def _numbers(values: FloatArray) -> Any:
     return np.nan_to_num(values, nan=np.nan, posinf=1e308, neginf=-1e308).tolist()
 
 
-def example_of(calibrator: Calibrator) -> dict[str, Any]:
+def example_of(calibrator: Calibrator) -> JsonObject:
     """Return rows of scores and their probabilities, as lists."""
     scores = example_scores(calibrator)
     return {"scores": _numbers(scores), "probs": _numbers(calibrator.predict_proba(scores))}
 
 
-def _described_curve(polyline: Polyline, prediction: Prediction) -> dict[str, Any]:
+def _described_curve(polyline: Polyline, prediction: Prediction) -> JsonObject:
     """Return the calibrated log-odds as a function of the log-odds, with the sentences that say how to read it."""
     steps = [_LOG_ODDS[prediction.kind]]
     if prediction.floor is not None:

@@ -45,6 +45,12 @@ def log_evaluation(
     calibrator : Calibrator, optional
         Logged as the model ``{prefix}-calibrator`` (:func:`log_model`).
     prefix : str
+
+    Examples
+    --------
+    >>> import hcal, mlflow  # doctest: +SKIP
+    >>> with mlflow.start_run():  # doctest: +SKIP
+    ...     log_evaluation(hcal.evaluate(cal, scores, y), calibrator=cal)
     """
     mlflow = _mlflow()
     found = {**evaluation.values, "mean_confidence": evaluation.mean_confidence}
@@ -102,6 +108,12 @@ def log_model(
     -------
     mlflow.models.model.ModelInfo
         ``mlflow.pyfunc.load_model(info.model_uri).predict(scores)`` gives its probabilities.
+
+    Examples
+    --------
+    >>> import mlflow  # doctest: +SKIP
+    >>> with mlflow.start_run():  # doctest: +SKIP
+    ...     info = log_model(cal)
     """
     mlflow = _mlflow()
     refuse_segments(calibrator, "a pyfunc model")

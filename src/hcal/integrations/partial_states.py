@@ -11,9 +11,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.ageing import Times
+from hcal.numerics import NumpyArray
+from hcal.results import JsonObject
 from hcal.row_segments import Segments
 from hcal.rows import Rows
 
@@ -40,7 +41,7 @@ def state_bytes(partial: Any) -> bytes:
     """
     from safetensors.numpy import save
 
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NumpyArray] = {}
     text = json.dumps(_described(partial, arrays))
     return save(arrays, metadata={_JSON: text})
 
@@ -55,7 +56,7 @@ def restored(content: bytes, empty: P) -> P:
     return filled
 
 
-def _described(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+def _described(value: Any, arrays: dict[str, NumpyArray]) -> Any:
     """Return a value as JSON has it; its arrays are added to ``arrays``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -73,7 +74,7 @@ def _described(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     return {"type": type(value).__name__, "parts": parts}
 
 
-def _described_array(array: NDArray[Any], arrays: dict[str, NDArray[Any]]) -> Any:
+def _described_array(array: NumpyArray, arrays: dict[str, NumpyArray]) -> Any:
     if array.dtype.kind not in _NUMBERS:
         # Texts, and what a column of several types holds; a date becomes its text.
         cells = [cell if _is_plain(cell) else str(cell) for cell in array.tolist()]
@@ -87,7 +88,7 @@ def _is_plain(cell: Any) -> bool:
     return cell is None or isinstance(cell, bool | int | float | str)
 
 
-def _parts(value: Any) -> dict[str, Any]:
+def _parts(value: Any) -> JsonObject:
     """Return the attributes that an object consists of."""
     if is_dataclass(value):
         parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
@@ -96,7 +97,7 @@ def _parts(value: Any) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if name not in _LEFT_OUT}
 
 
-def _value(description: Any, arrays: dict[str, NDArray[Any]], like: Any) -> Any:
+def _value(description: Any, arrays: dict[str, NumpyArray], like: Any) -> Any:
     """Return the value that a description stands for; ``like`` is what the receiver has in its place."""
     if not isinstance(description, dict):
         return description
@@ -115,7 +116,7 @@ def _value(description: Any, arrays: dict[str, NDArray[Any]], like: Any) -> Any:
     return _object(description, arrays, like)
 
 
-def _object(description: dict[str, Any], arrays: dict[str, NDArray[Any]], like: Any) -> Any:
+def _object(description: dict[str, Any], arrays: dict[str, NumpyArray], like: Any) -> Any:
     """Return an object of the receiver's type, or of a type of rows."""
     kind = description["type"]
     if like is not None and type(like).__name__ == kind:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import xp as numpy_operations
+from hcal.numerics import NumpyArray
 from hcal.xp import Recorded, SearchSide, bent, interp, log_sum_exp, rounded
 
 #: What a step takes: the name of a value or of an array, a number, or a list of column numbers.
@@ -46,7 +47,7 @@ class Program:
     """Steps in their order, and the arrays of numbers that they refer to by name."""
 
     steps: list[Step] = field(default_factory=list)
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    arrays: dict[str, NumpyArray] = field(default_factory=dict)
     _recorded: dict[str, Value] = field(default_factory=dict, repr=False)
 
     def argument(self, name: str, columns: int) -> Value:
@@ -83,7 +84,7 @@ class Program:
         arrays = {name: array for name, array in self.arrays.items() if name in wanted}
         return Program(kept[::-1], arrays)
 
-    def name_of(self, array: NDArray[Any]) -> str:
+    def name_of(self, array: NumpyArray) -> str:
         """Return the name of an array; one that the map does not hold itself was computed from it, and gets a name."""
         for name, known in self.arrays.items():
             if known.shape == array.shape and np.array_equal(known, array):

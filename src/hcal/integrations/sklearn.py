@@ -16,7 +16,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from joblib import Parallel, delayed
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedGroupKFold, check_cv
@@ -27,6 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
 from hcal.class_names import check_classes, is_text, missing_labels
+from hcal.frames import AnyArray
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
     booster_options,
@@ -40,7 +40,7 @@ from hcal.integrations._scoring import CalibrationDisplay, Scorer
 from hcal.methods import make_calibrator
 from hcal.methods.base import Calibrator
 from hcal.methods.prior import check_frequencies
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 
 __all__ = ["CalibratedClassifier", "CalibrationDisplay", "FittedPair", "Scorer", "raw_margins"]
 
@@ -121,7 +121,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     """
 
     calibrated_classifiers_: list[FittedPair]
-    classes_: NDArray[Any]
+    classes_: NumpyArray
 
     def __init__(
         self,
@@ -141,7 +141,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.n_jobs = n_jobs
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, **params: Any
+        self,
+        X: AnyArray,
+        y: AnyArray,
+        sample_weight: AnyArray = None,
+        *,
+        groups: AnyArray = None,
+        **params: Any,
     ) -> Self:
         """Fit the classifiers, unless one is fitted already, and their calibrators.
 
@@ -201,7 +207,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 setattr(self, name, getattr(pairs[0].estimator, name))
         return self
 
-    def predict_proba(self, X: Any) -> FloatArray:
+    def predict_proba(self, X: AnyArray) -> FloatArray:
         """Return calibrated probabilities, columns in the order of ``classes_``.
 
         Parameters
@@ -216,7 +222,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         probs: FloatArray = self._probs_of(self.calibrated_classifiers_, X).mean(axis=0)
         return probs
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: AnyArray) -> NumpyArray:
         """Return the most probable label of each row.
 
         Parameters
@@ -228,7 +234,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         array of shape (N,)
         """
         best = self.predict_proba(X).argmax(axis=1)  # raises if nothing was fitted
-        labels: NDArray[Any] = self.classes_[best]
+        labels: NumpyArray = self.classes_[best]
         return labels
 
     def with_prior(self, frequencies: Any) -> Self:
@@ -249,7 +255,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         moved.prior_ = new
         return moved
 
-    def with_prior_from(self, X: Any) -> Self:
+    def with_prior_from(self, X: AnyArray) -> Self:
         """Return this model for the class frequencies of unlabelled rows.
 
         The frequencies are those of :meth:`hcal.methods.base.Calibrator.with_prior_from`, as far as the rows prove
@@ -312,7 +318,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     # -- parts ------------------------------------------------------------------------------------
 
-    def _check_targets(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+    def _check_targets(self, X: AnyArray, y: AnyArray) -> tuple[Any, NumpyArray]:
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -356,7 +362,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             raise ValueError("ensemble=True needs folds, and the estimator is fitted already")
         return bool(self.ensemble)
 
-    def _route(self, estimator: Any, weight: Any, groups: Any, params: dict[str, Any]) -> Bunch:
+    def _route(
+        self, estimator: Any, weight: AnyArray, groups: AnyArray, params: dict[str, Any]
+    ) -> Bunch:
         if _routing_enabled():
             group_params = {"groups": groups} if hasattr(self.cv, "split") else {}
             routed = process_routing(self, "fit", sample_weight=weight, **group_params, **params)
@@ -374,7 +382,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
 
     def _splits(
-        self, X: Any, y: Any, groups: IntArray | None, params: dict[str, Any]
+        self, X: AnyArray, y: AnyArray, groups: IntArray | None, params: dict[str, Any]
     ) -> list[Split]:
         cv = self.cv
         if groups is not None:
@@ -384,7 +392,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return list(check_cv(cv, y, classifier=True).split(X, y, **params))
 
     def _fitted_on(
-        self, trains: list[IntArray], estimator: Any, X: Any, y: Any, params: dict[str, Any]
+        self,
+        trains: list[IntArray],
+        estimator: Any,
+        X: AnyArray,
+        y: AnyArray,
+        params: dict[str, Any],
     ) -> list[Any]:
         """Return a classifier fitted on the rows of each fold."""
         jobs = (delayed(_fit_one)(clone(estimator), X, y, rows, params) for rows in trains)
@@ -394,7 +407,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _held_out(
         self,
         model: Any,
-        X: Any,
+        X: AnyArray,
         labels: IntArray,
         weight: Float64 | None,
         groups: IntArray | None,
@@ -414,7 +427,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             fold.scores, fold.labels, fold.weight, groups=fold.groups, classes=self._names()
         )
 
-    def _probs_of(self, pairs: list[FittedPair], X: Any) -> FloatArray:
+    def _probs_of(self, pairs: list[FittedPair], X: AnyArray) -> FloatArray:
         """Return the probabilities (F, N, K) of every pair."""
         probs = [pair.calibrator.predict_proba(self._logits(pair.estimator, X)) for pair in pairs]
         return np.stack(probs)
@@ -427,7 +440,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             return check_classes(self.classes_, len(self.classes_))
         return None
 
-    def _logits(self, estimator: Any, X: Any) -> FloatArray:
+    def _logits(self, estimator: Any, X: AnyArray) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         logits: FloatArray
         if self._response(estimator) == "predict_proba":
@@ -479,12 +492,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return calibrator
 
 
-def _fit_one(estimator: Any, X: Any, y: Any, rows: IntArray, params: dict[str, Any]) -> Any:
+def _fit_one(
+    estimator: Any, X: AnyArray, y: AnyArray, rows: IntArray, params: dict[str, Any]
+) -> Any:
     own_params = _check_method_params(X, params, indices=rows)
     return estimator.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **own_params)
 
 
-def _several_classes(y: NDArray[Any], weight: Float64 | None) -> NDArray[Any]:
+def _several_classes(y: NumpyArray, weight: Float64 | None) -> NumpyArray:
     """Return the classes of labels; a single one is refused."""
     present = np.unique(y if weight is None else y[weight > 0])
     if len(present) < 2:
@@ -494,7 +509,7 @@ def _several_classes(y: NDArray[Any], weight: Float64 | None) -> NDArray[Any]:
     return np.unique(y)
 
 
-def _refuse_missing(labels: NDArray[Any], column: str) -> None:
+def _refuse_missing(labels: NumpyArray, column: str) -> None:
     missing = missing_labels(labels)
     if missing.any():
         raise ValueError(

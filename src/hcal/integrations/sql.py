@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
 from hcal._version import __version__
 from hcal.fit_record import fitted_segments
+from hcal.frames import AnyArray
 from hcal.inputs import sum_to_one, to_logits, two_columns
 from hcal.integrations.json_file import example_scores
 from hcal.integrations.recording import Program, row_sum
@@ -213,7 +214,7 @@ class _Query:
             table = two_columns(table, prediction.kind)
         elif prediction.kind == "probs":
             table = sum_to_one(table, row_sum(table))
-        logits: Any = to_logits(table, prediction.kind)
+        logits: AnyArray = to_logits(table, prediction.kind)
         if prediction.floor is not None:
             logits = raise_to_floor(logits, prediction.floor)
         if self.calibrator.n_classes_ == 2:

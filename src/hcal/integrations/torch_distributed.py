@@ -66,7 +66,7 @@ class DistributedMetrics(_Accumulator):
     input : {"probs", "logits", "log_probs"}
     group : process group, optional
     event : {"auto", "top-label"}
-        What top-label metrics judge: of two classes the probability of ``positive`` ("auto"), else that of the
+        What top-label metrics measure: of two classes the probability of ``positive`` ("auto"), else that of the
         predicted class.
     positive : {0, 1}
 

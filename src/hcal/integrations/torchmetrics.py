@@ -37,7 +37,7 @@ class CalibrationMetrics(Metric):
     ignore_index : int, optional
         Rows, or pixels, with this target do not count.
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``positive`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     positive : {0, 1}
         The positive one of two classes.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from hcal.fit_record import fitted_kind, fitted_names, fitted_request
-from hcal.frames import refuse_other_index
+from hcal.frames import AnyArray, refuse_other_index
 from hcal.inputs import InputKind
 from hcal.io.blocks import batches, rows_of
 from hcal.io.reading import by_blocks, read
@@ -22,18 +22,20 @@ from hcal.rows import Rows
 class RowInfo:
     """What belongs to rows beside scores and labels, as the caller gave it; with files, the names of columns."""
 
-    weight: Any = None
-    groups: Any = None
-    by: Any = None
+    weight: AnyArray = None
+    groups: AnyArray = None
+    by: AnyArray = None
     classes: Any = None
-    time: Any = None
+    time: AnyArray = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing was given."""
         return all(getattr(self, entry.name) is None for entry in fields(self))
 
-    def rows(self, scores: Any, y: Any, input: InputKind, like: Rows | None = None) -> Rows:
+    def rows(
+        self, scores: AnyArray, y: AnyArray, input: InputKind, like: Rows | None = None
+    ) -> Rows:
         """Return checked rows; columns that have names are put in the order of ``like`` by name."""
         return Rows.of_predictions(
             scores,
@@ -67,8 +69,8 @@ NOTHING: Final = RowInfo()
 
 
 def source_of(
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     info: RowInfo = NOTHING,
     *,
     input: InputKind,
@@ -111,7 +113,7 @@ def source_of(
     return source_of_rows(rows)
 
 
-def rows_to_fit(scores: Any, y: Any, info: RowInfo, input: InputKind) -> Rows:
+def rows_to_fit(scores: AnyArray, y: AnyArray, info: RowInfo, input: InputKind) -> Rows:
     """Return the rows of files, blocks or Dask collections to fit on: all of them, or a random sample."""
     source = source_of(scores, y, info, input=input, part="cal")
     if source.kind != input:
@@ -147,7 +149,7 @@ def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
     return source_of_rows(rows_of(read(data, request, part=part, order=order)))
 
 
-def _dask_source(scores: Any, y: Any, info: RowInfo, input: InputKind) -> RowSource:
+def _dask_source(scores: AnyArray, y: AnyArray, info: RowInfo, input: InputKind) -> RowSource:
     """Return Dask collections as a source."""
     # Only who passes Dask collections has Dask.
     from hcal.integrations.dask import rows

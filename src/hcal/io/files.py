@@ -16,6 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from hcal.results import JsonObject
 from hcal.text import one_line
 
 #: Compressed content is not unpacked whole where it declares more bytes than this, …
@@ -135,7 +136,7 @@ def parse_json(text: bytes | str, where: str) -> Any:
         raise ValueError(f"{where}: not JSON ({one_line(error, 80)})") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     entries = dict(pairs)
     if len(entries) < len(pairs):
         raise ValueError("an object names a key twice")

@@ -26,6 +26,8 @@ from hcal.extras import load_extra
 from hcal.io.arrow_sizes import declared_batches
 from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
 from hcal.io.request import BARE, CLASSES, Plan
+from hcal.numerics import NumpyArray
+from hcal.results import JsonObject
 from hcal.text import one_line, quoted, text_of_spreadsheet
 
 #: Where a file says which calibrator made its probabilities.
@@ -67,12 +69,12 @@ class Stored:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @cached_property
-    def _columns(self) -> NDArray[Any]:
+    def _columns(self) -> NumpyArray:
         """The whole of a compressed array that is stored column by column."""
         check_memory("it", self.nbytes)
         return self._read(0, math.prod(self.shape)).reshape(self.shape, order="F")
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> NumpyArray:
         first, stop, _ = rows.indices(self.shape[0])
         n_rows = stop - first
         width = math.prod(self.shape[1:])
@@ -84,7 +86,7 @@ class Stored:
         columns = [self._read(column * self.shape[0] + first, n_rows) for column in range(width)]
         return np.stack(columns, axis=1).reshape(shape, order="F")
 
-    def _read(self, first: int, count: int) -> NDArray[Any]:
+    def _read(self, first: int, count: int) -> NumpyArray:
         """Return some of the numbers in the order of the file."""
         n_bytes = count * self.dtype.itemsize
         if self.packed is not None:
@@ -226,7 +228,7 @@ class ArrayRows:
             rows = slice(first, min(first + items, end))
             yield {name: self._flat(name, self.array(name)[rows]) for name in columns}
 
-    def _flat(self, name: str, items: NDArray[Any]) -> NDArray[Any]:
+    def _flat(self, name: str, items: NumpyArray) -> NumpyArray:
         """Return the rows of some items: their pixels, if the scores are dense."""
         if not self.spatial:
             return items
@@ -400,7 +402,7 @@ def _json_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[st
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _objects(lines: list[bytes], first: int) -> list[dict[str, Any]]:
+def _objects(lines: list[bytes], first: int) -> list[JsonObject]:
     rows = [parse_json(line, f"line {number}") for number, line in enumerate(lines, first + 1)]
     for number, row in enumerate(rows, first + 1):
         if not isinstance(row, dict):
@@ -519,7 +521,7 @@ def _arrow_cells(column: Any, name: str, packed: int) -> list[Any]:
     return cells
 
 
-def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:
+def _arrow_numbers(column: Any, name: str) -> NumpyArray:
     """Return a column of numbers (N,), or of lists of equally many numbers (N, K)."""
     if hasattr(column, "dictionary"):
         raise ValueError(f"column {quoted(name)} holds string, not numbers")

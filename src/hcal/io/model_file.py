@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from hcal._version import __version__
 from hcal.io.files import atomic_path, open_regular, parse_json
+from hcal.numerics import NumpyArray
+from hcal.results import JsonObject
 from hcal.text import one_line
 
 #: Raised when the layout of a saved calibrator changes; every number from 4 on stays readable for ever.
 #: 4: the header has the kind of the scores and the record of the fit; the arrays are the fields of a map.
 SCHEMA = 4
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NumpyArray]
 #: The most bytes of a file's header: names, parameters, scores and facts about the fit.
 MOST_HEADER = 16_000_000
 #: The names of the header among the metadata, and of the checksum among the arrays.
@@ -65,7 +67,7 @@ def write_model(
         )
 
 
-def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+def digest(text: str, arrays: Mapping[str, NumpyArray]) -> NDArray[np.uint8]:
     """Return the SHA-256 (32 bytes) of a header and of the names, types, shapes and bytes of the arrays.
 
     Examples
@@ -90,7 +92,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a parameter of type {type(value).__name__} cannot be saved; use plain values")
 
 
-def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
+def read_model(path: str | os.PathLike[str]) -> tuple[JsonObject, Arrays]:
     """Return the header and the arrays of a model file; its checksum is verified.
 
     Returns

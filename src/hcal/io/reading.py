@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hcal import class_names
 from hcal.class_names import ClassName, label_cells, typed
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind
 from hcal.io.files import check_memory, checksum, explained, open_regular
 from hcal.io.finding import TYPES, files_of, partition_values
@@ -28,6 +29,7 @@ from hcal.io.partitions import PartitionedRows
 from hcal.io.records import are_answers, is_answers
 from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
 from hcal.io.scale import Scale
+from hcal.numerics import NumpyArray
 from hcal.progress import logger
 from hcal.text import one_line, quoted
 
@@ -76,16 +78,16 @@ class DataFile:
 
     path: Path
     kind: InputKind
-    values: NDArray[Any]
-    y: NDArray[Any] | None
+    values: NumpyArray
+    y: NumpyArray | None
     part: str
     classes: tuple[str, ...] | None = None
-    ids: NDArray[Any] | None = None
-    groups: NDArray[Any] | None = None
-    weight: NDArray[Any] | None = None
-    time: NDArray[Any] | None = None
-    by: dict[str, NDArray[Any]] = field(default_factory=dict)
-    segments: dict[str, NDArray[Any]] = field(default_factory=dict)
+    ids: NumpyArray | None = None
+    groups: NumpyArray | None = None
+    weight: NumpyArray | None = None
+    time: NumpyArray | None = None
+    by: dict[str, NumpyArray] = field(default_factory=dict)
+    segments: dict[str, NumpyArray] = field(default_factory=dict)
     more: tuple[Path, ...] = ()
     questions: bool = False
     beside: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class DataFile:
         digests = "".join(checksum(path) for path in (self.path, *self.more))
         return hashlib.sha256(digests.encode()).hexdigest() if self.more else digests
 
-    def labels(self) -> NDArray[Any]:
+    def labels(self) -> NumpyArray:
         """Return the labels, with names turned into the numbers of their classes; refuse a file without labels."""
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
@@ -141,7 +143,7 @@ class DataFile:
         y = None if self.y is None else np.array(self.classes)[self.labels()]
         return replace(self, values=self.values[:, order], classes=tuple(map(str, classes)), y=y)
 
-    def rows(self, kept: NDArray[Any]) -> DataFile:
+    def rows(self, kept: NumpyArray) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
         columns: dict[str, Any] = {}
         for name in _BY_ROW:
@@ -198,7 +200,7 @@ class Piece:
     end: int
     start: int
     count: int
-    labels: NDArray[Any] | None
+    labels: NumpyArray | None
     reading: Reading
     size: int
 
@@ -291,7 +293,7 @@ def pieces_of(
         yield from pieces
 
 
-def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def read_columns(path: Path, names: Sequence[str]) -> dict[str, NumpyArray]:
     """Return columns of a file that need not hold scores, such as ids and their labels.
 
     Examples
@@ -317,7 +319,7 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate([typed(block[name]) for block in blocks]) for name in names}
 
 
-def _read_labels(path: Path) -> NDArray[Any]:
+def _read_labels(path: Path) -> NumpyArray:
     """Return the labels of a file that has one column only, or a column ``y``."""
     with open_rows(path) as (rows, _):
         if "y" not in rows.names and len(rows.names) != 1:
@@ -328,7 +330,7 @@ def _read_labels(path: Path) -> NDArray[Any]:
 
 
 def _left_out(
-    y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: Any
+    y: NumpyArray, reading: Reading, plan: Plan, row: int, classes: Any
 ) -> NDArray[np.bool_]:
     """Return which rows are left out for their labels; raise ValueError for missing ones that may not be dropped."""
     request = reading.request
@@ -354,7 +356,7 @@ def _left_out(
 
 
 def _count_left_out(
-    rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading
+    rows: Any, plan: Plan, cut: Cut, stop: int, labels: AnyArray, reading: Reading
 ) -> int:
     """Return how many rows of a piece will be left out for their labels."""
     request, name = reading.request, plan.roles.get("label")
@@ -465,14 +467,14 @@ def _data(
     return replace(data, classes=tuple(map(str, checked)))
 
 
-def _segment_cells(cells: Any) -> NDArray[Any]:
+def _segment_cells(cells: Any) -> NumpyArray:
     """Return the values of segments; those that are True or False stay so, as in a csv file."""
     if not isinstance(cells, np.ndarray) and any(isinstance(cell, bool) for cell in cells):
         return np.array(cells, dtype=object)
     return typed(cells)
 
 
-def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:
+def _scores(plan: Plan, request: Request, columns: list[NumpyArray]) -> NumpyArray:
     if len(columns) > 1 and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
@@ -583,7 +585,7 @@ def _end_to_end(parts: Sequence[DataFile]) -> DataFile:
     )
 
 
-def _joined(columns: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def _joined(columns: Sequence[dict[str, NumpyArray]]) -> dict[str, NumpyArray]:
     """Return the columns that all blocks have, end to end."""
     first, *rest = columns
     names = [name for name in first if all(name in block for block in rest)]

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from hcal.io.files import open_regular, parse_json
 from hcal.io.request import Request
+from hcal.results import JsonObject
 from hcal.text import one_line
 
 AnswerKind = Literal["samples", "responses", "sequences", "stated"]
@@ -76,7 +77,7 @@ def kind_of(path: Path) -> AnswerKind | None:
     return "stated" if "confidence" in names else None
 
 
-def unwrapped(record: dict[str, Any]) -> dict[str, Any]:
+def unwrapped(record: JsonObject) -> JsonObject:
     """Return the response inside a record, or the record itself.
 
     >>> unwrapped({"response": {"body": {"choices": []}}})

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args
 from hcal.class_names import PREFIX, class_part
 from hcal.inputs import INPUT_KINDS, InputKind
 from hcal.io.scale import Scale
+from hcal.results import JsonObject
 from hcal.text import one_line, quoted
 
 Part = Literal["cal", "test"]
@@ -62,7 +63,7 @@ class Request:
         What the scores are; needed where their names do not say it.
     unit : str, optional
         ``"percent"`` if probabilities, or stated confidences, go up to 100; the ends of another scale, such as
-        ``"0-10"`` for the marks of a judge; ``"fraction"`` by default.
+        ``"0-10"`` for the marks of a grader; ``"fraction"`` by default.
     option_score : {"sum", "length", "mutual-information", "mean", "least"}, optional
         How samples of lm-evaluation-harness score an option (the first three), and how the log-probabilities of
         generated tokens become one score (``"sum"``, ``"mean"``, ``"least"``); ``"sum"`` by default.
@@ -124,14 +125,14 @@ class Request:
         if self.ignore_index is not None and type(self.ignore_index) is not int:
             raise ValueError(f"ignore_index must be an integer, got {quoted(self.ignore_index)}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what a model file stores of this request, as plain values."""
         fields = {name: getattr(self, name) for name in _REMEMBERED}
         return {
             n: list(v) if isinstance(v, tuple) else v for n, v in fields.items() if v is not None
         }
 
-    def for_refit(self, kind: InputKind, *, segmented: bool) -> dict[str, Any]:
+    def for_refit(self, kind: InputKind, *, segmented: bool) -> JsonObject:
         """Return what a model remembers of the columns of its fit, whose scores were of this kind.
 
         >>> Request(scores="p_*", by="country").for_refit("probs", segmented=True)

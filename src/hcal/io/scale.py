@@ -1,14 +1,14 @@
-"""What plain numbers stand for that are no probabilities yet: a fraction, per cent, or the marks of a judge."""
+"""What plain numbers stand for that are no probabilities yet: a fraction, per cent, or the marks of a grader."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.numerics import NumpyArray
 from hcal.text import quoted
 
 #: The ends of a scale, as a text names them.
@@ -17,7 +17,7 @@ _ENDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)-(\d{1,9}(?:\.\d{1,9})?)")
 
 @dataclass(frozen=True)
 class Scale:
-    """From where to where plain numbers go: 0 to 1, 0 to 100 for per cent, 0 to 10 for many judges."""
+    """From where to where plain numbers go: 0 to 1, 0 to 100 for per cent, 0 to 10 for many graders."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Scale:
         """Return where a number stands between the ends, 0 to 1."""
         return float(self.shares(np.asarray(number)))
 
-    def shares(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def shares(self, numbers: NumpyArray) -> NumpyArray:
         """Return where numbers stand between the ends.
 
         >>> Scale.of("percent").shares(np.array([25.0, 50.0]))

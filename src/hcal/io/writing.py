@@ -13,16 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from hcal.class_names import typed
 from hcal.extras import load_extra
+from hcal.frames import AnyArray
 from hcal.io.files import atomic_path
 from hcal.io.formats import MODEL
 from hcal.io.request import CLASSES
+from hcal.numerics import NumpyArray
 from hcal.text import spreadsheet_text, without_nan
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NumpyArray]
 Add = Callable[[Arrays], None]
 Called = Mapping[str, str]
 _PROBS: Final = "probs"
@@ -47,7 +48,7 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
         yield add
 
 
-def _csv_column(column: NDArray[Any]) -> list[Any]:
+def _csv_column(column: NumpyArray) -> list[Any]:
     """Return the cells of a column; texts are written so that a spreadsheet does not compute them."""
     cells: list[Any] = column.tolist()
     if column.dtype.kind not in "OU":
@@ -193,9 +194,9 @@ class BlockWriter:
 
     def __call__(
         self,
-        probs: NDArray[Any],
-        y: Any = None,
-        ids: Any = None,
+        probs: NumpyArray,
+        y: AnyArray = None,
+        ids: AnyArray = None,
         kept: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a block."""
@@ -213,7 +214,7 @@ class _Columns:
     called: Called
 
     def of_block(
-        self, probs: NDArray[Any], y: Any, ids: Any, kept: Mapping[str, Any], *, first: bool
+        self, probs: NumpyArray, y: AnyArray, ids: AnyArray, kept: Mapping[str, Any], *, first: bool
     ) -> Arrays:
         """Return the columns of a block; only the first block of an array file has the names of the classes."""
         written = self._probs(probs)
@@ -226,7 +227,7 @@ class _Columns:
             arrays[free_name(name, {*arrays, *written, CLASSES})] = np.asarray(cells)
         return arrays | written
 
-    def _probs(self, probs: NDArray[Any]) -> Arrays:
+    def _probs(self, probs: NumpyArray) -> Arrays:
         if self.suffix in (".npz", ".npy"):
             return {_PROBS: probs}
         labels = range(probs.shape[1]) if self.classes is None else self.classes

@@ -4,7 +4,7 @@
     cal = MultipleChoiceCalibrator().fit(quiz.scores, quiz.y, by=quiz.columns["task"])
     option_scores(response, ["A", "B", "C"])              # log-probabilities of options in a server's response
     sequence_score(response, how="mean")                   # log-probability of a generated answer
-    read_stated(records, unit="0-10")                      # what a model, or a judge, says about its answers
+    read_stated(records, unit="0-10")                      # what a model, or a grader, says about its answers
     JointConfidence().fit({"stated": p, "mean": log_p}, y) # several confidences, one P(correct)
 
 :func:`hcal.io.read` and the commands read the same from ``.jsonl`` files.

@@ -29,7 +29,8 @@ from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
 from hcal.methods.ts import Temperature, TemperatureScaling
 from hcal.metrics.scores import score_probs
-from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
+from hcal.numerics import Float64, IntArray, NumpyArray, log_softmax_options, pad_options
+from hcal.results import JsonObject
 from hcal.rows import Rows
 from hcal.solvers.temperature import SolvedTemperature, label_derivatives, solve_increasing
 
@@ -238,7 +239,7 @@ class MultipleChoiceCalibrator(Estimator):
         """What is known about the fit: the record of the common calibrator."""
         return self.members_[_COMMON].fit_
 
-    def remember_source(self, request: dict[str, Any], file: str, part: str, sha256: str) -> None:
+    def remember_source(self, request: JsonObject, file: str, part: str, sha256: str) -> None:
         """Note in the record of the fit how its rows were read, and from which file."""
         self.members_[_COMMON].remember_source(request, file, part, sha256)
 
@@ -248,7 +249,7 @@ class MultipleChoiceCalibrator(Estimator):
         return self.fit_.n_classes
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> NumpyArray:
         """The positions of the options."""
         return np.arange(self.n_classes_)
 
@@ -281,7 +282,7 @@ class MultipleChoiceCalibrator(Estimator):
             return None
         return "accuracy" if "accuracy" in preserved else "order"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return what a model file stores in addition to the members: nothing."""
         return {}
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from numpy.typing import NDArray
-
 from hcal.class_names import typed
 from hcal.io.files import open_regular, parse_json
 from hcal.io.finding import partition_values
 from hcal.io.records import Record
+from hcal.numerics import NumpyArray
+from hcal.results import JsonObject
 from hcal.text import one_line, quoted
 
 #: How lm-evaluation-harness names a file of samples.
@@ -84,19 +84,19 @@ class AnswerColumns:
             raise ValueError(f"{record.where}: {quoted(name)} is no number and no text")
         return cell
 
-    def standard(self) -> dict[str, NDArray[Any]]:
+    def standard(self) -> dict[str, NumpyArray]:
         """Return the columns that all files have: the task, and where it is known the model and the file."""
         names = set.intersection(*[set(cells) for cells in self._of_file.values()])
         return {name: self.column(name) for name in _in_order(names, self._of_file.values())}
 
-    def kept(self) -> dict[str, NDArray[Any]]:
+    def kept(self) -> dict[str, NumpyArray]:
         """Return the standard columns, and all others if they are to be kept."""
         if not self._keep:
             return self.standard()
         names = dict.fromkeys(name for row in self._rows for name in row)
         return self.standard() | {name: self.column(name) for name in names}
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> NumpyArray:
         """Return one column, with a value for each answer that was picked."""
         return typed([row.get(name) for row in self._rows])
 
@@ -116,7 +116,7 @@ def _is_short(cell: Any) -> bool:
 def _about_file(path: Path, common: str, *, several: bool) -> RecordCells:
     """Return the task and the model of a file, its folders' columns, and its name below the folder of all files."""
     match = _SAMPLES.fullmatch(path.stem)
-    cells: dict[str, Any] = dict(partition_values(path))
+    cells: JsonObject = dict(partition_values(path))
     cells["task"] = path.stem if match is None else match["task"]
     model = None if match is None else _model_of(path.parent, match["date"])
     if model is not None:

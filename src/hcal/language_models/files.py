@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.io.records import AnswerKind, Record, kind_of, records_of
 from hcal.io.request import Request
@@ -18,6 +17,7 @@ from hcal.language_models.questions import Questions
 from hcal.language_models.responses import name_of, read_responses
 from hcal.language_models.sequences import read_sequences
 from hcal.language_models.stated import read_stated
+from hcal.numerics import NumpyArray
 
 #: The ways to score an answer that each kind of file knows, the default first.
 _SCORES: Final[dict[AnswerKind, tuple[str, ...]]] = {
@@ -119,7 +119,7 @@ def _of_stated(records: Sequence[Record], request: Request, columns: AnswerColum
     }
 
 
-def _ids(names: Sequence[Any]) -> NDArray[Any] | None:
+def _ids(names: Sequence[Any]) -> NumpyArray | None:
     return np.array(names) if names else None
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
+from hcal.numerics import Float64, IntArray, NumpyArray, log_softmax_options, pad_options
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Questions:
     scores: list[Float64]
     y: IntArray | None
     ids: Sequence[Any] = ()
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, NumpyArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.scores)

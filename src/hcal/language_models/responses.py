@@ -17,7 +17,7 @@ from hcal.text import quoted
 
 #: Where a record says its name.
 _NAMES = ("custom_id", "doc_id", "id")
-#: How far above 0 rounding may lift a log-probability.
+#: How far above 0 rounding may raise a log-probability.
 _ROUNDING = 1e-3
 #: A token, and its log-probability.
 Alternative = tuple[str, float]

@@ -1,4 +1,4 @@
-"""Confidences that a model, or a judge, states about answers: in numbers on a scale, or in words.
+"""Confidences that a model, or a grader, states about answers: in numbers on a scale, or in words.
 
 A text states a confidence only if it can be read in one way. "50/50", "between 70 and 80 %", "at least 90 %" and
 "95 % confident, 5 % doubt" cannot: such answers are unreadable, and they are counted and quoted.
@@ -46,6 +46,13 @@ class Stated:
         The numbers of the records whose confidence could not be read; they are not among the N.
     quotes : list of str
         What these records say, and where.
+
+    Examples
+    --------
+    >>> from hcal.language_models import read_stated
+    >>> stated = read_stated([{"confidence": "95 %", "correct": True}])
+    >>> stated.confidence, stated.correct
+    (array([0.95]), array([1]))
     """
 
     confidence: Float64
@@ -74,7 +81,7 @@ def read_stated(
     words: Mapping[str, float] = WORDS,
     places: Sequence[str] | None = None,
 ) -> Stated:
-    """Read the confidences that a model, or a judge, states about answers.
+    """Read the confidences that a model, or a grader, states about answers.
 
     Parameters
     ----------
@@ -84,7 +91,7 @@ def read_stated(
         list of texts, which are compared by :func:`normal_answer`.
     unit : str
         What plain numbers are: ``"fraction"`` (up to 1), ``"percent"`` (up to 100), or the ends of another scale,
-        such as ``"0-10"`` or ``"1-5"`` for a judge. A number with a per cent sign is always a percentage.
+        such as ``"0-10"`` or ``"1-5"`` for a grader. A number with a per cent sign is always a percentage.
     ranges : {"error", "middle"}
         Whether "70-80 %" counts as unreadable or as 0.75.
     unreadable : {"drop", "error"}

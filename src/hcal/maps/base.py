@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.numerics import NumpyArray
 from hcal.xp import Array, namespace
 
 #: The default bound of numbers in a map: far beyond any fit, and products of two of them stay finite.
@@ -177,7 +177,7 @@ class ProbabilityMap(Map):
 
 
 def build_map(
-    types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NumpyArray]
 ) -> Map:
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; only ``types`` may occur."""
     classes = {cls.__name__: cls for cls in types}
@@ -206,7 +206,7 @@ def build_map(
     return classes[name](**values)
 
 
-def _pop_inner(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+def _pop_inner(arrays: dict[str, NumpyArray], prefix: str) -> dict[str, NumpyArray]:
     """Remove the arrays of an inner map, and return them by their names in it."""
     names = [name for name in arrays if name.startswith(prefix)]
     return {name.removeprefix(prefix): arrays.pop(name) for name in names}
@@ -238,7 +238,7 @@ def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> No
         _check_order(name, value, spec.order)
 
 
-def _has_shape(value: NDArray[Any], spec: Spec, sizes: dict[str, int]) -> bool:
+def _has_shape(value: NumpyArray, spec: Spec, sizes: dict[str, int]) -> bool:
     if value.ndim != len(spec.shape):
         return False
     axes = zip(spec.shape, value.shape, strict=True)
@@ -256,7 +256,7 @@ def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:
     return count >= 0 and count == sizes.setdefault(letter, count)
 
 
-def _check_range(name: str, value: NDArray[Any], spec: Spec) -> None:
+def _check_range(name: str, value: NumpyArray, spec: Spec) -> None:
     least = value.min()  # NaN if any value is, and then no comparison holds
     most = value.max()
     if least >= spec.low and most <= spec.high:
@@ -266,7 +266,7 @@ def _check_range(name: str, value: NDArray[Any], spec: Spec) -> None:
     raise ValueError(f"{name!r} holds {text}, declared are values in [{spec.low:g}, {spec.high:g}]")
 
 
-def _check_order(name: str, value: NDArray[Any], order: str) -> None:
+def _check_order(name: str, value: NumpyArray, order: str) -> None:
     steps_up = value[1:] > value[:-1] if order == "increasing" else value[1:] >= value[:-1]
     if not steps_up.all():
         entry = int(np.argmin(steps_up)) + 1

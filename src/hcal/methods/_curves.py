@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import xp
 from hcal.maps.base import ProbabilityMap, array, map_type, option
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, parameters
-from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, run_starts, softmax
+from hcal.results import JsonObject
 from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
@@ -166,7 +166,7 @@ def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
 
 def fit_curves(
     probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve
-) -> dict[str, Any]:
+) -> JsonObject:
     """Fit a curve to every class; a class without rows gets an empty curve.
 
     >>> fit_curves(np.eye(2), np.array([0, 0]), None, lambda p, hit, w: (p, hit))["offsets"]
@@ -180,7 +180,7 @@ def fit_curves(
     return end_to_end(curves)
 
 
-def end_to_end(curves: list[Points]) -> dict[str, Any]:
+def end_to_end(curves: list[Points]) -> JsonObject:
     """Return curves, one after the other, as ``offsets``, ``knots`` and ``values``."""
     knots, values = zip(*curves, strict=True)
     offsets = np.cumsum([0, *map(len, knots)], dtype=np.int64)
@@ -203,7 +203,7 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
 
 
 def pool_equal(
-    p: Float64, hit: NDArray[Any], weight: Float64 | None
+    p: Float64, hit: NumpyArray, weight: Float64 | None
 ) -> tuple[Float64, Float64, Float64]:
     """Sort by p and pool equal values: return the distinct p, and the total weight and weighted hits of each.
 

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import leakage
 from hcal._version import __version__
@@ -28,7 +27,8 @@ from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, softmax
+from hcal.results import JsonObject
 from hcal.rows import ClassNames, Rows
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
@@ -49,7 +49,14 @@ _MOVED = {
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum."""
+    """A fit did not converge, made the calibration set worse, or got weights with an unusual sum.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", CalibrationWarning)  # a fit in doubt is an error then
+    """
 
 
 @dataclass(frozen=True)
@@ -71,15 +78,22 @@ class Fitted:
         What this fit preserves, if that differs from the declaration of the class.
     history : dict of lists
         What the training recorded after each epoch.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> Fitted(cal.map_, notes=("one number was learned",)).converged
+    True
     """
 
     map: Map
     converged: bool = True
     message: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     preserves: Preserves | Literal["as declared"] = "as declared"
-    history: dict[str, Any] = field(default_factory=dict)
+    history: JsonObject = field(default_factory=dict)
 
 
 class Calibrator(TakesScores, ABC):
@@ -96,6 +110,13 @@ class Calibrator(TakesScores, ABC):
         The formula of a prediction: the kind of the scores, the map that was learned, and what it preserves.
     fit_ : FitRecord
         What is known about the fit: rows, class frequencies, names, scores before and after, notes.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> isinstance(cal, Calibrator), cal.predict_proba([[0.0, 2.0]]).round(2)
+    (True, array([[0.25, 0.75]]))
     """
 
     name: ClassVar[str]
@@ -194,7 +215,8 @@ class Calibrator(TakesScores, ABC):
             states_zero=self.states_zero(None),
         )
         try:
-            self.fit_ = self._record(rows, fitted, fingerprint).with_age(age)
+            record = self._record(rows, fitted, fingerprint)
+            self.fit_ = record.with_age(age, has_times=rows.time is not None)
         except BaseException:
             self._forget()
             raise
@@ -230,7 +252,7 @@ class Calibrator(TakesScores, ABC):
         """Return whether a probability may be 0: only where :meth:`with_prior` says that a class does not occur."""
         return not cls.floored or (log_ratio is not None and bool(np.isneginf(log_ratio).any()))
 
-    def predict(self, scores: AnyArray) -> NDArray[Any]:
+    def predict(self, scores: AnyArray) -> NumpyArray:
         """Return the most probable class of each row, by name if the fit was given names.
 
         Parameters
@@ -349,7 +371,7 @@ class Calibrator(TakesScores, ABC):
             warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
         return moved
 
-    def remember_source(self, request: dict[str, Any], file: str, part: str, sha256: str) -> None:
+    def remember_source(self, request: JsonObject, file: str, part: str, sha256: str) -> None:
         """Note in the record of the fit how its rows were read, and from which file."""
         self.fit_ = replace(self.fit_, request=request, file=file, part=part, sha256=sha256)
 
@@ -376,7 +398,7 @@ class Calibrator(TakesScores, ABC):
         return self.fit_.n_classes
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> NumpyArray:
         """The names of the classes in the order of the columns, or 0..K−1 if the fit was given none."""
         names = self.fit_.names
         return np.arange(self.n_classes_) if names is None else np.array(names)
@@ -616,7 +638,7 @@ def as_copies(rows: Rows) -> Rows:
     return replace(rows[copies], weight=None)
 
 
-def _on_grid(sums: NDArray[Any]) -> NDArray[Any]:
+def _on_grid(sums: NumpyArray) -> NumpyArray:
     unit = float(np.abs(sums).max()) * 2.0**-30 or 1.0
     return np.rint(sums / unit)
 

@@ -15,6 +15,7 @@ from hcal.maps.prediction import Prediction
 from hcal.methods.base import Calibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.registry import get_calibrator, is_calibrator, list_calibrators
+from hcal.results import JsonObject
 
 #: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
 _COMPOSITES: Final = {
@@ -71,7 +72,7 @@ def _advice(other: object) -> str:
     return ""
 
 
-def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
+def describe(calibrator: Calibrator) -> tuple[JsonObject, JsonObject]:
     """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
     prediction = calibrator.prediction_
     params = plain_params(calibrator)
@@ -124,7 +125,7 @@ def _params(plain: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _unfitted_inner(described: dict[str, Any]) -> Calibrator:
+def _unfitted_inner(described: JsonObject) -> Calibrator:
     name = described["name"]
     params = described.get("params")
     if name not in list_calibrators() or not isinstance(params, dict):
@@ -202,7 +203,7 @@ def _with_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and arrays of a calibrator that consists of others; arrays are named ``member/array``."""
-    headers: dict[str, Any] = {}
+    headers: JsonObject = {}
     arrays: dict[str, Any] = {}
     for key, member in calibrator.members_.items():
         headers[key], member_arrays = describe(member)
@@ -239,7 +240,7 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     return calibrator.restore(members, header["facts"])
 
 
-def _check_kinds(header: dict[str, Any], kinds: dict[str, Any]) -> None:
+def _check_kinds(header: JsonObject, kinds: JsonObject) -> None:
     for name, kind in kinds.items():
         value = header[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
@@ -247,7 +248,7 @@ def _check_kinds(header: dict[str, Any], kinds: dict[str, Any]) -> None:
             raise ValueError(f"{name!r} is {type(value).__name__}, declared is {declared}")
 
 
-def _check_header(header: dict[str, Any]) -> None:
+def _check_header(header: JsonObject) -> None:
     _check_kinds(header, _KINDS)
     if header["preserves"] not in ("order", "accuracy", None):
         raise ValueError(

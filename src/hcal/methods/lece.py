@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Between, TwoOrMore, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
+from hcal.results import JsonObject
 from hcal.rows import Rows
 from hcal.xp import Array, namespace
 
@@ -166,7 +167,7 @@ class LocallyEqualErrors(Calibrator):
         )
         return Fitted(neighbours, details=details)
 
-    def _choose(self, rows: Rows, beta: float) -> dict[str, Any]:
+    def _choose(self, rows: Rows, beta: float) -> JsonObject:
         """Return the (fraction, threshold) with the lowest mean held-out NLL; the first one if several tie."""
         fractions = FRACTIONS if self.fraction is None else (float(self.fraction),)
         thresholds = ERROR_THRESHOLDS if self.threshold is None else (float(self.threshold),)

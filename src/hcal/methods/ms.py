@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Count, NotNegative, parameters
 from hcal.methods.sms import matrix_strength
 from hcal.numerics import Float64, IntArray
+from hcal.results import JsonObject
 from hcal.rows import Rows
 from hcal.solvers.families import MatrixLinear
 from hcal.solvers.nll import Ridge, fit_nll, mean_nll, select
@@ -89,7 +90,7 @@ class FoldMatrices(Calibrator):
         )
 
         lam, mu = chosen.chosen
-        details: dict[str, Any] = {"lambda": lam, "mu": mu, "folds": len(folds)}
+        details: JsonObject = {"lambda": lam, "mu": mu, "folds": len(folds)}
         if len(grid) > 1:
             scored = zip(grid, chosen.scores, strict=True)
             details["grid"] = [[*pair, score] for pair, score in scored]

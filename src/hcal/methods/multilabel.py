@@ -6,14 +6,14 @@ import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.frames import AnyArray, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.methods.base import CalibrationWarning, Calibrator
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
+from hcal.results import JsonObject
 from hcal.text import one_line
 
 #: A label with this many positive (or negative, if fewer) rows is the average of its own and the common calibrator.
@@ -134,7 +134,7 @@ class MultilabelCalibrator(Estimator):
             means[metric] = float(np.mean([row[metric] for row in table.values()]))
         return table | {"mean": means}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return what a model file stores in addition to the members."""
         return {"labels": list(self.label_names_), "own_weight": self.own_weight_.tolist()}
 
@@ -202,9 +202,7 @@ def label_names(labels: AnyArray, columns: Any, n_labels: int) -> tuple[str, ...
     return texts
 
 
-def in_order_of(
-    names: tuple[str, ...], array: NDArray[Any], origin: Origin, what: str
-) -> NDArray[Any]:
+def in_order_of(names: tuple[str, ...], array: NumpyArray, origin: Origin, what: str) -> NumpyArray:
     """Return the columns of scores or labels (N, L) in the order of the names; others are refused with both lists.
 
     >>> in_order_of(("a", "b"), np.array([[1, 2]]), Origin("pandas", None, columns=("b", "a")), "y")

@@ -23,6 +23,7 @@ from typing import (
 import numpy as np
 
 from hcal.inputs import InputKind
+from hcal.results import JsonObject
 from hcal.text import quoted
 
 _T = TypeVar("_T")
@@ -170,7 +171,7 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
     except (AttributeError, NameError, TypeError):  # names that only type checkers import
         hints = {}
     refuse_unknown(method, params)
-    checked: dict[str, Any] = {}
+    checked: JsonObject = {}
     for name, value in params.items():
         hint = hints.get(name, Any)
         plain = value.item() if isinstance(value, np.generic) else value

@@ -22,7 +22,7 @@ _Method = TypeVar("_Method", bound=type[Calibrator])
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Files of this folder that hold no method.
 _NO_METHOD = {"base", "batches", "files", "folds", "multilabel", "parameters", "prior", "registry"}
-#: Methods that have a room of their own.
+#: Methods that have a folder of their own.
 _ROOMS = {"h": "hcal.h_calibration.calibrator", "pool": "hcal.pool.calibrator"}
 #: Methods whose fit needs more than scores and labels; they are not among those that all tables list.
 _SPECIAL = {"segmented": "hcal.segments.calibrator"}

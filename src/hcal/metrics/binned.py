@@ -8,12 +8,13 @@ copies of a row.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from hcal.frames import AnyArray
 from hcal.metrics.noise import DrawnGaps, Noise
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Event, Ranked, Sample, Vector, as_sample, check_integer
@@ -188,10 +189,10 @@ def rank_positions(ranked: Ranked, ranks: Float64) -> IntArray:
     by_chance=lambda s, _: float(_width_gaps(s).error(s.total)),
 )
 def ece_ew(  # noqa: PLR0913
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bins: int = 15,
@@ -224,10 +225,10 @@ def ece_ew(  # noqa: PLR0913
     by_chance=lambda s, _: float(_mass_gaps(s).error(s.total)),
 )
 def ece_em(  # noqa: PLR0913
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bins: int = 15,
@@ -257,10 +258,10 @@ def ece_em(  # noqa: PLR0913
     by_chance=lambda s, _: float(_width_gaps(s).error(s.total, order=2)),
 )
 def ece_r2(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bins: int = 15,
@@ -286,10 +287,10 @@ def ece_r2(
     of_hits=True,
 )
 def dece(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bins: int = 15,
@@ -335,10 +336,10 @@ def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:
     by_chance=lambda s, _: mean_share(clipped_noise(s).gaps(copies=s.is_whole)),
 )
 def ace(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bins: int = 15,
@@ -365,10 +366,10 @@ def ace(
     of_hits=True,
 )
 def ece_s1(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
 ) -> float:
@@ -396,10 +397,10 @@ def ece_s1(
     of_hits=True,
 )
 def ece_s2(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
 ) -> float:
@@ -473,10 +474,10 @@ def _is_monotone(bins: Bins) -> bool:
     by_chance=lambda s, _: _width_gaps(s).largest(),
 )
 def mce(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bins: int = 15,

@@ -7,11 +7,11 @@ and says so; the functions here use every row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from scipy.special import gammaln
 
+from hcal.frames import AnyArray
 from hcal.metrics.registry import metric, needs_pair
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth
 from hcal.metrics.scores import brier_rows
@@ -60,7 +60,9 @@ def _skce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
     ends=_skce_ends,
     undefined=needs_pair,
 )
-def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0) -> float:
+def skce(
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, bandwidth: float = 1.0
+) -> float:
     """Return the squared kernel calibration error with kernel exp(−‖p − p'‖₂/bandwidth).
 
     Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification, NeurIPS 2019. With
@@ -237,7 +239,7 @@ def _log_gammas(shape: Float64) -> Vector:
     undefined=needs_pair,
 )
 def dkde_ce(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, bandwidth: float = 1.0
 ) -> float:
     """Return the Dirichlet-kernel canonical calibration error mean_i ‖π_i − p_i‖², no root.
 

@@ -6,11 +6,12 @@ totals minus those of the other bins. So 1000 classes cost little more than read
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.frames import AnyArray
 from hcal.metrics.binned import BINS, check_bins
 from hcal.metrics.noise import DrawnGaps, Noise
 from hcal.metrics.registry import metric
@@ -196,7 +197,12 @@ def _width_gaps(s: Sample, bins: int = BINS) -> DrawnGaps:
     by_chance=lambda s, _: float(_width_gaps(s).error(s.total).mean()),
 )
 def cwece_a(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+    probs: AnyArray,
+    y: AnyArray = None,
+    *,
+    sample_weight: AnyArray = None,
+    bins: int = 15,
+    order: float = 1,
 ) -> float:
     """Return the class-wise calibration error: the mean over classes of equal-width (lo, hi] errors.
 
@@ -216,7 +222,9 @@ def cwece_a(
     label="CWECE_s",
     by_chance=lambda s, _: float(_width_gaps(s, SUM_BINS).error(s.total).sum()),
 )
-def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 14) -> float:
+def cwece_s(
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, bins: int = 14
+) -> float:
     """Return the class-wise calibration error summed over classes, 14 bins as published.
 
     Examples
@@ -235,7 +243,9 @@ def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int =
     label="CWECE (r=2)",
     by_chance=lambda s, _: float(_width_gaps(s).error(s.total, order=2).mean()),
 )
-def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+def cwece_r2(
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, bins: int = 15
+) -> float:
     """Return the mean over classes of the root-mean-square error over equal-width bins.
 
     Examples
@@ -252,7 +262,9 @@ def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
     "class-wise ECE over the probabilities above 1/K only",
     by_chance=lambda s, _: kept_by_chance(thresholded_noise(s, BINS), copies=s.is_whole),
 )
-def tcwece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+def tcwece(
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, bins: int = 15
+) -> float:
     """Return the thresholded class-wise error: only entries above 1/K count, in bins [lo, hi).
 
     Patel et al.: Multi-Class Uncertainty Calibration via Mutual Information Maximization-based Binning,
@@ -276,7 +288,12 @@ def tcwece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
     by_chance=lambda s, _: kept_by_chance(_noise(s, _of_clusters(s, BINS, 0)), copies=True),
 )
 def tcwece_k(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, random_state: int = 0
+    probs: AnyArray,
+    y: AnyArray = None,
+    *,
+    sample_weight: AnyArray = None,
+    bins: int = 15,
+    random_state: int = 0,
 ) -> float:
     """Return the thresholded class-wise error with bins from a 1-D k-means of every class.
 

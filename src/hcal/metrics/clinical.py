@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.extras import pyplot
+from hcal.frames import AnyArray, refuse_other_index
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
     FEWEST_FOR_SCALED,
@@ -34,7 +35,7 @@ from hcal.metrics.smooth import spiegelhalter_z
 from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.row_segments import Segments
 from hcal.text import printable
 
@@ -152,7 +153,7 @@ class Clinical(Result):
         lines.append(("Hosmer-Lemeshow", statistic, f"{_p_value(self.hosmer_lemeshow_p)} (*)"))
         return lines
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one row for each estimate, of all rows and then of every segment."""
         records = []
         for segment, panel in [("", self), *self.subgroups.items()]:
@@ -245,14 +246,14 @@ def _p_value(p: float) -> str:
 
 @renamed(ci="confidence")
 def clinical(  # noqa: PLR0913 - a public door
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     confidence: float = 0.95,
     thresholds: Iterable[float] | None = None,
     positive: int = 1,
-    groups: Any = None,
-    by: Any = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
 ) -> Clinical:
     """Return the calibration, discrimination and clinical use of the predicted risk of one outcome.
 
@@ -288,6 +289,7 @@ def clinical(  # noqa: PLR0913 - a public door
     (True, True)
     """
     confidence = check_confidence(confidence)
+    refuse_other_index(probs, {"groups": groups, "by": by})
     s = as_sample(probs, y, None)
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")

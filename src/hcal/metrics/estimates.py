@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri, stdtrit
 
 from hcal.metrics.sample import Vector
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray, NumpyArray
 from hcal.solvers.regression import fit_logistic
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
@@ -136,31 +136,105 @@ def normal_interval(value: float, variance: float, z: float) -> Estimate:
     return Estimate(float(value), float(value - margin), float(value + margin))
 
 
+@dataclass(frozen=True)
+class MeanSpread:
+    """How uncertain a mean over rows is: its independent units, their total, and what its sampling is like.
+
+    Attributes
+    ----------
+    units : float
+        How many independent observations there are: rows, copies of rows, or groups.
+    error : float
+        The standard error of the mean.
+    skew : float
+        The skewness of the mean.
+    """
+
+    units: float
+    error: float
+    skew: float
+
+    @classmethod
+    def of(cls, residual: Vector, weight: Vector, groups: NumpyArray | None) -> MeanSpread:
+        """Return the spread of a weighted mean from what its rows differ from it, (N,).
+
+        A whole weight stands for that many copies of a row. If any weight is not whole, every row is one observation.
+
+        >>> MeanSpread.of(np.array([-1.0, 1.0]), np.array([2.0, 2.0]), None).units
+        4.0
+        """
+        total = float(weight.sum())
+        if groups is None and np.array_equal(weight, np.rint(weight)):
+            units = total
+            parts = residual
+            copies = weight
+        else:
+            parts = (weight * residual)[weight > 0]
+            if groups is not None:
+                unit = np.unique(groups[weight > 0], return_inverse=True)[1]
+                parts = np.bincount(unit, parts).astype(np.float64)
+            units = float(len(parts))
+            copies = np.ones(len(parts))
+        if units < 2:
+            return cls(units, np.nan, 0.0)
+        squares = float(copies @ parts**2)
+        cubes = float(copies @ parts**3)
+        error = np.sqrt(squares * units / (units - 1)) / total
+        # Of values that differ by rounding alone, the skewness would be noise.
+        skew = cubes / squares**1.5 if squares > 0 else 0.0
+        return cls(units, float(error), float(skew))
+
+    def quantile(self, confidence: float) -> float:
+        """Return the quantile of Student's distribution that belongs to a confidence."""
+        return float(stdtrit(self.units - 1, (1 + confidence) / 2))
+
+
 def weighted_mean(
-    values: Vector, weight: Vector, groups: NDArray[Any] | None, confidence: float
+    values: Vector, weight: Vector, groups: NumpyArray | None, confidence: float
 ) -> Estimate:
-    """Return a mean over rows; its interval comes from the variance of rows, or of the sums of groups.
+    """Return a mean over rows; its interval allows for the skewness of the values, as that of costs or losses.
 
-    A weight counts rows: w copies of a row contribute w times its square.
+    A whole weight stands for that many copies of a row; otherwise every row is one observation. Fewer than 20 groups
+    of dependent rows have no interval.
 
-    >>> print(weighted_mean(np.array([0.0, 1.0]), np.array([2.0, 2.0]), None, 0.95))
-    0.500 (0.010 to 0.990)
+    >>> print(weighted_mean(np.array([0.0, 1.0]), np.array([20.0, 20.0]), None, 0.95))
+    0.500 (0.338 to 0.662)
     """
     mean = float(np.average(values, weights=weight))
-    residual = values - mean
-    if groups is None:
-        squares = float(weight @ residual**2)
-    else:
-        sums = np.bincount(np.unique(groups, return_inverse=True)[1], weight * residual)
-        squares = float(sums @ sums)
-    variance = squares / weight.sum() ** 2
-    return normal_interval(mean, variance, float(ndtri((1 + confidence) / 2)))
+    spread = MeanSpread.of(values - mean, weight, groups)
+    if not spread.units >= (2 if groups is None else FEWEST_GROUPS):
+        return Estimate.alone(mean)
+    return hall_interval(mean, spread.error, spread.skew, spread.quantile(confidence))
+
+
+def weighted_share(
+    happened: Vector, weight: Vector, groups: NumpyArray | None, confidence: float
+) -> Estimate:
+    """Return the share of rows in which something happened (0.0 or 1.0), with Wilson's interval.
+
+    The interval has a width where it happened in all rows or in none. Weights and groups count as in
+    :func:`weighted_mean`: the rows are worth as many independent ones as have the same standard error.
+
+    >>> print(weighted_share(np.ones(50), np.ones(50), None, 0.95))
+    1.000 (0.925 to 1.000)
+    """
+    share = float(np.average(happened, weights=weight))
+    spread = MeanSpread.of(happened - share, weight, groups)
+    if not spread.units >= (2 if groups is None else FEWEST_GROUPS):
+        return Estimate.alone(share)
+    size = spread.units
+    if spread.error > 0:
+        size = (spread.units - 1) / spread.units * share * (1 - share) / spread.error**2
+    wide = spread.quantile(confidence) ** 2 / max(size, 1.0)
+    centre = (share + wide / 2) / (1 + wide)
+    margin = np.sqrt(wide * share * (1 - share) + wide**2 / 4) / (1 + wide)
+    low = min(max(float(centre - margin), 0.0), share)
+    high = max(min(float(centre + margin), 1.0), share)
+    return Estimate(share, low, high)
 
 
 def skewed_interval(rows: Outcome, value: float, influence: Vector) -> Estimate:
     """Return the interval of a mean whose influence values (N,) are skewed, as those of rare outcomes are.
-
-    Hall's transformation of the studentised mean removes its skewness, and is monotone (Hall, JRSS B 1992).
 
     >>> rows = Outcome(np.full(4, 0.5), np.zeros(4))
     >>> print(skewed_interval(rows, 0.0, np.array([-0.1, -0.1, -0.1, 0.3])))
@@ -173,9 +247,19 @@ def skewed_interval(rows: Outcome, value: float, influence: Vector) -> Estimate:
     if not spread > 0:
         return Estimate(float(value), float(value), float(value))
     third_moment = float(((sums - sums.mean()) ** 3).mean())
-    skew = third_moment / spread**3 / np.sqrt(count)
-    low = value - error * _without_skew(rows.z, skew)
-    high = value - error * _without_skew(-rows.z, skew)
+    return hall_interval(value, error, third_moment / spread**3 / np.sqrt(count), rows.z)
+
+
+def hall_interval(value: float, error: float, skew: float, quantile: float) -> Estimate:
+    """Return a value with the interval that its standard error and its skewness give.
+
+    Hall's transformation of the studentised mean removes its skewness, and is monotone (Hall, JRSS B 1992).
+
+    >>> print(hall_interval(0.5, 0.1, 0.0, 2.0))
+    0.500 (0.300 to 0.700)
+    """
+    low = value - error * _without_skew(quantile, skew)
+    high = value - error * _without_skew(-quantile, skew)
     return Estimate(float(value), float(low), float(high))
 
 

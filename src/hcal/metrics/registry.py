@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.metrics.sample import MOST_COPIES, Sample, Vector, as_sample
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
@@ -54,7 +55,7 @@ class Metric:
         Which ``sample_weight`` it takes: any; whole repetition counts; or counts with a sum of at most
         ``MOST_COPIES``, because it looks at every repetition.
     of_hits : bool
-        Whether it judges one event of every row, and depends on labels only through whether that happened (see
+        Whether it looks at one event of every row, and depends on labels only through whether that happened (see
         ``Event`` in :mod:`hcal.metrics.sample`); tests then draw hits instead of labels.
     large : bool
         Whether it looks at all pairs of rows, so that ``hcal.evaluate`` computes it on ``Sample.subset``.
@@ -71,6 +72,13 @@ class Metric:
         closed form. Without it, labels are drawn.
     undefined : callable, optional
         ``(sample) -> str``: why the metric is NaN on a sample; empty where it has a value. None if it always has one.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> metric = hcal.metrics.get_metric("ece_ew")
+    >>> metric.level, metric.kind, metric.lower_is_better
+    ('top-label', 'plug-in', True)
     """
 
     name: str
@@ -91,11 +99,16 @@ class Metric:
     undefined: Callable[[Sample], str] | None = None
 
     @property
-    def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
-        """How its interval is built; :mod:`hcal.metrics.resampling` explains the three kinds."""
+    def interval(self) -> Literal["mean", "bootstrap", "jackknife", "bias-aware"]:
+        """How its interval is built; :mod:`hcal.metrics.resampling` explains the kinds."""
+        if self.rows is not None:
+            return "mean"
         if self.kind == "plug-in":
             return "bias-aware"
-        return "bootstrap" if self.ends is None else "jackknife"
+        if self.ends is not None:
+            return "jackknife"
+        # A debiased error of bins is still positive by chance where they hold few rows.
+        return "bias-aware" if self.kind == "debiased" else "bootstrap"
 
     @property
     def is_ours(self) -> bool:
@@ -257,7 +270,9 @@ def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callabl
     """Wrap a user's metric so that it checks its input and accepts a ``Sample``, as hcal's metrics do."""
 
     @wraps(function)
-    def call(probs: Any, y: Any = None, *, sample_weight: Any = None, **options: Any) -> float:
+    def call(
+        probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, **options: Any
+    ) -> float:
         s = as_sample(probs, y, sample_weight)
         if weighs:
             value = function(s.data.probs, s.y, sample_weight=s.weight, **options)

@@ -1,15 +1,20 @@
 """Resampling: bootstrap replicates, labels drawn from the predictions, and intervals built from them.
 
-There are three kinds of interval:
+There are four kinds of interval:
 
-* means and debiased errors: percentiles of the bootstrap distribution;
+* means (NLL, Brier, accuracy): from the spread and the skewness of their rows, and Wilson's for shares. Percentiles
+  of a bootstrap miss the truth in one of six samples of 30 rows, and have no width where all predictions are right;
+* scores of yours: percentiles of the bootstrap distribution;
 * U-statistics (skce, hce): the estimate ± z standard errors from the jackknife; D² and AUC: from the infinitesimal
   jackknife, that is, from what each row adds to first order;
-* plug-in errors: *bias-aware*. A plug-in error is positive by chance, most of all if the truth is 0, and a bootstrap
-  adds to that bias instead of showing it. The bias lies between 0 and its value for calibrated predictions, which
-  labels drawn from the predictions show. The interval therefore runs from the estimate minus that value minus z
-  standard errors (not below 0) to the estimate plus z standard errors. For dkde_ce the standard error comes from the
-  influence of its rows and the bias from a formula; its interval is for the smoothed error.
+* plug-in errors, and binned ones whose debiasing leaves a part: *bias-aware*. A plug-in error is positive by chance,
+  most of all if the truth is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and
+  its value for calibrated predictions, which labels drawn from the predictions show. The interval therefore runs from
+  the estimate minus that value minus z standard errors (not below 0) to the estimate plus z standard errors. Where
+  rows of a group depend on each other, noise is larger by :func:`dependence`. For dkde_ce the standard error comes
+  from the influence of its rows and the bias from a formula; its interval is for the smoothed error.
+
+Where an interval could not keep its promise there is none, and :func:`missing_intervals` says why.
 """
 
 from __future__ import annotations
@@ -20,12 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from hcal.metrics.estimates import FEWEST_GROUPS, Estimate, weighted_mean, weighted_share
 from hcal.metrics.merging import merged_samples, resampled_copies, with_drawn_labels
-from hcal.metrics.registry import METRICS, get_metric
+from hcal.metrics.registry import METRICS, Metric, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64, IntArray
 from hcal.progress import progress
 
+#: Means of losses need as many wrong predictions as this, observed or expected: rare large losses are unseen in fewer.
+FEWEST_ERRORS = 3
 #: Standard errors and chance levels need fewer replicates than percentiles.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
 
@@ -36,7 +44,7 @@ class Interval:
 
     low: float
     high: float
-    kind: str  # {"percentile", "jackknife", "bias-aware"}
+    kind: str  # {"mean", "percentile", "jackknife", "bias-aware"}
     #: For a plug-in error: what calibrated predictions would show on these rows by chance.
     chance: float | None = None
 
@@ -70,12 +78,16 @@ def bootstrap_weights(
 ) -> Float64:
     """Draw rows with replacement, or whole groups (N,), as counts times the sample's own weights, shape (B, N).
 
+    A whole weight stands for that many copies of a row, and copies are drawn one by one.
+
     >>> s = Sample([[0.2, 0.8]] * 5, [1] * 5)
     >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
     array([5., 5., 5.])
     >>> bootstrap_weights(s, 1, np.random.default_rng(0), np.array([0, 0, 0, 1, 1]))
     array([[0., 0., 0., 2., 2.]])
     """
+    if groups is None and s.weight is not None and s.is_whole:
+        return resampled_copies(s, resamples, rng)
     counts = np.empty((resamples, s.n))
     # Rows of weight 0 are never drawn: a sample of them alone has no mean.
     drawable = np.flatnonzero(s.w > 0)
@@ -232,24 +244,147 @@ def intervals(  # noqa: PLR0913
     rng = np.random.default_rng(random_state)
     z = float(ndtri((1 + confidence) / 2))
     metrics = [METRICS[name] for name in values]
-    resampled = [metric for metric in metrics if metric.ends is None]
+    out: dict[str, Interval] = {}
+    for metric in metrics:
+        if metric.rows is not None and (interval := mean_interval(metric, s, confidence, groups)):
+            out[metric.name] = interval
+
+    resampled = [metric for metric in metrics if metric.ends is None and metric.rows is None]
+    if groups is not None:
+        enough = len(np.unique(groups)) >= FEWEST_GROUPS
+        # What debiasing leaves is not known where rows depend on each other.
+        resampled = [metric for metric in resampled if enough and metric.kind != "debiased"]
     plain = [metric.name for metric in resampled if metric.interval == "bootstrap"]
     plugin = {m.name: values[m.name] for m in resampled if m.interval == "bias-aware"}
-
-    out: dict[str, Interval] = {}
     replicated = bootstrap([s], plain, resamples, rng, groups=groups)[0]
     for name, drawn in replicated.items():
         out[name] = Interval(*percentile(drawn, confidence), "percentile")
     if plugin:
         spread = bootstrap([s], plugin, min(resamples, SPREAD_RESAMPLES), rng, groups=groups)[0]
         null = chance(s, plugin, CHANCE_RESAMPLES, rng)
+        noise = 1.0 if groups is None else dependence(s, groups)
         for name, value in plugin.items():
-            level = (by_chance or {}).get(name, float(null[name].mean()))
-            out[name] = _bias_aware(value, level, z * _spread(spread[name], null[name]))
+            level = noise * (by_chance or {}).get(name, float(null[name].mean()))
+            margin = z * _spread(spread[name], noise * null[name])
+            out[name] = _bias_aware(METRICS[name], value, level, margin)
     # The jackknife treats every row as one independent observation.
     if s.weight is None and groups is None and s.n > 2:
         out |= _jackknife(s, values, z)
     return {name: out[name] for name in values if name in out}
+
+
+def missing_intervals(
+    s: Sample, values: Mapping[str, float], ranges: Mapping[str, Interval], *, grouped: bool
+) -> list[str]:
+    """Return why metrics that have a value have no interval, in words.
+
+    >>> s = Sample([[0.01, 0.99]] * 10, [1] * 10)
+    >>> missing_intervals(s, {"nll": 0.01}, {}, grouped=False)
+    ['no interval of nll: the rows, or their groups, tell too little about it']
+    """
+    names_by_reason: dict[str, list[str]] = {}
+    for name, value in values.items():
+        if name in ranges or np.isnan(value):
+            continue
+        metric = METRICS[name]
+        reason = "the rows, or their groups, tell too little about it"
+        if metric.ends is not None and (grouped or s.weight is not None):
+            reason = "it needs independent rows of weight 1"
+        names_by_reason.setdefault(reason, []).append(name)
+    return [
+        f"no interval of {', '.join(names)}: {reason}" for reason, names in names_by_reason.items()
+    ]
+
+
+# -- means ------------------------------------------------------------------------------------------
+
+
+def mean_interval(
+    metric: Metric,
+    s: Sample,
+    confidence: float,
+    groups: IntArray | None = None,
+    other: Sample | None = None,
+) -> Interval | None:
+    """Return the interval of a metric that is a mean over rows, or of its difference from another predictor's.
+
+    None where rows tell too little: of fewer than 20 groups, or with too few wrong predictions.
+
+    >>> s = Sample([[0.1, 0.9]] * 20, [1] * 20)
+    >>> interval = mean_interval(METRICS["accuracy"], s, 0.95)
+    >>> round(interval.low, 3), interval.high
+    (0.82, 1.0)
+    """
+    if metric.rows is None:
+        raise ValueError(f"{metric.name} is not a mean over rows")
+    values = np.asarray(metric.rows(s), dtype=np.float64)
+    if other is not None:
+        values = values - metric.rows(other)
+    whole = np.array_equal(values, np.rint(values)) and np.abs(values).max() <= 1
+    if whole and other is None:
+        estimate = weighted_share(values, s.w, groups, confidence)
+    elif whole and other is not None and groups is None and s.weight is None:
+        estimate = _change_of_share(values, confidence, same=_same_predictions(s, other))
+    elif not whole and _few_errors(s) and (other is None or _few_errors(other)):
+        return None
+    else:
+        estimate = weighted_mean(values, s.w, groups, confidence)
+    if np.isnan(estimate.low):
+        return None
+    low = max(estimate.low, 0.0) if other is None and values.min() >= 0 else estimate.low
+    return Interval(low, estimate.high, "mean")
+
+
+def _few_errors(s: Sample) -> bool:
+    """Return whether so few predictions are wrong, and expected to be, that rare large losses are unseen."""
+    observed = float(s.w @ (1 - s.data.top_hit))
+    expected = float(s.w @ (1 - s.data.top_conf))
+    return max(observed, expected) < FEWEST_ERRORS
+
+
+def _same_predictions(s: Sample, other: Sample) -> bool:
+    return bool(np.array_equal(s.data.pred, other.data.pred))
+
+
+def _change_of_share(differences: Vector, confidence: float, *, same: bool) -> Estimate:
+    """Return a mean of −1, 0 and 1 with an interval that has a width where all are 0 (Bonett, Price, 2012).
+
+    Predictions that are the ``same`` in all rows differ by nothing.
+    """
+    n = len(differences)
+    change = float(differences.mean())
+    if same:
+        return Estimate(change, 0.0, 0.0)
+    gained = (float((differences > 0).sum()) + 1) / (n + 2)
+    lost = (float((differences < 0).sum()) + 1) / (n + 2)
+    variance = (gained + lost - (gained - lost) ** 2) / (n + 2)
+    margin = float(ndtri((1 + confidence) / 2)) * float(np.sqrt(variance))
+    centre = gained - lost
+    return Estimate(change, max(centre - margin, -1.0), min(centre + margin, 1.0))
+
+
+# -- plug-in errors, and metrics with a standard error of their own ----------------------------------
+
+
+def dependence(s: Sample, groups: IntArray) -> float:
+    """Return how many times as large noise is where rows of a group (N,) depend on each other; at least 1.
+
+    It is the root of the design effect of the residuals [y = k] − p of all classes.
+
+    >>> s = Sample(np.full(40, 0.5), np.repeat([0, 1], 20))
+    >>> round(dependence(s, np.arange(40) // 4), 3)
+    2.108
+    """
+    unit = np.unique(groups, return_inverse=True)[1]
+    count = int(unit.max()) + 1
+    of_rows = 0.0
+    of_groups = 0.0
+    for k in range(s.k):
+        residual = s.w * ((s.y == k) - s.data.column(k))
+        sums = np.bincount(unit, residual)
+        of_rows += float(residual @ residual)
+        of_groups += float(sums @ sums) * count / max(count - 1, 1)
+    return float(np.sqrt(max(of_groups / of_rows, 1.0))) if of_rows > 0 else 1.0
 
 
 def _spread(replicated: Vector, null: Vector) -> float:
@@ -260,9 +395,12 @@ def _spread(replicated: Vector, null: Vector) -> float:
     return max(float(replicated.std(ddof=1)), float(null.std(ddof=1)))
 
 
-def _bias_aware(estimate: float, level: float, margin: float) -> Interval:
-    low = max(estimate - level - margin, 0.0)
-    return Interval(low, estimate + margin, "bias-aware", level)
+def _bias_aware(metric: Metric, estimate: float, level: float, margin: float) -> Interval:
+    """Return the interval of an error that is positive by chance; a debiased one may be negative too."""
+    low = estimate - max(level, 0.0) - margin
+    if metric.kind == "debiased":
+        return Interval(low, estimate + margin, "bias-aware")
+    return Interval(max(low, 0.0), estimate + margin, "bias-aware", level)
 
 
 def _jackknife(s: Sample, values: Mapping[str, float], z: float) -> dict[str, Interval]:

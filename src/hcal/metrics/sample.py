@@ -1,6 +1,6 @@
 """A checked sample of predictions, with the intermediate results that metrics share.
 
-What the top-label metrics judge is decided here, once: of two classes the probability of the positive one, else the
+What the top-label metrics measure is decided here, once: of two classes the probability of the positive one, else the
 probability of the predicted class (:data:`Event`). Every metric computes from a :class:`Sample`, which checks the input
 once and caches what it computes: one sort for all top-label metrics, one pass for the entries of class-wise bins.
 A bootstrap replicate is the same sample with other weights. The input check copies tensors on an accelerator to the
@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
+from hcal.frames import AnyArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, prefix_sums, row_blocks
 from hcal.rows import Rows
 
 Vector = Float64
-#: What top-label metrics judge. "auto": P(positive) if there are two classes, else the predicted class.
+#: What top-label metrics measure. "auto": P(positive) if there are two classes, else the predicted class.
 Event = Literal["auto", "top-label"]
 
 #: N x K arrays are processed in blocks of about this many numbers, so that memory stays bounded.
@@ -47,7 +48,9 @@ class Entries(NamedTuple):
 class Data:
     """Probabilities and labels without weights; everything derived from them is computed at its first use."""
 
-    def __init__(self, probs: Any, y: Any, event: Event = "auto", positive: int = 1) -> None:
+    def __init__(
+        self, probs: AnyArray, y: AnyArray, event: Event = "auto", positive: int = 1
+    ) -> None:
         self.probs, _ = inputs.check_probs(probs)
         self.n, self.k = self.probs.shape
         self.y = inputs.check_labels(y, self.n, self.k)
@@ -76,17 +79,17 @@ class Data:
 
     @property
     def judges_positive(self) -> bool:
-        """Whether the judged event is "the label is ``positive``", and not "the prediction is right"."""
+        """Whether the measured event is "the label is ``positive``", and not "the prediction is right"."""
         return self.k == 2 and self.event == "auto"
 
     @cached_property
     def conf(self) -> Vector:
-        """Probability of the judged event, shape (N,)."""
+        """Probability of the measured event, shape (N,)."""
         return self.column(self.positive) if self.judges_positive else self.top_conf
 
     @cached_property
     def hit(self) -> Vector:
-        """Whether the judged event happened, as 0.0 or 1.0, shape (N,)."""
+        """Whether the measured event happened, as 0.0 or 1.0, shape (N,)."""
         if not self.judges_positive:
             return self.top_hit
         return np.asarray(self.y == self.positive, dtype=np.float64)
@@ -113,7 +116,7 @@ class Data:
 
     @cached_property
     def conf_sorted(self) -> Vector:
-        """Probabilities of the judged event, ascending."""
+        """Probabilities of the measured event, ascending."""
         return self.conf[self.order]
 
     @cached_property
@@ -206,7 +209,7 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
 
 
 def check_event(event: Any, positive: Any, n_classes: int) -> tuple[Event, int]:
-    """Return what top-label metrics judge, or refuse it.
+    """Return what top-label metrics measure, or refuse it.
 
     >>> check_event("auto", 2, 3)
     Traceback (most recent call last):
@@ -309,7 +312,7 @@ class Sample:
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
     event : {"auto", "top-label"}
-        What top-label metrics judge. "auto": the probability of the class ``positive`` if there are two classes,
+        What top-label metrics measure. "auto": the probability of the class ``positive`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
     positive : {0, 1}
         The positive one of two classes.
@@ -328,9 +331,9 @@ class Sample:
 
     def __init__(
         self,
-        probs: Any,
-        y: Any,
-        sample_weight: Any = None,
+        probs: AnyArray,
+        y: AnyArray,
+        sample_weight: AnyArray = None,
         *,
         event: Event = "auto",
         positive: int = 1,
@@ -371,7 +374,7 @@ class Sample:
                 other.__dict__[name] = self.__dict__[name]
         return other
 
-    def with_hits(self, hit: NDArray[Any]) -> Sample:
+    def with_hits(self, hit: NumpyArray) -> Sample:
         """Return the same confidences with other hits, which are given in ascending order of the confidences.
 
         A hit may be a share, if a row stands for several.
@@ -398,7 +401,7 @@ class Sample:
 
     @cached_property
     def ranked(self) -> Ranked:
-        """The judged events in the order of their probabilities."""
+        """The measured events in the order of their probabilities."""
         data = self.data
         return Ranked(data.conf_sorted, data.hit_sorted, self.w[data.order], data.run_ends)
 
@@ -507,7 +510,7 @@ def check_bandwidth(bandwidth: float) -> None:
 
 
 def as_sample(
-    probs: Any, y: Any, sample_weight: Any, event: Event = "auto", positive: int = 1
+    probs: AnyArray, y: AnyArray, sample_weight: AnyArray, event: Event = "auto", positive: int = 1
 ) -> Sample:
     """Return the arguments of a metric as a checked sample; a ``Sample`` is returned as it is.
 

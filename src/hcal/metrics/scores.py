@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.metrics.binned import ece_ew
 from hcal.metrics.registry import complete_docstring, metric
 from hcal.metrics.sample import Sample, Vector, as_sample
@@ -42,7 +43,7 @@ def brier_rows(s: Sample) -> Vector:
     kind="score",
     rows=nll_rows,
 )
-def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def nll(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return the mean negative log-likelihood; a label with probability 0 counts 708.4 instead of infinity.
 
     Examples
@@ -61,7 +62,7 @@ def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     kind="score",
     rows=brier_rows,
 )
-def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def brier(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
 
     Examples
@@ -81,7 +82,7 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     lower_is_better=False,
     rows=lambda s: s.data.top_hit,
 )
-def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def accuracy(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
 
     Examples
@@ -93,7 +94,9 @@ def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(s.data.top_hit)
 
 
-def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def mean_confidence(
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None
+) -> float:
     """Return the mean of the largest probability of every row.
 
     Examples
@@ -105,7 +108,7 @@ def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> 
     return s.mean(s.data.top_conf)
 
 
-def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def sharpness(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return how far predictions are from uniform: mean of (Σ_k p_k² − 1/K)/(1 − 1/K), in [0, 1].
 
     It is 0 for a uniform predictor and 1 for one that always gives one class probability 1. It does not depend on the
@@ -125,7 +128,7 @@ for _function in (mean_confidence, sharpness):
     _function.__doc__ = complete_docstring(_function.__doc__)
 
 
-def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:
+def score_probs(probs: AnyArray, y: AnyArray = None, sample_weight: AnyArray = None) -> Scores:
     """Return the scores that every fit records before and after calibration.
 
     Parameters
@@ -145,14 +148,26 @@ def score_probs(probs: Any, y: Any = None, sample_weight: Any = None) -> Scores:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A proper score and its parts; for a calibrated predictor ``calibration`` can be slightly negative."""
+    """A proper score and its parts; for a calibrated predictor ``calibration`` can be slightly negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> parts = hcal.metrics.decompose(probs, y)
+    >>> bool(np.isclose(parts.score, parts.calibration + parts.refinement))
+    True
+    """
 
     score: float
     calibration: float
     refinement: float
 
 
-def swapped(probs: Any, y: Any, name: str = "class 1") -> list[str]:
+def swapped(probs: AnyArray, y: AnyArray, name: str = "class 1") -> list[str]:
     """Return a warning if, with two classes, P(class 1) is clearly lower on rows of class 1 than on the others.
 
     >>> swapped([0.9, 0.8] * 9, [0, 0] * 9), swapped([0.9, 0.2, 0.8] * 9, [0, 1, 0] * 9)[0][:31]
@@ -177,11 +192,11 @@ def swapped(probs: Any, y: Any, name: str = "class 1") -> list[str]:
 
 
 def decompose(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     score: Literal["nll", "brier"] = "nll",
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     folds: int = 5,
     random_state: int = 0,
 ) -> Decomposition:

@@ -7,12 +7,13 @@ D² is 1 less the ratio of a proper score to that of a predictor that always sta
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from hcal.frames import AnyArray
 from hcal.metrics.estimates import (
     FEWEST_OUTCOMES,
     Outcome,
@@ -103,7 +104,7 @@ def _ends_brier(s: Sample, value: float, z: float) -> tuple[float, float] | None
     ends=_ends_nll,
     undefined=one_class,
 )
-def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def d2_nll(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return 1 − NLL / NLL of the class frequencies of these rows; NaN where all rows have one class.
 
     Examples
@@ -125,7 +126,7 @@ def d2_nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     ends=_ends_brier,
     undefined=one_class,
 )
-def d2_brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def d2_brier(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return 1 − Brier score / Brier score of the class frequencies of these rows; NaN where all have one class.
 
     Examples
@@ -150,7 +151,9 @@ def _area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | None:
 
 def _mean_area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | None:
     """Return the interval of a mean of areas, on the scale of its log-odds, from what each row adds to all of them."""
-    if not 0 < value < 1 or s.n < FEWEST_OUTCOMES:
+    rarest = np.bincount(s.y, minlength=s.k)
+    # A class of few rows looks more certain than it is: its rows show too little of their spread.
+    if not 0 < value < 1 or rarest[rarest > 0].min() < FEWEST_OUTCOMES:
         return None
     influence = np.zeros(s.n)
     tested = 0
@@ -174,7 +177,7 @@ def _mean_area_ends(s: Sample, value: float, z: float) -> tuple[float, float] | 
     ends=_area_ends,
     undefined=one_class,
 )
-def auc(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+def auc(probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None) -> float:
     """Return the area under the ROC curve of P(class 1); of K classes the mean of each against the rest.
 
     It does not depend on calibration: any increasing change of the probabilities of two classes leaves it as it is.

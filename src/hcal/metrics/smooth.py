@@ -1,17 +1,18 @@
 """Top-label errors without bins: cumulated gaps, kernels, densities, and Spiegelhalter's test.
 
-``conf`` is the probability of the judged event (:data:`hcal.metrics.sample.Event`) and ``hit`` is 1 if it happened,
+``conf`` is the probability of the measured event (:data:`hcal.metrics.sample.Event`) and ``hit`` is 1 if it happened,
 else 0. Both arrays are in ascending order of ``conf``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.fft import irfft, rfft
 
+from hcal.frames import AnyArray
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
@@ -37,10 +38,10 @@ _EPSILON: Final = float(np.finfo(np.float32).eps)
     of_hits=True,
 )
 def kde_ece(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bandwidth: float | None = None,
@@ -144,10 +145,10 @@ def _trapezoid(values: Vector) -> float:
     "top-label", "MMCE", "kernel distance between confidence and accuracy, no bins", of_hits=True
 )
 def mmce(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
     bandwidth: float = 0.4,
@@ -207,10 +208,10 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
     of_hits=True,
 )
 def ks(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
 ) -> float:
@@ -235,10 +236,10 @@ def ks(
     of_hits=True,
 )
 def smece(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
 ) -> float:
@@ -337,10 +338,10 @@ def smoothed(waves: Vector, sigma: float) -> Vector:
     of_hits=True,
 )
 def kuiper(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
 ) -> float:
@@ -382,10 +383,10 @@ def _spiegelhalter_by_chance(s: Sample, _: float) -> float:
     by_chance=_spiegelhalter_by_chance,
 )
 def spiegelhalter(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     event: Event = "auto",
     positive: int = 1,
 ) -> float:

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.frames import AnyArray
 from hcal.metrics.binned import (
     BINS,
     Bins,
@@ -42,6 +43,7 @@ from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_event, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
+from hcal.results import JsonObject
 
 
 def _fine_edges() -> Float64:
@@ -316,7 +318,7 @@ class StreamingMetrics:
     metrics : list of str, optional
         Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
     event : {"auto", "top-label"}
-        What top-label metrics judge: of two classes the probability of ``positive`` ("auto"), else that of the
+        What top-label metrics measure: of two classes the probability of ``positive`` ("auto"), else that of the
         predicted class.
     positive : {0, 1}
 
@@ -351,7 +353,7 @@ class StreamingMetrics:
         chosen = [name for name in _SUMS if name in needed]
         self._sums = {name: np.zeros_like(_SUMS[name](one_row)) for name in chosen}
 
-    def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def update(self, probs: AnyArray, y: AnyArray = None, sample_weight: AnyArray = None) -> Self:
         """Add a block of the data.
 
         Parameters
@@ -383,7 +385,7 @@ class StreamingMetrics:
         return self
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The sums so far. The arrays under ``sums`` have a fixed size and can be added up across machines.
 
         Returns
@@ -391,7 +393,7 @@ class StreamingMetrics:
         dict
             For :meth:`from_state`.
         """
-        state: dict[str, Any] = {"n_classes": self.n_classes, "metrics": list(self.metrics)}
+        state: JsonObject = {"n_classes": self.n_classes, "metrics": list(self.metrics)}
         state["event"] = self.event
         state["positive"] = self.positive
         state["sums"] = {"n": np.array(float(self.n)), **self._sums}
@@ -402,7 +404,7 @@ class StreamingMetrics:
         return type(self)(self.n_classes, self.metrics, event=self.event, positive=self.positive)
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
+    def from_state(cls, state: JsonObject) -> Self:
         """Return an accumulator with the sums of a :attr:`state`.
 
         Parameters

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import chdtrc, ndtr
 
+from hcal.frames import AnyArray
 from hcal.metrics.canonical import skce
 from hcal.metrics.merging import merged_samples
 from hcal.metrics.registry import Metric, get_metric
@@ -56,6 +57,16 @@ class CalibrationTest(Result):
         How many sets of labels were drawn; 0 for a limit.
     reason : str
         Why there is no p-value; empty if there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> hcal.metrics.calibration_test(probs, y).p_value > 0.05  # the labels were drawn from these
+    True
     """
 
     schema: ClassVar[str] = "hcal/calibration_test/1"
@@ -85,8 +96,8 @@ class CalibrationTest(Result):
 
 @renamed(n_resamples="resamples")
 def calibration_test(  # noqa: PLR0913
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
     method: Literal["resampling", "skce"] = "resampling",
     statistic: str = "ks",

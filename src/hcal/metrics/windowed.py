@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.frames import AnyArray
 from hcal.metrics.registry import metric, needs_pair
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_integer
-from hcal.numerics import FloatArray, IntArray, prefix_sums
+from hcal.numerics import FloatArray, IntArray, NumpyArray, prefix_sums
 
 EventFamily = Literal["class-wise", "pooled", "top-label"]
 
@@ -44,6 +44,17 @@ class HError:
         Standard error of ``squared``, by the jackknife over rows, corrected for the noise of single pairs.
     noise : float
         If the predictions are calibrated, ``value`` exceeds this in about 5 % of samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([1, 1, 1], 200)
+    >>> y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+    >>> import hcal
+    >>> error = hcal.metrics.h_error(probs, y)
+    >>> error.value < error.noise
+    True
     """
 
     value: float
@@ -53,10 +64,10 @@ class HError:
 
 
 def h_error(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     events: EventFamily = "class-wise",
     window: int = 200,
 ) -> HError:
@@ -134,10 +145,10 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
     undefined=needs_pair,
 )
 def hce(
-    probs: Any,
-    y: Any = None,
+    probs: AnyArray,
+    y: AnyArray = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: AnyArray = None,
     events: EventFamily = "class-wise",
     window: int = 200,
 ) -> float:
@@ -174,7 +185,9 @@ def hce(
     ends=lambda s, _, z: _ends(s, z, "pooled"),
     undefined=needs_pair,
 )
-def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200) -> float:
+def hce_pooled(
+    probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, window: int = 200
+) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 
     A small value is necessary for calibration but not sufficient: see :func:`hce`.
@@ -340,7 +353,7 @@ def remove_same_rows(total: WindowSums, gap: Vector, place: IntArray, k: int, m:
     ``place`` (N·K,) are the row-major positions of the sorted events, whose gaps are given.
     """
     n = len(gap)
-    position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
+    position: NumpyArray = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     position[place] = np.arange(n, dtype=position.dtype)
     table = position.reshape(n // k, k)
     table.sort(axis=1)
@@ -349,7 +362,7 @@ def remove_same_rows(total: WindowSums, gap: Vector, place: IntArray, k: int, m:
         _remove_block(total, gap, table[first : first + step], first, m)
 
 
-def _remove_block(total: WindowSums, gap: Vector, block: NDArray[Any], first: int, m: int) -> None:
+def _remove_block(total: WindowSums, gap: Vector, block: NumpyArray, first: int, m: int) -> None:
     """Subtract the pairs of some rows; ``block`` holds the ascending positions of the events of each row."""
     n = len(gap)
     k = block.shape[1]

@@ -53,6 +53,18 @@ class Applied(Result):
         The mean of the largest probability of each row that this call wrote.
     method, model : str
         The calibrator's method, and its fingerprint.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import hcal
+    >>> cal = hcal.TemperatureScaling().fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/new.npz", logits=[[0.0, 2.0]])
+    ...     applied = hcal.apply(cal, f"{folder}/new.npz", f"{folder}/probs.npz")
+    >>> applied.rows, round(applied.mean_confidence, 2)
+    (1, 0.75)
     """
 
     schema: ClassVar[str] = "hcal/apply/1"

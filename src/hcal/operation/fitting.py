@@ -15,7 +15,7 @@ from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import make_calibrator
 from hcal.methods.multilabel import MultilabelCalibrator
 from hcal.metrics.scores import swapped
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.segments import SegmentedCalibrator
 
 #: With fewer rows than this, or fewer rows of the rarer of two classes, a fit learns mostly chance.
@@ -161,7 +161,7 @@ class ModelFacts(Result):
     classes: int | None = None
     preserves: str | None = None
     params: dict[str, Any] | None = None
-    fit: dict[str, Any] | None = None
+    fit: JsonObject | None = None
     labels: list[str] | None = None
     own_weight: list[float] | None = None
 

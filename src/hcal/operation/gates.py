@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 from hcal.text import one_line, quoted
 
 #: A number, or a grade of the report.
@@ -92,7 +92,7 @@ class Gate(Result):
 
     schema: ClassVar[str] = "hcal/gate/1"
 
-    checks: list[dict[str, Any]]
+    checks: list[JsonObject]
 
     @property
     def passed(self) -> bool:
@@ -108,11 +108,11 @@ class Gate(Result):
             if not check["met"]
         ]
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one row a requirement."""
         return self.checks
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         return {"passed": self.passed, "checks": self.checks}
 
     def _headline(self) -> list[str]:
@@ -153,7 +153,7 @@ def require(result: Gated, requirements: Iterable[str] | str) -> Gate:
     return Gate([_check(requirement, values[requirement.name]) for requirement in parsed])
 
 
-def _check(requirement: Requirement, value: GateValue) -> dict[str, Any]:
+def _check(requirement: Requirement, value: GateValue) -> JsonObject:
     return {
         "requirement": str(requirement),
         "name": requirement.name,

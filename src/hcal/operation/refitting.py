@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hcal import leakage
 from hcal.fit_record import FitRecord
+from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
 from hcal.methods.base import CalibrationWarning, Calibrator, is_no_array
 from hcal.methods.folds import deal_folds
@@ -99,13 +100,13 @@ class OldAndNew:
 
 def refit(  # noqa: PLR0913 - a public door
     calibrator: Calibrator,
-    scores: Any,
-    y: Any = None,
-    weight: Any = None,
+    scores: AnyArray,
+    y: AnyArray = None,
+    weight: AnyArray = None,
     *,
-    groups: Any = None,
-    by: Any = None,
-    time: Any = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
+    time: AnyArray = None,
     half_life: Any = None,
 ) -> Calibrator:
     """Return a calibrator that is fitted on new rows as a fitted one was on its own.
@@ -183,7 +184,7 @@ def _refuse_others(calibrator: Any) -> None:
         )
 
 
-def _rows(calibrator: Calibrator, scores: Any, y: Any, info: RowInfo) -> Rows:
+def _rows(calibrator: Calibrator, scores: AnyArray, y: AnyArray, info: RowInfo) -> Rows:
     """Return the new rows with their columns in the order of the last fit, and its segments alone."""
     if is_no_array(scores, y):
         kind = calibrator.prediction_.kind

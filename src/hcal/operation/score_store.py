@@ -22,7 +22,7 @@ from hcal import inputs
 from hcal.certificates.monitor import Monitor
 from hcal.certificates.monitor_file import shared_state
 from hcal.class_names import ClassName, check_classes, encode
-from hcal.frames import ColumnName, refuse_other_index
+from hcal.frames import AnyArray, ColumnName, refuse_other_index
 from hcal.numerics import Float64, IntArray
 from hcal.operation.monitoring import update_by_name
 from hcal.results import Result
@@ -142,7 +142,7 @@ class ScoreStore:
             self.keep_days = _remembered_days(connection, keep_days)
             self.classes = _remembered_classes(connection, classes)
 
-    def add(self, ids: Any, probs: Any, *, day: str | date | None = None) -> int:
+    def add(self, ids: AnyArray, probs: AnyArray, *, day: str | date | None = None) -> int:
         """Add predictions and return how many rows are new; ids of equal predictions are passed over.
 
         Parameters
@@ -189,8 +189,8 @@ class ScoreStore:
 
     def join(
         self,
-        ids: Any,
-        y: Any,
+        ids: AnyArray,
+        y: AnyArray,
         *,
         day: str | date | None = None,
         then: Callable[[Joined], Any] | None = None,
@@ -243,8 +243,8 @@ class ScoreStore:
     def update_monitor(
         self,
         state: str | os.PathLike[str],
-        ids: Any,
-        y: Any,
+        ids: AnyArray,
+        y: AnyArray,
         *,
         begin: Callable[[], Monitor] | None = None,
         day: str | date | None = None,
@@ -296,7 +296,7 @@ class ScoreStore:
         with self._connected() as connection:
             return _count(connection)
 
-    def _labels(self, y: Any, n_rows: int, n_classes: int) -> IntArray:
+    def _labels(self, y: AnyArray, n_rows: int, n_classes: int) -> IntArray:
         names = None if self.classes is None else check_classes(self.classes, n_classes)
         return inputs.check_labels(encode(y, names), n_rows, n_classes)
 
@@ -456,7 +456,7 @@ def _probs(stored: list[bytes], n_classes: int) -> Float64:
     return np.asarray(inputs.check_probs(np.stack(rows))[0])
 
 
-def _texts(ids: Any, n_rows: int) -> list[str]:
+def _texts(ids: AnyArray, n_rows: int) -> list[str]:
     """Return ids as text; a missing id, and a number of ids that is not that of the rows, are refused."""
     values = inputs.check_names(ids, n_rows, "ids").tolist()
     return [

@@ -18,6 +18,7 @@ from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import ENOUGH, ReliabilityCurve
 from hcal.numerics import Float64, IntArray
 from hcal.reporting.sentences import number, percent
+from hcal.results import JsonObject
 
 #: Bins of the calibration error (ECE).
 _ECE_BINS: Final = 15
@@ -42,7 +43,7 @@ class Chart:
     below: float = 0.0  # space under it for bars
     shares: str = "xy"  # the axes whose ticks are written in per cent
     marks: list[tuple[str, str]] = field(default_factory=list)
-    bins: list[dict[str, Any]] = field(default_factory=list)
+    bins: list[JsonObject] = field(default_factory=list)
 
     def x(self, values: ArrayLike) -> Any:
         """Return the SVG x coordinates of data values."""
@@ -132,7 +133,7 @@ def _curve_words(curve: ReliabilityCurve, full: IntArray, of: str) -> str:
     )
 
 
-def _bin(chart: Chart, curve: ReliabilityCurve, b: int, side: str) -> dict[str, Any]:
+def _bin(chart: Chart, curve: ReliabilityCurve, b: int, side: str) -> JsonObject:
     """Return a dot with its band and its bar of the histogram; ``b`` is the number of the bin."""
     stated = curve.predicted[b]
     observed = curve.observed[b]

@@ -15,6 +15,7 @@ from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
 from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_confidence
 from hcal.io.doors import RowInfo, source_of
 from hcal.methods import Calibrator
@@ -200,8 +201,8 @@ class Content:
 
 
 def measure_report(  # noqa: PLR0913
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     calibrator: Calibrator | str | None = None,
     *,
     input: InputKind | None = None,
@@ -209,8 +210,8 @@ def measure_report(  # noqa: PLR0913
     source: Source | None = None,
     confidence: float = 0.95,
     positive: Any = None,
-    groups: Any = None,
-    by: Any = None,
+    groups: AnyArray = None,
+    by: AnyArray = None,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
     cross_fit: bool = False,

@@ -16,6 +16,7 @@ from jinja2 import Environment
 from hcal import inputs
 from hcal._version import __version__
 from hcal.evaluation.axes import tick
+from hcal.frames import AnyArray
 from hcal.io import atomic_path
 from hcal.methods import Calibrator
 from hcal.progress import progress
@@ -33,14 +34,14 @@ _FILES = ("page.html", "style.css", "script.js")
 @renamed(ci="confidence", batch_rows="scores=hcal.io.batches(files, rows=…)")
 def report(  # noqa: PLR0913 - a public door
     calibrator: Calibrator | str | None,
-    scores: Any,
-    y: Any,
+    scores: AnyArray,
+    y: AnyArray,
     path: str | os.PathLike[str],
     *,
     input: inputs.InputKind | None = None,
     classes: Any = None,
-    by: Any = None,
-    groups: Any = None,
+    by: AnyArray = None,
+    groups: AnyArray = None,
     positive: Any = None,
     confidence: float = 0.95,
     threshold: float | Sequence[float] = (),
@@ -115,7 +116,9 @@ def report(  # noqa: PLR0913 - a public door
         return write_page(path, content)
 
 
-def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
+def build_report(
+    scores: AnyArray, y: AnyArray, calibrator: Calibrator | None = None, **options: Any
+) -> str:
     """Return the report as one self-contained HTML page.
 
     Parameters

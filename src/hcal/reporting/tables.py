@@ -27,6 +27,7 @@ from hcal.reporting import charts
 from hcal.reporting.charts import Chart
 from hcal.reporting.content import VIEWS, Content
 from hcal.reporting.sentences import percent
+from hcal.results import JsonObject
 
 #: The column heads of a table, and its rows.
 HeadAndRows = tuple[list[str], list[list[str]]]
@@ -309,7 +310,7 @@ def _off_classes(evaluation: Evaluation) -> set[str]:
 
 def facts(content: Content) -> dict[str, str]:
     """Return the calibrator's parameters, the record of its fit and all versions, to reproduce the report."""
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     calibrator = content.calibrator
     if calibrator is not None:
         parameters = calibrator.get_params(deep=False)

@@ -7,14 +7,14 @@ a collapsed predictor, a calibrator that made a metric worse, and rows that the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from hcal.evaluation.assessment import RULE, Grade
 from hcal.evaluation.proven_off import ClassesOff, SegmentsOff
 from hcal.reporting import sentences
 from hcal.reporting.changes import SCORES, worse_metrics
 from hcal.reporting.content import Content
-from hcal.results import Result
+from hcal.results import JsonObject, Result
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,14 +78,14 @@ class ReportVerdict(Result):
             parts["classes_off_share"] = self.classes.share_proven
         return {"grade": self.grade, **self.values, **changes, **parts}
 
-    def to_records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[JsonObject]:
         """Return one row a metric."""
         return [
             {"metric": name, "value": value, "chance": self.by_chance.get(name)}
             for name, value in self.values.items()
         ]
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> JsonObject:
         content = super()._content()
         if self.segments is not None:
             content["segments"] = {

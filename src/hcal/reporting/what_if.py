@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -19,6 +18,7 @@ from hcal.decisions.rules import check_costs
 from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve
 from hcal.numerics import Float64, IntArray
 from hcal.reporting.content import Content
+from hcal.results import JsonObject
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class WhatIf:
     @property
     def data(self) -> str:
         """The numbers as JSON, for an attribute of the page."""
-        numbers: dict[str, Any] = {"d": _rounded(self.decided), "c": _rounded(self.caught)}
+        numbers: JsonObject = {"d": _rounded(self.decided), "c": _rounded(self.caught)}
         numbers["t"] = _with_digits(self.threshold, 7)
         numbers["p"] = _with_digits(self.lowest, 7)
         numbers["v"] = [_with_digits(row, 5) for row in self.covariance]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.fit_record import FitRecord, fitted_segments
 from hcal.frames import AnyArray, columns_by_name
@@ -19,7 +18,7 @@ from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves,
 from hcal.methods.folds import split_rows
 from hcal.methods.registry import make_calibrator
 from hcal.metrics.scores import nll
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.row_segments import UNNAMED, Segments
 from hcal.rows import Rows
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
@@ -148,7 +147,7 @@ class SegmentedCalibrator(Calibrator):
         rows = self.rows_like(scores, by=by)
         return rows.restored(self.probs_of(rows))
 
-    def predict(self, scores: AnyArray, *, by: AnyArray = None) -> NDArray[Any]:
+    def predict(self, scores: AnyArray, *, by: AnyArray = None) -> NumpyArray:
         """Return the most probable class of each row, by name if the fit was given names."""
         probs = self.probs_of(self.rows_like(scores, by=by))
         return np.asarray(self.classes_[probs.argmax(axis=1)])

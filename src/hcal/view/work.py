@@ -15,6 +15,7 @@ from hcal.methods import make_calibrator
 from hcal.methods.files import save
 from hcal.operation.applying import apply
 from hcal.reporting import ReportVerdict, Source, measure_report, write_page
+from hcal.results import JsonObject
 
 #: The files that a person can download, by their names in the address.
 REPORT: Final = "report.html"
@@ -107,7 +108,7 @@ class Sheet:
             return self.folder / f"{self.path.stem}-calibrated{self.path.suffix.lower()}"
         return self.folder / name
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> JsonObject:
         """Return how far the work is."""
         seconds = round(time.monotonic() - self.began)
         return {"stage": self.stage, "done": self.done, "total": self.total, "seconds": seconds}
