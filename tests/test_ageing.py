@@ -128,7 +128,7 @@ def test_a_file_remembers_its_age(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("more", [[], ["--batch-rows", "150"]])
+@pytest.mark.parametrize("options", [[], ["--batch-rows", "150"]])
 def test_the_command_forgets(
     ending: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

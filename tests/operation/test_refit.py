@@ -200,7 +200,7 @@ def write(folder: Path, ending: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("more", [[], ["--batch-rows", "400"]])
+@pytest.mark.parametrize("options", [[], ["--batch-rows", "400"]])
 def test_the_command_needs_no_options(ending: str, options: list[str], tmp_path: Path) -> None:
     old, new = write(tmp_path, ending)
     model, later, fresh = (tmp_path / name for name in ("m.hcal", "next.hcal", "fresh.hcal"))
