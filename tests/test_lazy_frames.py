@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import hcal
+from hcal.integrations.sklearn import CalibratedClassifier
 
 CAL = hcal.make_calibrator("ts")
 CAL.fit([[0.0, 2.0], [1.0, 0.0]] * 4, [1, 1, 1, 0] * 2)
+CLASSIFIER = LogisticRegression()
+FITTED = CalibratedClassifier(CLASSIFIER, method="ts", ensemble=False, cv=2)
+FITTED.fit([[0.0, 0.1], [0.2, 0.3], [1.0, 0.9], [0.8, 1.0]] * 3, [0, 1, 1, 0] * 3)
 #: Each takes what is lazy in the place of scores, labels or segments.
 DOORS: dict[str, Callable[[Any, Path], Any]] = {
     "predict_proba": lambda x, _: CAL.predict_proba(x),
@@ -30,6 +35,15 @@ DOORS: dict[str, Callable[[Any, Path], Any]] = {
     "thresholds": lambda x, _: hcal.thresholds(x, [1, 0], cost={"fn": 1, "fp": 1}),
     "abstain_below": lambda x, _: hcal.abstain_below(x, [1, 0], error=0.1),
     "Monitor": lambda x, _: hcal.Monitor().update(x, [1, 0]),
+    "a source without labels": lambda x, _: hcal.evaluate(CAL, x),
+    "a report without labels": lambda x, folder: hcal.report(CAL, x, None, folder / "r.html"),
+    "drop_unlabelled": lambda x, _: hcal.drop_unlabelled(x, [0, 1]),
+    "labels that may be missing": lambda x, _: hcal.drop_unlabelled([[0.0], [1.0]], x),
+    "validate": lambda x, _: hcal.validate(CLASSIFIER, x, [0, 1]),
+    "validate, labels": lambda x, _: hcal.validate(CLASSIFIER, [[0.0], [1.0]], x),
+    "features": lambda x, _: CalibratedClassifier(CLASSIFIER).fit(x, [0, 1]),
+    "targets": lambda x, _: CalibratedClassifier(CLASSIFIER).fit([[0.0], [1.0]], x),
+    "features to predict": lambda x, _: FITTED.predict_proba(x),
     "metric": lambda x, _: hcal.metrics.ece_ew(x, [1, 0]),
 }
 

@@ -49,9 +49,9 @@ for draw in range(draws):
         upcoming = month == now + 1
         q = truth[upcoming]
         for name, options in strategies.items():
-            usable = month == now if name == "last month alone" else month <= now
+            labelled = month == now if name == "last month alone" else month <= now
             calibrator = hcal.PlattScaling()
-            calibrator.fit(score[usable], y[usable], time=day[usable], **options)
+            calibrator.fit(score[labelled], y[labelled], time=day[labelled], **options)
             p = calibrator.predict_proba(score[upcoming])[:, 1]
             loss = (q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))).mean()
             excess[name][place] += loss / draws

@@ -60,10 +60,10 @@ plt.show()
 
 # sphinx_gallery_thumbnail_number = 2
 figure, axes = plt.subplots()
-sampled = slice(0, 3000)
-across = second[sampled] + third[sampled] / 2
-up = third[sampled] * np.sqrt(3) / 2
-dots = axes.scatter(across, up, c=100 * largest_gap[sampled], s=5, cmap="viridis")
+drawn_rows = slice(0, 3000)
+across = second[drawn_rows] + third[drawn_rows] / 2
+up = third[drawn_rows] * np.sqrt(3) / 2
+dots = axes.scatter(across, up, c=100 * largest_gap[drawn_rows], s=5, cmap="viridis")
 axes.plot([0, 1, 0.5, 0], [0, 0, np.sqrt(3) / 2, 0], color="0.6", linewidth=1)
 axes.set_aspect("equal")
 axes.axis("off")

@@ -29,12 +29,12 @@ y = (rng.random(rows) < np.clip(stated - drop, 0, 1)).astype(int)
 # ---------------------------------------------
 
 monitor = hcal.Monitor()
-seen = []
+rows_seen = []
 evidence = []
 for start in range(0, rows, 100):
     block = slice(start, start + 100)
     monitor.update(stated[block], y[block])
-    seen.append(monitor.n)
+    rows_seen.append(monitor.n)
     evidence.append(monitor.log_evidence / np.log(10))
     if monitor.alarm:
         break
@@ -59,7 +59,7 @@ top.set_ylabel("mean of 500 rows")
 top.set_title("A monitor finds a drift")
 top.legend()
 
-bottom.plot(seen, evidence, color="C0")
+bottom.plot(rows_seen, evidence, color="C0")
 bottom.axhline(monitor.threshold / np.log(10), color="C1", linestyle="--")
 bottom.text(0, monitor.threshold / np.log(10) + 0.15, "alarm", color="C1")
 bottom.axvline(alarm.row, color="C1", linewidth=1)

@@ -47,8 +47,8 @@ month = rows[:, 2].astype(int)
 # ---------------------------------------------------------
 # ``predict_proba`` adds a step to the graph and computes nothing yet.
 
-first_months = slice(0, 2 * ROWS)
-months = hcal_dask.rows(scores[first_months], y[first_months], input="logits")
+labelled_rows = slice(0, 2 * ROWS)
+months = hcal_dask.rows(scores[labelled_rows], y[labelled_rows], input="logits")
 calibrator = hcal.PooledCalibrator().fit(months)
 probs = hcal_dask.predict_proba(calibrator, scores)
 

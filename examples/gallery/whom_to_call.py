@@ -13,6 +13,9 @@ scores to a decision: segments, a threshold, an estimate for the next list befor
 # Portuguese bank, and who bought: 6 %. The booster did not see the month of the call. (Data: `Bank Marketing
 # <https://archive.ics.uci.edu/dataset/222/bank+marketing>`_, Moro, Rita and Cortez 2014, CC BY 4.0.)
 
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -46,6 +49,15 @@ for name, probs in (("one calibrator", one_for_all), ("with segments", chance)):
     loss = hcal.metrics.nll(probs, labels)
     auc = hcal.metrics.auc(probs, labels)
     print(f"{name:15} log loss {loss:.4f}, AUC {auc:.3f}")
+
+# %%
+# Report month by month
+# ---------------------
+# The page lists the months, worst first, and says for each whether it is proven to be off.
+
+page = Path(tempfile.mkdtemp()) / "report.html"
+hcal.report(calibrator, second["score"], second["bought"], page, by=second["month"])
+print(hcal.evaluate(chance, labels, metrics=["nll"], by=second["month"]))
 
 # %%
 # Choose the threshold on calls that the calibrator has not seen

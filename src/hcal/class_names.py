@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.frames import AnyArray, refuse_other_index
+from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.numerics import NumpyArray
 from hcal.text import one_line, quoted
 
@@ -299,6 +299,8 @@ def drop_unlabelled(scores: AnyArray, y: AnyArray, *others: Any) -> tuple[Any, .
     beside_scores = {"y": y}
     for position, values in enumerate(others, 3):
         beside_scores[f"argument {position}"] = values
+    for name, values in {"scores": scores, **beside_scores}.items():
+        refuse_lazy(values, name)
     refuse_other_index(scores, beside_scores)
     kept = np.flatnonzero(~missing_labels(y))
     for values in (scores, *others):

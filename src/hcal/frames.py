@@ -259,6 +259,17 @@ def _refuse_equal_names(x: Any, what: str) -> None:
     raise ValueError(f"{what} has two columns that are called {twice!r}: rename one of them")
 
 
+def refuse_lazy(x: Any, what: str) -> None:
+    """Raise a ValueError for a frame or relation whose rows are not in memory; ``what`` is the argument's name."""
+    if type(x).__module__.partition(".")[0] in ("builtins", "numpy", "torch", "scipy"):
+        return
+    import narwhals as nw
+
+    frame = nw.from_native(x, pass_through=True, allow_series=True)
+    if isinstance(frame, nw.LazyFrame):
+        _refuse_lazy(frame, what)
+
+
 def _refuse_lazy(frame: Any, what: str) -> NoReturn:
     """Raise a ValueError for a frame or relation whose rows are not in memory."""
     library = frame.implementation.value

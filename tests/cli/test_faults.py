@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from safetensors import SafetensorError
 
@@ -93,3 +94,32 @@ def test_errors_of_the_world_are_one_line(folder: Path, monkeypatch: pytest.Monk
         message_printed = run("evaluate", folder / "task.npz", code=1).stderr
         assert_one_line(message_printed, message)
         assert len(message_printed) < 700
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("fit", "task.npz", "-o", "/dev/null"), "/dev/null is not a regular file"),
+        (("watch", "task.npz", "--state", "/dev/null"), "/dev/null is not a regular file"),
+        (("watch", "task.npz", "--tolerance", "few"), "--tolerance is auto or a number, got 'few'"),
+        (("watch", "task.npz", "--date", "2026-5-1"), "a day is written as 2026-05-01"),
+        (("watch", "task.npz", "--since", "monday"), "a day is written as 2026-05-01"),
+        (("decide", "two.npz", "--threshold", "nan"), "a threshold must lie between 0 and 1"),
+        (("decide", "two.npz", "--threshold", "7"), "a threshold must lie between 0 and 1"),
+        (("estimate", "two.npz", "--threshold", "nan"), "a threshold must lie between 0 and 1"),
+        (("report", "two.npz", "--threshold", "nan", "-o", "r.html"), "a threshold must lie"),
+        (("report", "two.npz", "--threshold", "7", "-o", "r.html"), "a threshold must lie"),
+        (("evaluate", "two.npz", "--confidence", "nan"), "confidence must lie between 0 and 1"),
+        (("evaluate", "two.npz", "--confidence", "0"), "confidence must lie between 0 and 1"),
+    ],
+)
+def test_values_that_no_command_can_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    np.savez("two.npz", probs=np.full(200, 0.3), y=np.arange(200) % 10 < 3)
+    with monkeypatch.context() as patch:
+        # A wrong output is refused before anything is read or fitted.
+        if command[-1] == "/dev/null":
+            patch.setattr("hcal.io.read", Mock(side_effect=AssertionError))
+        assert_one_line(run(*command, code=1).stderr, message)

@@ -43,6 +43,19 @@ def test_onnx(tmp_path: Path) -> None:
     assert not too_far("onnx", list(runtimes.cases(SCALED)), tmp_path)
 
 
+def test_a_graph_gives_nan_for_a_row_with_nan(tmp_path: Path) -> None:
+    """The largest score of a row may leave out a NaN there, and a look-up then gave the row a probability."""
+    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    nan = np.nan
+    inf = np.inf
+    odd = np.array([[nan, 0.0], [0.0, nan], [0.0, inf], [-inf, -inf], [-inf, nan], [0.0, -inf]])
+    cal = runtimes.fitted("hb", "logits", 2).with_prior([0.3, 0.7])
+    probs = runtimes.by_onnx(cal, odd, tmp_path)
+    assert np.isnan(probs[:5]).all()
+    assert probs[5].sum() == pytest.approx(1.0)
+
+
 def test_a_graph_keeps_floats_that_float32_does_not_have(tmp_path: Path) -> None:
     """The exporter made 0 of the least float64, so that a sure probability came out as NaN."""
     for package in ("torch", "onnx", "onnxscript", "onnxruntime"):

@@ -240,6 +240,95 @@ def test_a_long_text_that_a_parquet_holds_once(tmp_path: Path) -> None:
     refused(path, r"column 'id' holds a text of 1,000,000 characters", id="id")
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary"])
+def test_long_texts_of_any_type_are_refused_before_they_are_decoded(
+    tmp_path: Path, kind: str
+) -> None:
+    """A megabyte in each of 2,000 rows, in a file of some kilobytes; blocks decode a few rows at a time."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    text = "x" * (3 << 20)
+    texts = pa.array([text if "string" in kind else text.encode()], getattr(pa, kind)())
+    halves = np.full(200, 0.5)
+    table = pa.table({"probs_0": halves, "probs_1": halves, "id": pa.concat_arrays([texts] * 200)})
+    parquet.write_table(table, path, compression="zstd", data_page_size=1, write_batch_size=1)
+    refused(path, r"would be unpacked to 6\d\d MB in memory", id="id")
+    with pytest.raises(ValueError, match=r"a\.parquet: column 'id' holds a text of 3,145,728"):
+        batches(path, Request(id="id"), rows=1000)
+
+
+def test_texts_that_share_their_bytes_count_in_every_row(tmp_path: Path) -> None:
+    """polars writes feather files whose texts are views: many rows may show the same bytes."""
+    pa = pytest.importorskip("pyarrow")
+    feather = pytest.importorskip("pyarrow.feather")
+    if not hasattr(pa, "string_view"):
+        pytest.skip("pyarrow has no views")
+    path = tmp_path / "a.feather"
+    halves = np.full(20_000, 0.5)
+    view = np.frombuffer(pa.array(["x" * 60_000], pa.string_view()).buffers()[1], dtype=np.int8)
+    shared = pa.array(["x" * 60_000], pa.string_view()).buffers()[2]
+    buffers = [None, pa.py_buffer(np.tile(view, 20_000).tobytes()), shared]
+    ids = pa.Array.from_buffers(pa.string_view(), 20_000, buffers)
+    table = pa.table({"probs_0": halves, "probs_1": halves, "id": ids})
+    feather.write_feather(table, path, compression="zstd")
+    refused(path, r"column 'id' has 0.0 MB, and would be unpacked to 1,200 MB", id="id")
+    few = pa.array(["a", None, "bcd"], pa.string_view())
+    plain = {"probs_0": halves[:3], "probs_1": halves[:3], "site": few}
+    feather.write_feather(pa.table(plain), path)
+    assert read(path, keep=True).beside["site"].tolist() == ["a", None, "bcd"]
+
+
+def test_the_dictionaries_of_a_feather_file_are_declared_too(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    feather = pytest.importorskip("pyarrow.feather")
+    path = tmp_path / "a.feather"
+    texts = pa.array(["x" * (1 << 20) + str(number) for number in range(300)])
+    ids = pa.DictionaryArray.from_arrays(np.zeros(4, np.int32), texts)
+    halves = [0.5] * 4
+    table = pa.table({"probs_0": halves, "probs_1": halves, "id": ids})
+    feather.write_feather(table, path, compression="zstd")
+    refused(path, r"would be unpacked to 3\d\d MB in memory", id="id")
+
+
+def test_a_damaged_feather_file_never_ends_the_process(tmp_path: Path) -> None:
+    """pyarrow trusts the places of texts and lists: one wrong byte would be a segmentation fault."""
+    pa = pytest.importorskip("pyarrow")
+    feather = pytest.importorskip("pyarrow.feather")
+    path = tmp_path / "a.feather"
+    columns = {
+        "probs_0": [0.5] * 50,
+        "probs_1": [0.5] * 50,
+        "y": ["cat", "dog"] * 25,
+        "site": pa.array(["north", "south"] * 25).dictionary_encode(),
+        "list": [[1.0, 2.0]] * 50,
+    }
+    feather.write_feather(pa.table(columns), path, compression="uncompressed")
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    n_refused = 0
+    for place in rng.integers(len(content), size=400).tolist():
+        damaged = bytearray(content)
+        damaged[place] = int(rng.choice([1, 127, 255]))
+        path.write_bytes(bytes(damaged))
+        try:
+            read(path, Request(classes=("cat", "dog")), keep=True)
+        except ValueError:
+            n_refused += 1
+    assert n_refused > 50
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 9000 + "1", "{'descr': '<f8', 'shape': (" + "(" * 50_000, "[" * 3000]
+)
+def test_a_header_that_is_no_description_of_an_array(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.npy"
+    header = (text + "\n").encode()
+    path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header + bytes(64))
+    refused(path, r"a\.npy is damaged: its header is no description of an array", input="logits")
+
+
 def test_names_for_terminals() -> None:
     assert without_controls("a\x1b[31m\u202eb\n") == "a\\x1b[31m\\u202eb\n"
     text = json_without_controls(json.dumps(HOSTILE_NAMES, ensure_ascii=False))
@@ -310,6 +399,8 @@ def test_pipes_devices_and_folders_are_refused_at_once(
         refused(zero, "not a regular file", input="logits")
         with pytest.raises(FileNotFoundError, match="no file of a known type is below"):
             read(folder)
+    path = zipped(tmp_path / "none.npz", ("probs.npy", npy_header((10**12, 2, 0))))
+    refused(path, "it has no rows|has no rows: its scores have no pixels")
     path = tmp_path / "a.npy"
     np.save(path, PROBS)
     looked = path.stat()

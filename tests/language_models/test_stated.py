@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from command_line import run
@@ -195,3 +196,11 @@ def test_marks_of_a_judge_are_calibrated_from_file_to_file(tmp_path: Path) -> No
     assert [line.split(",")[0] for line in lines[1:3]] == ["q0", "q1"]
     assert probs == sorted(probs)
     assert "fitted with unit 0-10" in wrong_unit.stderr
+
+
+def test_a_mark_of_a_scale_is_the_same_with_and_without_its_end() -> None:
+    texts = ["4", "4/5", "4 out of 5", "1/5", "5/5"]
+    stated = read_stated([{"confidence": text, "correct": True} for text in texts], unit="1-5")
+    np.testing.assert_allclose(stated.confidence, [0.75, 0.75, 0.75, 0.0, 1.0])
+    from_zero = read_stated([{"confidence": "4/5", "correct": True}], unit="0-5")
+    np.testing.assert_allclose(from_zero.confidence, [0.8])

@@ -61,6 +61,10 @@ def test_a_certificate_has_bounds() -> None:
         ("nll<", "a requirement is NAME<NUMBER"),
         ("nll<one", "'one' is not a number"),
         ("nll<nan", "nothing can be compared with NaN"),
+        ("nll<inf", "'inf' is not a number"),
+        ("nll<1e400", "a limit must be a finite number"),
+        ("nll<1_0", "'1_0' is not a number"),
+        ("nll<\u0663", "is not a number"),
         ("grade>=excellent", "the grades are bad < few < care < good"),
         ("grade>=good", "'grade' is a value of the report alone"),
         ("change(brier)<0", "compares before and after calibration"),
@@ -71,3 +75,17 @@ def test_a_requirement_that_cannot_be_checked_is_refused(text: str, message: str
     result = hcal.evaluate(PROBS, [1, 1], metrics=["brier"])
     with pytest.raises(ValueError, match=message):
         hcal.require(result, ["brier<1", text])
+
+
+def test_a_gate_without_requirements_and_a_result_without_values_are_refused() -> None:
+    result = hcal.evaluate(PROBS, [1, 1], metrics=["brier"])
+    with pytest.raises(ValueError, match="a gate without one would let everything pass"):
+        hcal.require(result, [])
+    with pytest.raises(ValueError, match="requirements speak of what"):
+        hcal.require({"brier": 0.1}, ["brier<1"])
+
+
+def test_a_certificate_has_no_change() -> None:
+    certificate = hcal.certify(np.full(2000, 0.3), (np.arange(2000) % 10 < 3).astype(int))
+    with pytest.raises(ValueError, match="to an evaluation or a report"):
+        hcal.require(certificate, ["change(smooth)<0"])

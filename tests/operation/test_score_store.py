@@ -126,3 +126,97 @@ def test_columns_that_have_names_are_stored_in_one_order(tmp_path: Path) -> None
         store.add(["b"], second)
         joined = store.join(["a", "b"], [0, 1])
         np.testing.assert_array_equal(joined.probs, [[0.2, 0.8], [0.7, 0.3]])
+
+
+def test_a_crash_between_the_two_files_loses_no_row_and_counts_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever labels come next: the same, more with them, or others."""
+    for number, later in enumerate([["a"], ["a", "b"], ["b"]]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        state = folder / "watch.json"
+        store = hcal.ScoreStore(folder / "scores.sqlite")
+        store.add(["a", "b"], PROBS[:2])
+        with monkeypatch.context() as patch:
+            patch.setattr(hcal.Monitor, "save", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                store.update_monitor(state, ["a"], [1])
+        assert not state.exists()
+        again = hcal.ScoreStore(folder / "scores.sqlite")
+        _, monitor = again.update_monitor(state, later, [1] * len(later), day="2026-05-02")
+        expected = len({"a", *later})
+        assert monitor.n == hcal.Monitor.load(state).n == expected
+        _, monitor = again.update_monitor(state, ["a"], [1])
+        assert monitor.n == expected
+
+
+def test_a_crash_after_the_state_was_written_counts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "watch.json"
+    store = hcal.ScoreStore(tmp_path / "scores.sqlite")
+    store.add(["a", "b"], PROBS[:2])
+    with monkeypatch.context() as patch:
+        patch.setattr(hcal.ScoreStore, "_forget_pending", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.update_monitor(state, ["a"], [1])
+    assert hcal.Monitor.load(state).n == 1
+    _, monitor = store.update_monitor(state, ["a", "b"], [1, 0])
+    assert monitor.n == 2
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_labels_that_come_again_after_more_scores_join_what_is_new(tmp_path: Path) -> None:
+    """The same labels as before, and the scores of the second row came in the meantime."""
+    state = tmp_path / "watch.json"
+    store = hcal.ScoreStore(tmp_path / "scores.sqlite")
+    store.add(["a"], PROBS[:1])
+    for n_rows in (1, 1, 2):
+        store.add(["a", "b"][:n_rows], PROBS[:n_rows])
+        joined, monitor = store.update_monitor(state, ["a", "b"], [1, 0], day="2026-05-01")
+        assert monitor.n == n_rows
+    assert (joined.ids, joined.twice) == (["b"], 1)
+
+
+def test_ids_are_the_same_as_numbers_and_as_text(store: hcal.ScoreStore) -> None:
+    store.add(np.array([7, 8]), PROBS[:2])
+    assert store.add([7.0, 8.0], PROBS[:2]) == 0
+    assert store.join(["8", "7"], [1, 0]).ids == ["8", "7"]
+    exact = 2**53 + 1
+    store.add([exact], PROBS[:1])
+    assert store.join([str(exact)], [1]).ids == [str(exact)]
+    with pytest.raises(ValueError, match="the id 9007199254740992 is a float"):
+        store.join([float(exact)], [1])
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE scores SET probs = 'text, not bytes.'", "does not hold 2 probabilities"),
+        ("UPDATE settings SET value = 'two' WHERE name = 'classes'", "classes in the store is no"),
+        ("UPDATE settings SET value = '9e9' WHERE name = 'keep_days'", "keep_days in the store"),
+        (
+            "CREATE TRIGGER forget AFTER UPDATE ON scores BEGIN DELETE FROM scores; END",
+            "not a store of scores",
+        ),
+        ("CREATE VIEW other AS SELECT 1", "not a store of scores"),
+    ],
+)
+def test_a_store_that_somebody_changed(
+    store: hcal.ScoreStore, statement: str, message: str
+) -> None:
+    store.add(["a"], PROBS[:1])
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("INSERT OR IGNORE INTO settings VALUES ('keep_days', '90')")
+        connection.execute(statement)
+    with pytest.raises(ValueError, match=message):
+        hcal.ScoreStore(store.path).join(["a"], [1])
+
+
+def test_a_device_is_no_store() -> None:
+    with pytest.raises(ValueError, match="/dev/null is not a regular file"):
+        hcal.ScoreStore("/dev/null")

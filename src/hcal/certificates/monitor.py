@@ -14,6 +14,7 @@ import os
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass, replace
+from datetime import date as day_of_text
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +29,7 @@ from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
 from hcal.results import JsonObject
 from hcal.rows import ClassNames, Rows
-from hcal.text import printable
+from hcal.text import printable, quoted
 
 #: Rows in a block, after which the capital is redistributed. Fixed, so that the size of batches has no influence.
 BLOCK = 128
@@ -208,8 +209,10 @@ class Monitor:
         probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         y : array-like of shape (N,)
         name, digest, date : str, optional
-            The file that the rows come from. It is kept in ``files``, and the same digest is refused a second time.
+            The file that the rows come from, and its day (2026-05-01). They are kept in ``files``, and the same
+            digest is refused a second time.
         """
+        check_day(date)
         with self._lock:
             self._refuse_twice(name, digest)
             rows = Rows.of_predictions(probs, y, input="probs", classes=self.classes)
@@ -400,6 +403,7 @@ class Monitor:
             ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
             gap's standard error if calibrated; of P(class 1) with two classes, else of the top label.
         """
+        check_day(since)
         with self._lock:
             if since is None:
                 sums = [block[:, self._column] for block in self._recent]
@@ -586,6 +590,24 @@ def automatic_tolerance(calibrator: Any) -> Float64:
     confidence = 0.5 if record.after is None else record.after["mean_confidence"]
     checked = frequencies[1:] if len(frequencies) == 2 else frequencies
     return class_tolerance(np.append(confidence, checked), TOLERANCE)
+
+
+def check_day(text: str | None) -> None:
+    """Refuse text that is no day: days are compared as text, and 2026-5-1 would be after 2026-10-01.
+
+    >>> check_day("2026-5-1")
+    Traceback (most recent call last):
+    ...
+    ValueError: a day is written as 2026-05-01, got '2026-5-1'
+    """
+    if not text:
+        return
+    try:
+        is_day = day_of_text.fromisoformat(text).isoformat() == text
+    except (ValueError, TypeError):
+        is_day = False
+    if not is_day:
+        raise ValueError(f"a day is written as 2026-05-01, got {quoted(text)}")
 
 
 def _check_tolerance(tolerance: Any) -> float | str:

@@ -164,11 +164,11 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
 
     def _stated_rule(self, data: DataFile) -> Any:
         """Return the rule of a file, or of a known threshold."""
-        from hcal.decisions import ThresholdRule, read_rule
+        from hcal.decisions.deciding import as_rule
 
         if self.rule is not None:
-            return read_rule(self.rule)
-        return ThresholdRule(self.threshold or 0.0, class_number(self.positive, data.classes))
+            return as_rule(self.rule)
+        return as_rule(self.threshold, class_number(self.positive, data.classes))
 
     def _show(self, name: str, result: Any, counts: dict[str, int]) -> None:
         """Print the choice, or how many rows were decided for each class, and the files."""

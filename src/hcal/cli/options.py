@@ -442,6 +442,10 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
     from hcal.methods.files import load
 
     calibrator = None if path is None else load(path)
+    if getattr(calibrator, "name", "") == "joint":
+        raise ValueError(
+            f"{path} joins several confidences of an answer: use it from Python, with hcal.load"
+        )
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
         raise ValueError(
             f"{path} has several labels a row: apply, evaluate and info read it, other commands "

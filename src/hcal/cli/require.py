@@ -65,7 +65,7 @@ class Requiring(Files):
         """End the command with the exit code 3, and a line for each requirement, where one is not met."""
         from hcal.operation.gates import require
 
-        failures = require(result, self.require or []).failures
+        failures = require(result, self.require).failures if self.require else []
         for failure in failures:
             console.say("failed", "red", failure)
         if failures:

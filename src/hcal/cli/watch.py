@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,11 +17,12 @@ from hcal.cli.options import Files, Model, check_output, command, load_model, wi
 from hcal.cli.require import FAILED
 from hcal.progress import logger
 from hcal.results import JsonObject
+from hcal.text import quoted
 
 if TYPE_CHECKING:
     from hcal.certificates import Drift, Monitor
     from hcal.io import DataFile
-    from hcal.operation.score_store import Joined, ScoreStore
+    from hcal.operation.score_store import ScoreStore
 
 
 @command(
@@ -69,8 +69,11 @@ class Watch(Files):
 
     def run(self) -> None:
         """Add the files to the monitor or the store; end with the exit code 3 as long as an alarm stands."""
+        from hcal.certificates.monitor import check_day
         from hcal.certificates.monitor_file import shared_state
 
+        check_day(self.date)
+        check_day(self.since)
         for path in (self.state, self.store, self.prometheus):
             check_output(path, *self.file, self.model, self.reference)
         calibrator = load_model(self.model)
@@ -190,7 +193,6 @@ class Watching:
     def add_labels(self, monitor: Monitor, file: Path) -> list[str]:
         """Add a file of ids and labels to the monitor, with the scores that the store holds for them."""
         from hcal.class_names import label_cells
-        from hcal.io import checksum
         from hcal.io.reading import read_columns
 
         assert self.store is not None
@@ -198,13 +200,11 @@ class Watching:
         id_column = self._id_column()
         columns = read_columns(file, [id_column, label])
         labels = label_cells(columns[label], self.store.classes)
-        digest = checksum(file)
-        then: Callable[[Joined], None] | None = partial(
-            self._add_joined, monitor, file.name, digest
+        joined = self.store.add_to_monitor(
+            monitor, columns[id_column], labels, state=self.state, name=file.name, day=self.day
         )
-        if _was_added(monitor, file.name, digest):
-            then = None  # the labels are marked again, for a run that ended between the two files
-        joined = self.store.join(columns[id_column], labels, day=self.day, then=then)
+        if joined.twice and not joined.ids:
+            logger.info("%s: each label of a stored row was added before", file.name)
         return [f"{file.name}: {joined}", str(monitor)]
 
     def prometheus(self) -> str:
@@ -258,18 +258,6 @@ class Watching:
         file = {"name": data.path.name, "digest": digest, "date": self.day}
         update_by_name(monitor, probs, data.labels(), text_names(data), **file)
 
-    def _add_joined(self, monitor: Monitor, name: str, digest: str, joined: Joined) -> None:
-        """Add joined rows to the monitor, and write its state before the store marks them as labelled."""
-        from hcal.operation.monitoring import update_by_name
-
-        if not joined.ids:
-            return
-        assert self.store is not None
-        file = {"name": name, "digest": digest, "date": self.day}
-        update_by_name(monitor, joined.probs, joined.y, self.store.classes, **file)
-        if self.state is not None:
-            monitor.save(self.state)
-
     def _drift(self, data: DataFile) -> list[str]:
         """Compare the scores of a file with those of the reference, which needs no labels."""
         import hcal
@@ -304,8 +292,16 @@ def _new_monitor(settings: JsonObject, calibrator: Any) -> Monitor:
             "--tolerance auto is decided by the fit of a model: add --model, or a number"
         )
     confidence = 0.95 if settings["confidence"] is None else settings["confidence"]
-    allowed = "auto" if tolerance == "auto" else float(tolerance)
+    allowed = "auto" if tolerance == "auto" else _number(tolerance)
     return Monitor(confidence=confidence, tolerance=allowed, calibrator=calibrator)
+
+
+def _number(tolerance: str) -> float:
+    """Return the number that a tolerance states."""
+    try:
+        return float(tolerance)
+    except ValueError:
+        raise ValueError(f"--tolerance is auto or a number, got {quoted(tolerance)}") from None
 
 
 def _check_settings(monitor: Monitor, settings: JsonObject, state: Path | None) -> None:
@@ -314,7 +310,7 @@ def _check_settings(monitor: Monitor, settings: JsonObject, state: Path | None) 
         begun = getattr(monitor, name)
         if value is None or str(begun) == str(value):
             continue
-        if value == "auto" or begun == "auto" or float(begun) != float(value):
+        if value == "auto" or begun == "auto" or float(begun) != _number(value):
             raise ValueError(
                 f"--{name} is {value}, and {state} was begun with {begun}: leave it out, or "
                 "choose another --state"

@@ -44,6 +44,19 @@ def decide(probs: AnyArray, rule: Any, *, classes: Any = None) -> NumpyArray:
     return named(chosen.decide(rows.probs()), rows.names)
 
 
+def check_threshold(threshold: float | np.number[Any]) -> float:
+    """Return a threshold of a probability; NaN, and a number above which no probability lies, are refused.
+
+    >>> check_threshold(float("nan"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a threshold must lie between 0 and 1, got nan
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"a threshold must lie between 0 and 1, got {threshold}")
+    return float(threshold)
+
+
 @dataclass(frozen=True)
 class _OrderOfClasses:
     """The order of classes in which a rule counts them: rows are put into it."""
@@ -78,9 +91,7 @@ def as_rule(rule: Any, positive: int | None = None) -> Rule:
     if isinstance(rule, str | Path):
         return read_rule(rule)
     if isinstance(rule, int | float | np.number) and not isinstance(rule, bool):
-        if not 0 <= rule <= 1:
-            raise ValueError(f"a threshold must lie between 0 and 1, got {rule}")
-        return ThresholdRule(float(rule), 1 if positive is None else positive)
+        return ThresholdRule(check_threshold(rule), 1 if positive is None else positive)
     result_rule = getattr(rule, "rule", None)
     if isinstance(result_rule, ThresholdRule | CostRule | AbstainRule):
         return result_rule

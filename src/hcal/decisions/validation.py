@@ -24,7 +24,7 @@ from scipy.special import ndtri
 
 from hcal.class_names import encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
-from hcal.frames import AnyArray, refuse_other_index
+from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import check_confidence, check_groups, check_names
 from hcal.metrics.estimates import (
     Outcome,
@@ -463,6 +463,8 @@ def _refuse_fitted(model: Any) -> None:
 def _data(model: Any, X: AnyArray, y: AnyArray, groups: AnyArray, positive: Any) -> _Data:
     from sklearn.utils.validation import _num_samples
 
+    for name, values in {"X": X, "y": y, "groups": groups}.items():
+        refuse_lazy(values, name)
     refuse_other_index(X, {"y": y, "groups": groups})
     labels = check_names(y, _num_samples(X), "y")
     classes = np.unique(labels)

@@ -18,6 +18,7 @@ from hcal.certificates.survey import Side, Survey, survey_rows
 from hcal.class_names import class_title, positive_number
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
+from hcal.inputs import check_confidence
 from hcal.io.sources import RowSource
 from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.clinical import clinical
@@ -53,6 +54,10 @@ class Settings:
     resamples: int = 1000
     random_state: int = 0
     positive: int = 1  # the number of a class
+
+    def __post_init__(self) -> None:
+        if self.confidence is not None:
+            check_confidence(self.confidence)
 
     def judging(self, positive: Any, source: RowSource) -> Settings:
         """Return these settings for the positive one of two classes, by its number or name."""

@@ -26,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
 from hcal.class_names import check_classes, is_text, missing_labels
-from hcal.frames import AnyArray
+from hcal.frames import AnyArray, refuse_lazy
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
     booster_options,
@@ -323,6 +323,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
+        refuse_lazy(X, "X")
+        refuse_lazy(y, "y")
         name = getattr(y, "name", None) or next(iter(getattr(y, "columns", [])), None)
         column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
@@ -429,6 +431,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def _probs_of(self, pairs: list[FittedPair], X: AnyArray) -> FloatArray:
         """Return the probabilities (F, N, K) of every pair."""
+        refuse_lazy(X, "X")
         probs = [pair.calibrator.predict_proba(self._logits(pair.estimator, X)) for pair in pairs]
         return np.stack(probs)
 

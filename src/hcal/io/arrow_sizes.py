@@ -15,8 +15,10 @@ from typing import BinaryIO, Final
 _MAGIC: Final = b"ARROW1"
 #: What stands before the header of a batch: a mark, and the length of the header.
 _BEFORE_HEADER: Final = 8
-#: Numbers of fields: record batches in the footer; the content of a message; rows, buffers and compression of a batch.
-_BATCHES, _CONTENT = 3, 2
+#: Numbers of fields: dictionaries and record batches in the footer; the content of a message; the batch of a
+#: dictionary; rows, buffers and compression of a batch.
+_DICTIONARIES, _BATCHES, _CONTENT = 2, 3, 2
+_OF_DICTIONARY = 1
 _ROWS, _BUFFERS, _COMPRESSION = 0, 2, 3
 #: The bytes of an entry of the lists: of a batch in the footer, and of a buffer in a batch.
 _BATCH_BYTES, _BUFFER_BYTES = 24, 16
@@ -42,6 +44,32 @@ def declared_batches(file: BinaryIO) -> list[Declared]:
     >>> len(buffer.getvalue()) < 2000, declared_batches(buffer)
     (True, [Declared(rows=100000, n_bytes=800000)])
     """
+    return _declared_entries(file, _BATCHES)
+
+
+def declared_dictionaries(file: BinaryIO) -> list[Declared]:
+    """Return what the dictionaries of an Arrow file declare, in which texts that many rows repeat stand once.
+
+    >>> import io, pyarrow
+    >>> buffer = io.BytesIO()
+    >>> table = pyarrow.table({"a": pyarrow.array(["x" * 1000] * 5).dictionary_encode()})
+    >>> with pyarrow.ipc.new_file(buffer, table.schema) as writer:
+    ...     writer.write_table(table)
+    >>> declared_dictionaries(buffer)[0].rows
+    1
+    """
+    return _declared_entries(file, _DICTIONARIES)
+
+
+def _declared_entries(file: BinaryIO, listing: int) -> list[Declared]:
+    try:
+        return [_declared(file, *place, listing) for place in _places(file, listing)]
+    except (struct.error, OSError, OverflowError):
+        raise ValueError("it is no Arrow file, or damaged") from None
+
+
+def _places(file: BinaryIO, listing: int) -> list[tuple[int, int]]:
+    """Return where the batches of a list in the footer begin, and how long their headers are."""
     file.seek(-(len(_MAGIC) + 4), 2)
     (length,) = struct.unpack("<i", file.read(4))
     if length < 0 or file.read() != _MAGIC:
@@ -50,16 +78,18 @@ def declared_batches(file: BinaryIO) -> list[Declared]:
     footer = _FlatTable.root(file.read(length))
     blocks = [
         struct.unpack_from("<qi4xq", footer.content, place)
-        for place in footer.entries(_BATCHES, _BATCH_BYTES)
+        for place in footer.entries(listing, _BATCH_BYTES)
     ]
-    return [_declared(file, offset, header_bytes) for offset, header_bytes, _ in blocks]
+    return [(offset, header_bytes) for offset, header_bytes, _ in blocks]
 
 
-def _declared(file: BinaryIO, offset: int, header_bytes: int) -> Declared:
+def _declared(file: BinaryIO, offset: int, header_bytes: int, listing: int) -> Declared:
     """Return what the record batch at a place of the file declares."""
     file.seek(offset + _BEFORE_HEADER)
     message = _FlatTable.root(file.read(max(header_bytes - _BEFORE_HEADER, 0)))
     batch = message.table(_CONTENT)
+    if listing == _DICTIONARIES:
+        batch = batch.table(_OF_DICTIONARY)
     is_packed = batch.place_of(_COMPRESSION) is not None
     body = offset + header_bytes
     n_bytes = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from hcal.fit_record import fitted_kind, fitted_names, fitted_request
-from hcal.frames import AnyArray, refuse_other_index
+from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import InputKind
 from hcal.io.blocks import batches, rows_of
 from hcal.io.reading import by_blocks, read
@@ -100,6 +100,7 @@ def source_of(
     if y is None and is_source(scores):
         return _opened(scores, info, calibrator, part)
     if y is None:
+        refuse_lazy(scores, input)
         raise ValueError("y is missing: pass one label a row")
     if calibrator is None:
         return source_of_rows(info.rows(scores, y, input))

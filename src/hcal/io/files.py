@@ -215,6 +215,17 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse an output that is a folder or a device, or whose folder is missing, before any work is done.
+
+    >>> check_regular("/dev/null")
+    Traceback (most recent call last):
+    ...
+    ValueError: /dev/null is not a regular file: nothing was written
+    """
+    _mode(Path(os.path.realpath(path)), path)
+
+
 def _mode(target: Path, path: str | os.PathLike[str]) -> int | None:
     """Return the permissions of the regular file at ``target``, None for a new name; refuse anything else."""
     if not target.parent.is_dir():

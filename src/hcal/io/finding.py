@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from hcal.io.files import check_regular
 from hcal.text import one_line
 
 #: The types that can be read.
@@ -180,7 +181,7 @@ def partition_values(path: Path) -> dict[str, str | None]:
 
 
 def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> None:
-    """Refuse, before the work begins, an output in a missing folder or one that would replace an input.
+    """Refuse, before the work begins, an output in a missing folder, a device, or one that would replace an input.
 
     An output of a type that hcal reads may not stand in a folder that is read, where the next run would read it too.
     """
@@ -188,6 +189,8 @@ def check_output(output: Path | None, inputs: Iterable[Path | str | None]) -> No
         return
     if not output.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {output.parent}")
+    if output.exists() and not output.is_dir():
+        check_regular(output)
     for entry in inputs:
         if entry is None:
             continue

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from hcal.class_names import is_number
 from hcal.extras import load_extra
-from hcal.io.arrow_sizes import declared_batches
-from hcal.io.files import check_memory, check_unpacked, parse_json, size_of
+from hcal.io.arrow_sizes import declared_batches, declared_dictionaries
+from hcal.io.files import GROWTH_ALLOWED, check_memory, check_unpacked, parse_json, size_of
 from hcal.io.request import BARE, CLASSES, Plan
 from hcal.numerics import NumpyArray
 from hcal.results import JsonObject
@@ -41,6 +41,9 @@ _MARK_BYTES: Final = 2**22
 _LONGEST_LINE: Final = 2**24
 #: The longest text of a cell of a parquet or feather file, in bytes.
 _LONGEST_TEXT: Final = 2**16
+#: About how many bytes of a parquet file are decoded at a time, where its rows are longer than a thousand bytes.
+_DECODED: Final = 2**26
+_WIDE_ROW: Final = 1000
 #: What to do about content that is refused, where reading by blocks does not help.
 _SHORTER_TEXTS: Final = "shorten its texts, or leave it out"
 _NOT_COMPRESSED: Final = "if you trust it, save it without compression (np.savez)"
@@ -108,7 +111,13 @@ def _header(file: Any, size: int, packed: int | None = None) -> Stored:
     read = npy.read_array_header_1_0 if is_first_version else npy.read_array_header_2_0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # headers that Python 2 wrote are fine
-        shape, fortran, dtype = read(file)
+        try:
+            shape, fortran, dtype = read(file)
+        except Exception as error:
+            # The errors of Python's parser speak of memory, and one of numpy's of an option.
+            if isinstance(error, ValueError) and "max_header_size" not in str(error):
+                raise
+            raise ValueError("it is damaged: its header is no description of an array") from None
     stored = Stored(file, shape, dtype, fortran, file.tell(), packed)
     if dtype.hasobject:
         raise ValueError(
@@ -181,6 +190,8 @@ class ArrayRows:
         self.scores = plan.scores[0]
         self.spatial = self.array(self.scores).shape[2:]
         self.pixels = math.prod(self.spatial)
+        if not self.pixels:
+            raise ValueError("it has no rows: its scores have no pixels")
         if self.spatial and "label" in plan.roles:
             check_mask(self.array(plan.roles["label"]).shape, self.spatial)
 
@@ -422,14 +433,15 @@ class ArrowRows(TableRows):
             sizes = [group.num_rows for group in groups]
         else:
             declared = declared_batches(file)
+            dictionaries = declared_dictionaries(file)
             file.seek(0)
             self.source = load_extra("reading .feather", "pyarrow.ipc", "frames").open_file(file)
             schema = self.source.schema
             sizes = [batch.rows for batch in declared]
-            for batch in declared:  # one is unpacked at a time, whatever the size of a block
-                check_unpacked(
-                    "a batch of it", batch.n_bytes, size_of(file), advice=_SMALLER_BATCHES
-                )
+            # One batch is unpacked at a time, whatever the size of a block, and all dictionaries stay.
+            largest = max((batch.n_bytes for batch in declared), default=0)
+            largest += sum(dictionary.n_bytes for dictionary in dictionaries)
+            check_unpacked("a batch of it", largest, size_of(file), advice=_SMALLER_BATCHES)
         self.names = list(schema.names)
         starts = [0, *accumulate(sizes)]
         self.marks = [(starts[g], g) for g, size in enumerate(sizes) if size]
@@ -439,8 +451,8 @@ class ArrowRows(TableRows):
     def n_bytes(self, columns: Sequence[str]) -> int:
         """Return about how much memory columns take; refuse far more than the file can hold."""
         if self.parquet:
-            n_values = _n_values(self.source.metadata, columns)
-            check_unpacked("it", 8 * n_values, size_of(self.file))
+            declared = _declared_bytes(self.source, columns)
+            check_unpacked("it", declared, size_of(self.file))
         return super().n_bytes(columns)
 
     def blocks(
@@ -449,12 +461,23 @@ class ArrowRows(TableRows):
         """Yield the rows from the group of ``cut`` to ``stop`` − 1, at most ``size`` at once."""
         groups = [g for start, g in self.marks[:-1] if cut[0] <= start < stop]
         if self.parquet:
-            batches = self.source.iter_batches(size, row_groups=groups, columns=list(columns))
+            step = min(size, _rows_at_once(self.source, columns))
+            batches = self.source.iter_batches(step, row_groups=groups, columns=list(columns))
         else:
-            batches = (self.source.get_batch(g).select(list(columns)) for g in groups)
+            batches = (_checked_batch(self.source.get_batch(g), columns) for g in groups)
         for batch in batches:
             for row in range(0, batch.num_rows, size):
                 yield arrow_block(batch.slice(row, size), columns, texts, size_of(self.file))
+
+
+def _checked_batch(batch: Any, columns: Sequence[str]) -> Any:
+    """Return some columns of a record batch of a feather file.
+
+    pyarrow takes the places of texts and lists from the file as they are: wrong ones would end the process.
+    """
+    chosen = batch.select(list(columns))
+    chosen.validate(full=True)
+    return chosen
 
 
 def arrow_block(batch: Any, columns: Sequence[str], texts: Collection[str], n_bytes: int) -> Block:
@@ -481,15 +504,39 @@ def _row_groups(metadata: Any) -> list[Any]:
     return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
 
-def _n_values(metadata: Any, columns: Sequence[str]) -> int:
-    """Return how many values columns hold, those of lists one by one."""
-    total = 0
-    for group in _row_groups(metadata):
-        for number in range(group.num_columns):
-            chunk = group.column(number)
-            if chunk.path_in_schema.split(".")[0] in columns:
-                total += chunk.num_values
-    return total
+def _declared_bytes(source: Any, columns: Sequence[str]) -> int:
+    """Return the bytes that columns of a parquet file take when they are unpacked, as far as the file says it.
+
+    Texts that many rows repeat count once here, and :func:`_arrow_cells` counts them again.
+    """
+    groups = _row_groups(source.metadata)
+    n_bytes = sum(group.total_byte_size for group in groups)
+    types = load_extra("reading .parquet", "pyarrow.types", "frames")
+    has_lists = any(types.is_nested(source.schema_arrow.field(name).type) for name in columns)
+    if n_bytes <= GROWTH_ALLOWED and not has_lists:
+        return int(n_bytes)
+    return sum(
+        max(chunk.total_uncompressed_size, 8 * chunk.num_values)
+        for group in groups
+        for chunk in _chunks(group, columns)
+    )
+
+
+def _rows_at_once(source: Any, columns: Sequence[str]) -> int:
+    """Return how many rows of a parquet file are decoded at a time, so that long texts do not fill the memory."""
+    widest = 1.0
+    for group in _row_groups(source.metadata):
+        n_rows = max(group.num_rows, 1)
+        if group.total_byte_size > _WIDE_ROW * n_rows:
+            n_bytes = sum(chunk.total_uncompressed_size for chunk in _chunks(group, columns))
+            widest = max(widest, n_bytes / n_rows)
+    return max(int(_DECODED / widest), 1)
+
+
+def _chunks(group: Any, columns: Sequence[str]) -> list[Any]:
+    """Return the parts of a row group that hold some columns."""
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    return [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
 
 
 def _open_parquet(file: BinaryIO) -> Any:
@@ -497,25 +544,50 @@ def _open_parquet(file: BinaryIO) -> Any:
     parquet = load_extra("reading .parquet", "pyarrow.parquet", "frames")
     types = load_extra("reading .parquet", "pyarrow.types", "frames")
     fields = parquet.read_schema(file)
-    texts = [field.name for field in fields if types.is_string(field.type)]
+    texts = [field.name for field in fields if _is_text(types, field.type)]
     file.seek(0)
     # Pages are read as they are needed: one row group may be the whole file.
     return parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**16, read_dictionary=texts)
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    """Whether an Arrow type is one of text or bytes, of any length."""
+    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return _is_view(types, kind) or any(is_kind(kind) for is_kind in kinds)
+
+
+def _is_view(types: Any, kind: Any) -> bool:
+    """Whether an Arrow type is one of texts that may share their bytes; older versions have none."""
+    names = ("is_string_view", "is_binary_view")
+    return any(getattr(types, name)(kind) for name in names if hasattr(types, name))
+
+
+def _text_lengths(values: Any, types: Any) -> NDArray[Any]:
+    """Return how many bytes each text of an Arrow array has."""
+    if _is_view(types, values.type):
+        views = np.frombuffer(values.buffers()[1], dtype=np.int32).reshape(-1, 4)
+        lengths = views[values.offset : values.offset + len(values), 0].astype(np.int64)
+    else:
+        compute = load_extra("reading columns", "pyarrow.compute", "frames")
+        lengths = np.array(compute.fill_null(compute.binary_length(values), 0))
+    lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0
+    return lengths
 
 
 def _arrow_cells(column: Any, name: str, packed: int) -> list[Any]:
     """Return a column as Python values; long texts that many rows repeat are refused before each row gets a copy."""
     has_dictionary = hasattr(column, "dictionary")
     values = column.dictionary if has_dictionary else column
-    compute = load_extra("reading columns", "pyarrow.compute", "frames")
     types = load_extra("reading columns", "pyarrow.types", "frames")
-    if types.is_string(values.type) or types.is_large_string(values.type):
-        lengths = compute.binary_length(values)
-        longest = compute.max(lengths).as_py() or 0
+    if _is_text(types, values.type):
+        lengths = _text_lengths(values, types)
+        longest = int(lengths.max(initial=0))
         if longest > _LONGEST_TEXT:
             raise ValueError(f"column {quoted(name)} holds a text of {longest:,} characters")
-        of_rows = compute.take(lengths, column.indices) if has_dictionary else lengths
-        n_bytes = compute.sum(of_rows).as_py() or 0
+        if has_dictionary:
+            texts = column.indices.drop_null().to_numpy()
+            lengths = lengths[texts]
+        n_bytes = int(lengths.sum())
         check_unpacked(f"column {quoted(name)}", n_bytes, packed, advice=_SHORTER_TEXTS)
     cells: list[Any] = column.to_pylist()
     return cells

@@ -1,4 +1,7 @@
-"""Files that several processes change: they take turns by a lock beside the file."""
+"""Files that several processes change: they take turns by a lock beside the file.
+
+A symbolic link and the file that it points to have one lock.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
+from hcal.io.files import check_regular
 from hcal.text import printable
 
 #: How long a process waits for the others, in seconds.
@@ -25,7 +29,10 @@ def alone(path: str | os.PathLike[str], *, patience: float = PATIENCE) -> Iterat
     >>> with alone(f"{tempfile.mkdtemp()}/state.json"):
     ...     pass
     """
-    lock = FileLock(f"{os.fspath(path)}.lock")
+    check_regular(path)
+    name = f"{os.path.realpath(path)}.lock"
+    _make(name, path)
+    lock = FileLock(name)
     try:
         lock.acquire(timeout=patience)
     except Timeout:
@@ -37,3 +44,14 @@ def alone(path: str | os.PathLike[str], *, patience: float = PATIENCE) -> Iterat
         yield
     finally:
         lock.release()
+
+
+def _make(name: str, path: str | os.PathLike[str]) -> None:
+    """Make the file of a lock; where it cannot be made, waiting for it would never end."""
+    if os.path.lexists(name):
+        return
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_RDWR, 0o666))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise OSError(f"cannot lock {printable(path)}: {reason} (in its folder)") from None

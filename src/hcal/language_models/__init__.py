@@ -5,7 +5,7 @@
     option_scores(response, ["A", "B", "C"])              # log-probabilities of options in a server's response
     sequence_score(response, how="mean")                   # log-probability of a generated answer
     read_stated(records, unit="0-10")                      # what a model, or a grader, says about its answers
-    JointConfidence().fit({"stated": p, "mean": log_p}, y) # several confidences, one P(correct)
+    JointConfidence({"said": "stated", "mean": "log_probs"}).fit(columns, correct)    # joined to one P(correct)
 
 :func:`hcal.io.read` and the commands read the same from ``.jsonl`` files.
 """
@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from hcal.language_models.calibrator import MultipleChoiceCalibrator
+from hcal.language_models.joint import JointConfidence
 from hcal.language_models.lm_eval import read_lm_eval
 from hcal.language_models.questions import Questions
 from hcal.language_models.responses import option_scores
@@ -21,6 +22,7 @@ from hcal.language_models.stated import WORDS, Stated, read_stated
 
 __all__ = [
     "WORDS",
+    "JointConfidence",
     "MultipleChoiceCalibrator",
     "Questions",
     "Stated",

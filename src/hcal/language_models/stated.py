@@ -265,7 +265,11 @@ class Reader:
         text = _COUNT.sub(" ", text)
         if _TURNED.search(text):
             return None
-        for pattern, value_of in ((_RANGE, self._range), (_RATIO, _ratio), (_QUANTITY, self._one)):
+        for pattern, value_of in (
+            (_RANGE, self._range),
+            (_RATIO, self._mark),
+            (_QUANTITY, self._one),
+        ):
             match = pattern.search(text)
             if match is not None:
                 return value_of(match) if _stands_alone(text, match) else None
@@ -281,6 +285,12 @@ class Reader:
             return None if is_mixed or high > 100 else (low + high) / 200
         shares = [self._on_scale(low), self._on_scale(high)]
         return None if None in shares else self._scale.share((low + high) / 2)
+
+    def _mark(self, match: re.Match[str]) -> float | None:
+        """Return a ratio; on a scale from 1 to 5, "4/5" is the mark 4, as "4" is."""
+        if self._scale.low != 0 and float(match[2]) == self._scale.high:
+            return self._on_scale(float(match[1]))
+        return _ratio(match)
 
     def _one(self, match: re.Match[str]) -> float | None:
         """Return a single number, a percentage or one on the scale."""

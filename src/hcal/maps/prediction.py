@@ -53,7 +53,9 @@ class Prediction(Map):
         x = to_logits(scores, self.kind)
         if self.floor is None:  # a floor counts from probability 1, and bounds the logits itself
             x = xp.maximum(x - xp.row_max(x), _LOWEST)
-        return self.of_logits(x, scores) + 0 * xp.row_max(scores)
+        # The largest score is infinite in a row of −inf alone; in ONNX, it may leave out a NaN.
+        invalid = xp.row_sum(0 * xp.where(scores < 0, 0.0, scores)) + 0 * xp.row_max(scores)
+        return self.of_logits(x, scores) + invalid
 
     def in_blocks(self, scores: FloatArray, *, once: bool = False) -> FloatArray:
         """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block.

@@ -20,6 +20,7 @@ from hcal.results import JsonObject
 #: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
 _COMPOSITES: Final = {
     "multilabel": "hcal.methods.multilabel.MultilabelCalibrator",
+    "joint": "hcal.language_models.joint.JointConfidence",
     "multiple_choice": "hcal.language_models.calibrator.MultipleChoiceCalibrator",
 }
 #: The fields of the header of a calibrator, and of one that consists of others.

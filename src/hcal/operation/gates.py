@@ -27,6 +27,10 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 _FORM: Final = re.compile(r"\s*([A-Za-z_][\w.]*(?:\(\w+\))?)\s*(<=|>=|==|<|>)\s*(\S+)\s*")
 
 
+#: As people write numbers: float() also takes 1_0, ٣ and nan.
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
 class Gated(Protocol):
     """A result that requirements can speak of."""
 
@@ -144,7 +148,14 @@ def require(result: Gated, requirements: Iterable[str] | str) -> Gate:
     >>> hcal.require(result, ["brier<0.5", "accuracy>=0.9"])
     required accuracy>=0.9, but accuracy is 0.5
     """
+    if not hasattr(result, "gate_values"):
+        raise ValueError(
+            "requirements speak of what hcal.evaluate, hcal.report or hcal.certify returned, got "
+            f"{type(result).__name__}"
+        )
     texts = [requirements] if isinstance(requirements, str) else list(requirements)
+    if not texts:
+        raise ValueError("there is no requirement: a gate without one would let everything pass")
     parsed = [Requirement.parse(text) for text in texts]
     values = dict(result.gate_values())
     for requirement in parsed:
@@ -170,19 +181,20 @@ def missing_words(name: str, values: Iterable[str]) -> str:
         return "'grade' is a value of the report alone: require it of hcal report"
     if name.startswith("change(") and name[7:-1] in names:
         return (
-            f"{quoted(name)} compares before and after calibration: pass a calibrator (--model), "
-            "and the metric"
+            f"{quoted(name)} compares before and after calibration: pass a calibrator (--model) "
+            "to an evaluation or a report, and the metric"
         )
     return f"there is no value {quoted(name)}; there are {one_line(', '.join(names), 400)}"
 
 
 def _number(text: str, requirement: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(f"{quoted(requirement)}: {quoted(text)} is not a number") from None
-    if math.isnan(number):
+    if text.lower() == "nan":
         raise ValueError(f"{quoted(requirement)}: nothing can be compared with NaN")
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{quoted(requirement)}: {quoted(text)} is not a number")
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{quoted(requirement)}: a limit must be a finite number")
     return number
 
 

@@ -2,17 +2,21 @@
 
 A label often comes weeks after its prediction. The store keeps the probabilities by the id of the row. When the labels
 come it gives them back together, once, and counts the labels that fit no row.
+
+A monitor that gets the joined rows has a state file of its own. So joined rows are pending in the store until that
+file is written: a run that ends in between is finished by the next one, and no row is lost or counts twice.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -23,11 +27,12 @@ from hcal.certificates.monitor import Monitor
 from hcal.certificates.monitor_file import shared_state
 from hcal.class_names import ClassName, check_classes, encode
 from hcal.frames import AnyArray, ColumnName, refuse_other_index
+from hcal.io.files import check_regular
 from hcal.numerics import Float64, IntArray
 from hcal.operation.monitoring import update_by_name
 from hcal.results import Result
 from hcal.rows import Rows
-from hcal.text import one_line, printable
+from hcal.text import one_line, printable, quoted
 
 if TYPE_CHECKING:
     import sqlite3
@@ -38,6 +43,8 @@ _VERSION: Final = 1
 _KEEP_DAYS: Final = 90
 #: How long a process waits for others that write to the same file, in seconds.
 _PATIENCE: Final = 60.0
+#: From here on a float stands for several whole numbers.
+_EXACT: Final = 2.0**53
 #: How many ids one statement asks for.
 _IDS_AT_ONCE: Final = 500
 
@@ -49,9 +56,19 @@ CREATE TABLE scores (
   labelled TEXT
 ) WITHOUT ROWID;
 CREATE INDEX scores_by_day ON scores (day);
+CREATE TABLE pending (
+  place INTEGER PRIMARY KEY,
+  digest TEXT NOT NULL,
+  state TEXT NOT NULL,
+  name TEXT NOT NULL,
+  day TEXT NOT NULL,
+  label INTEGER NOT NULL,
+  probs BLOB NOT NULL
+);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE counts (name TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
 """
+_STATEMENTS: Final = [sql for sql in _TABLES.split(";") if sql.strip()]
 #: What a store counts over all time.
 _COUNTS: Final = ("scored", "joined", "unknown", "twice", "deleted", "deleted_unlabelled")
 
@@ -137,6 +154,8 @@ class ScoreStore:
         self.most_rows = most_rows
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"no such directory: {printable(self.path.parent)}")
+        if self.path.exists():
+            check_regular(self.path)
         with self._connected() as connection:
             _prepare(connection)
             self.keep_days = _remembered_days(connection, keep_days)
@@ -207,35 +226,8 @@ class ScoreStore:
         then : callable, optional
             What to do with the joined rows before they are marked as labelled; if it fails, they stay unlabelled.
         """
-        refuse_other_index(ids, {"y": y})
-        names = _texts(ids, len(np.asarray(y)))
-        today = _day(day)
         with self._connected() as connection:
-            n_classes = _classes_of(connection)
-            labels = self._labels(y, len(names), n_classes)
-            stored = _stored(connection, names)
-            joined: dict[str, int] = {}
-            twice = 0
-            for name, label in zip(names, labels.tolist(), strict=True):
-                if name not in stored:
-                    continue
-                if name in joined or stored[name][1] is not None:
-                    twice += 1
-                    continue
-                joined[name] = label
-            connection.executemany(
-                "UPDATE scores SET labelled = ? WHERE id = ?", ((today, name) for name in joined)
-            )
-            result = Joined(
-                ids=list(joined),
-                probs=_probs([stored[name][0] for name in joined], n_classes),
-                y=np.array(list(joined.values()), dtype=np.int64),
-                unknown=sum(name not in stored for name in names),
-                twice=twice,
-                waiting=_count(connection, "WHERE labelled IS NULL"),
-            )
-            self._delete_old(connection, today)
-            _count_up(connection, joined=len(joined), unknown=result.unknown, twice=twice)
+            result = self._joined(connection, ids, y, _day(day))
             if then is not None:
                 then(result)
         return result
@@ -271,9 +263,91 @@ class ScoreStore:
         1
         """
         with shared_state(state, begin or Monitor) as monitor:
-            add = partial(_add_to_monitor, monitor, state, self.classes)
-            joined = self.join(ids, y, day=day, then=add)
+            joined = self.add_to_monitor(monitor, ids, y, state=state, day=day)
         return joined, monitor
+
+    def add_to_monitor(
+        self,
+        monitor: Monitor,
+        ids: Any,
+        y: Any,
+        *,
+        state: str | os.PathLike[str] | None = None,
+        name: str = "labels",
+        day: str | date | None = None,
+    ) -> Joined:
+        """Join labels with their scores and add the rows to a monitor.
+
+        Parameters
+        ----------
+        monitor : Monitor
+        ids, y, day
+            As for :meth:`join`.
+        state : path-like, optional
+            The state file that the monitor was read from, which nobody else changes in the meantime. It is written
+            here; rows that an earlier run joined and did not write are added first.
+        name : str
+            What the labels are called among the files of the monitor.
+        """
+        today = _day(day)
+        owner = None if state is None else os.path.realpath(state)
+        if owner is not None:
+            self._finish(monitor, owner)
+        with self._connected() as connection:
+            joined = self._joined(connection, ids, y, today)
+            batch = _Batch(joined.probs, joined.y, _digest(joined), name, today)
+            batch.add_to(monitor, self.classes)
+            if owner is not None:
+                _set_pending(connection, owner, batch)
+        if owner is not None and joined.ids:
+            monitor.save(owner)
+            self._forget_pending(owner)
+        return joined
+
+    def _finish(self, monitor: Monitor, owner: str) -> None:
+        """Add rows that a run joined for a state file and did not write there, because it ended too early."""
+        with self._connected() as connection:
+            batches = _pending(connection, owner)
+        for batch in batches:
+            batch.add_to(monitor, self.classes)
+        if batches:
+            monitor.save(owner)
+            self._forget_pending(owner)
+
+    def _forget_pending(self, owner: str) -> None:
+        with self._connected() as connection:
+            connection.execute("DELETE FROM pending WHERE state = ?", (owner,))
+
+    def _joined(self, connection: sqlite3.Connection, ids: Any, y: Any, today: str) -> Joined:
+        """Mark rows as labelled, count what does not fit, and return the rows with their labels."""
+        refuse_other_index(ids, {"y": y})
+        names = _texts(ids, len(np.asarray(y)))
+        n_classes = _classes_of(connection)
+        labels = self._labels(y, len(names), n_classes)
+        stored = _stored(connection, names)
+        joined: dict[str, int] = {}
+        twice = 0
+        for name, label in zip(names, labels.tolist(), strict=True):
+            if name not in stored:
+                continue
+            if name in joined or stored[name][1] is not None:
+                twice += 1
+                continue
+            joined[name] = label
+        connection.executemany(
+            "UPDATE scores SET labelled = ? WHERE id = ?", ((today, name) for name in joined)
+        )
+        result = Joined(
+            ids=list(joined),
+            probs=_probs([stored[name][0] for name in joined], n_classes),
+            y=np.array(list(joined.values()), dtype=np.int64),
+            unknown=sum(name not in stored for name in names),
+            twice=twice,
+            waiting=_count(connection, "WHERE labelled IS NULL"),
+        )
+        self._delete_old(connection, today)
+        _count_up(connection, joined=len(joined), unknown=result.unknown, twice=twice)
+        return result
 
     @property
     def counts(self) -> dict[str, int]:
@@ -329,14 +403,20 @@ class ScoreStore:
 def _prepare(connection: sqlite3.Connection) -> None:
     """Make the tables of a new file; refuse a file with another layout."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if version == _VERSION:
+    stated = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    tables = {_words_of(sql) for (sql,) in stated}
+    # A view or a trigger of that name could run for ever.
+    if version == _VERSION and tables == {_words_of(sql) for sql in _STATEMENTS}:
         return
     if tables:
         raise ValueError("the file is not a store of scores, or of another version of hcal")
-    for statement in _TABLES.split(";"):
+    for statement in _STATEMENTS:
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _words_of(sql: object) -> str:
+    return " ".join(str(sql).split())
 
 
 def _set_classes(connection: sqlite3.Connection, n_classes: int) -> None:
@@ -344,7 +424,7 @@ def _set_classes(connection: sqlite3.Connection, n_classes: int) -> None:
     before = _setting(connection, "classes")
     if before is None:
         _set(connection, "classes", str(n_classes))
-    elif int(before) != n_classes:
+    elif _whole(before, "classes") != n_classes:
         raise ValueError(f"probs has {n_classes} classes, and the rows before have {before}")
 
 
@@ -352,14 +432,21 @@ def _classes_of(connection: sqlite3.Connection) -> int:
     before = _setting(connection, "classes")
     if before is None:
         raise ValueError("the store holds no scores yet: add predictions before their labels")
-    return int(before)
+    return _whole(before, "classes")
+
+
+def _whole(text: str, name: str) -> int:
+    """Return a number among the settings of a store."""
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 8):
+        raise ValueError(f"{name} in the store is no number: {quoted(text)}")
+    return int(text)
 
 
 def _remembered_days(connection: sqlite3.Connection, keep_days: int | None) -> int:
     """Return how many days rows are kept: as the caller says, which is remembered, else as before."""
     stored = _setting(connection, "keep_days")
     if keep_days is None:
-        return int(stored or _KEEP_DAYS)
+        return _KEEP_DAYS if stored is None else _whole(stored, "keep_days")
     _set(connection, "keep_days", str(keep_days))
     return keep_days
 
@@ -404,15 +491,55 @@ def _count_up(connection: sqlite3.Connection, **counts: int) -> None:
     )
 
 
-def _add_to_monitor(
-    monitor: Monitor,
-    state: str | os.PathLike[str],
-    classes: Sequence[ClassName] | None,
-    joined: Joined,
-) -> None:
-    if joined.ids:
-        update_by_name(monitor, joined.probs, joined.y, classes)
-        monitor.save(state)  # before the labels are marked
+@dataclass(frozen=True)
+class _Batch:
+    """Joined rows on their way to a monitor; the digest says which they are."""
+
+    probs: Float64
+    y: IntArray
+    digest: str
+    name: str
+    day: str
+
+    def add_to(self, monitor: Monitor, classes: Sequence[ClassName] | None) -> None:
+        """Add the rows, unless the monitor has them already."""
+        if not len(self.y) or any(file["digest"] == self.digest for file in monitor.files):
+            return
+        file = {"name": self.name, "digest": self.digest, "date": self.day}
+        update_by_name(monitor, self.probs, self.y, classes, **file)
+
+
+def _digest(joined: Joined) -> str:
+    """Return what tells joined rows from all others: an id is joined once."""
+    text = json.dumps([joined.ids, joined.y.tolist()])
+    return hashlib.sha256(text.encode() + joined.probs.tobytes()).hexdigest()
+
+
+def _set_pending(connection: sqlite3.Connection, owner: str, batch: _Batch) -> None:
+    """Keep joined rows until the state file of their monitor is written."""
+    connection.executemany(
+        "INSERT INTO pending (digest, state, name, day, label, probs) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            (batch.digest, owner, batch.name, batch.day, label, probs.tobytes())
+            for label, probs in zip(batch.y.tolist(), batch.probs, strict=True)
+        ),
+    )
+
+
+def _pending(connection: sqlite3.Connection, owner: str) -> list[_Batch]:
+    """Return the rows that are pending for a state file, in the order in which they were joined."""
+    rows = connection.execute(
+        "SELECT digest, name, day, label, probs FROM pending WHERE state = ? ORDER BY place",
+        (owner,),
+    ).fetchall()
+    batches = []
+    for (digest, name, day), group in groupby(rows, key=lambda row: row[:3]):
+        content = list(group)
+        n_classes = _classes_of(connection)
+        probs = _probs([row[4] for row in content], n_classes)
+        y = inputs.check_labels(np.array([row[3] for row in content]), len(content), n_classes)
+        batches.append(_Batch(probs, y, digest, name, day))
+    return batches
 
 
 def _set_columns(connection: sqlite3.Connection, columns: Sequence[ColumnName] | None) -> None:
@@ -450,19 +577,25 @@ def _probs(stored: list[bytes], n_classes: int) -> Float64:
     """Return stored probabilities (N, K); what is in a file is checked as any other input is."""
     if not stored:
         return np.empty((0, n_classes))
-    rows = [np.frombuffer(row) for row in stored]
-    if any(row.shape != (n_classes,) for row in rows):
+    if any(not isinstance(row, bytes) or len(row) != 8 * n_classes for row in stored):
         raise ValueError(f"a row of the store does not hold {n_classes} probabilities")
-    return np.asarray(inputs.check_probs(np.stack(rows))[0])
+    rows = np.frombuffer(b"".join(stored)).reshape(-1, n_classes)
+    return np.asarray(inputs.check_probs(rows)[0])
 
 
 def _texts(ids: AnyArray, n_rows: int) -> list[str]:
     """Return ids as text; a missing id, and a number of ids that is not that of the rows, are refused."""
     values = inputs.check_names(ids, n_rows, "ids").tolist()
-    return [
-        str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        for value in values
-    ]
+    return [_text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    """Return an id as text: 7, 7.0 and "7" are one id."""
+    if not isinstance(value, float):
+        return str(value)
+    if abs(value) >= _EXACT:
+        raise ValueError(f"the id {value:.0f} is a float, which has no digits for it: pass text")
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 def _day(day: str | date | None) -> str:

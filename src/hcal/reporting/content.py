@@ -10,6 +10,7 @@ import numpy as np
 
 from hcal.certificates.survey import Side, Survey
 from hcal.class_names import positive_number
+from hcal.decisions.deciding import check_threshold
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
@@ -284,7 +285,7 @@ def _options(
     return ReportOptions(
         confidence=check_confidence(confidence),
         positive=positive_number(positive, names, n_classes),
-        threshold=tuple(np.atleast_1d(threshold).tolist()),
+        threshold=tuple(map(check_threshold, np.atleast_1d(threshold).tolist())),
         cost=_checked_cost(cost),
     )
 
