@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hcal import metrics
+from hcal.evaluation.assessment import collapse_reasons
 from hcal.h_calibration.paper_maps import MixtureMap, TableMap
 from hcal.numerics import Float64, softmax
 from studies.drawing import SUBJECT, save_figure, styled, write_text
 from studies.paper import METRICS
 from studies.records import RESULTS, ROOT, origins, read_rows, stamped, write_rows
-from studies.tasks import load_task
+from studies.tasks import DATA, load_task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,8 +179,8 @@ class KeptMaps:
 
     def has(self, task: str, objective: str, seed: int) -> bool:
         """Return whether this training is there."""
-        key = {"task": task, "objective": objective, "seed": seed}
-        return any(key.items() <= facts.items() for facts in self.facts)
+        labels = {"task": task, "objective": objective, "seed": seed}
+        return any(labels.items() <= facts.items() for facts in self.facts)
 
     def add(self, labelled: Iterable[tuple[dict[str, Any], TableMap | MixtureMap]]) -> None:
         """Add maps with their facts."""
@@ -269,8 +270,8 @@ class Experiment:
         return len({row["seed"] for row in self.rows if row["objective"] == "h"})
 
     def _rows_of(self, task: str, objective: str, selector: str) -> list[Mapping[str, str]]:
-        key = {"task": task, "objective": objective, "selector": selector}
-        return [row for row in self.rows if key.items() <= row.items()]
+        labels = {"task": task, "objective": objective, "selector": selector}
+        return [row for row in self.rows if labels.items() <= row.items()]
 
 
 def geometric_mean(logs: Float64) -> tuple[float, float, float, int]:
@@ -379,6 +380,34 @@ def old_ratio(start: str, rows: Sequence[Mapping[str, str]]) -> tuple[float, flo
     return geometric_mean(np.array([np.mean(part) for part in by_data_set.values()]))
 
 
+def old_collapses(rows: Sequence[Mapping[str, str]], objective: str) -> tuple[int, int]:
+    """Return how many maps of the class-wise selector are nearly uniform, and how many there are.
+
+    Training began at the published start. The rule is that of the warning of ``hcal.evaluate``, on the test rows.
+    """
+    before = {row["task"]: float(row["nll"]) for row in rows if row["objective"] == "uncal"}
+    setting = {
+        "schedule": "early-stop",
+        "start": "published",
+        "selector": "class-wise",
+        "objective": objective,
+    }
+    chosen = [row for row in rows if setting.items() <= row.items()]
+    collapsed = [row for row in chosen if _reasons(row, before[row["task"]])]
+    return len(collapsed), len(chosen)
+
+
+def _reasons(row: Mapping[str, str], nll_before: float) -> list[str]:
+    """Return why the predictor of a row counts as nearly uniform."""
+    return collapse_reasons(
+        accuracy=float(row["accuracy"]),
+        mean_confidence=float(row["mean_confidence"]),
+        nll=float(row["nll"]),
+        n_classes=int(row["n_classes"]),
+        nll_before=nll_before,
+    )
+
+
 def _old_data_set(task: str) -> str:
     """Return the data set of a task: what its name begins with; generated data are one."""
     return "generated" if "-k1000-" in task else task.partition("_")[0]
@@ -390,7 +419,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["train", "measure", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after")

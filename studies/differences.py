@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +23,12 @@ from hcal import metrics
 from hcal.h_calibration.candidates import TrainingPlan, train_candidates
 from hcal.h_calibration.training import AdamSettings
 from hcal.methods.base import Fitted
+from hcal.numerics import Float64
 from studies.drawing import replace_between
 from studies.published_loss import PublishedLoss
 from studies.published_maps import build_published
 from studies.records import RESULTS, ROOT, add_rows, read_rows
-from studies.tasks import Task, load_task
+from studies.tasks import DATA, Task, load_task
 
 FILE: Final = RESULTS / "differences.csv"
 PAGE: Final = ROOT / "docs" / "paper.md"
@@ -71,7 +72,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "at most 600 epochs": Variant(replace(HCAL, adam=AdamSettings(epochs=600))),
     "identity start": Variant(replace(HCAL, init="identity")),
     "published windows and k-means, one pass": Variant(
-        replace(HCAL, objective=PublishedLoss(leave_one_out=False)), SLOW
+        replace(HCAL, objective=PublishedLoss(leave_one_out=False))
     ),
     "mini-batches of 1000 rows": Variant(replace(HCAL, adam=AdamSettings(batch_size=1000)), SLOW),
     "events class by class": Variant(
@@ -119,25 +120,30 @@ def result_of(fitted: Fitted, task: Task) -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, str]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the rows of a Markdown table: geometric means over tasks of the ratio to hcal, and the range."""
-    errors = {(row["variant"], row["task"], row["select"]): row for row in rows}
     lines = [
         "| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |",
         "|---|---|---|---|---|",
     ]
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        tasks = [task for task in TASKS if (variant, task, "score") in errors]
-        cells = []
-        for select, metric in COLUMNS:
-            values = [float(errors[variant, task, select][metric]) for task in tasks]
-            usual = [float(errors["hcal", task, select][metric]) for task in tasks]
-            cells.append(_ratio(np.array(values) / np.array(usual)))
-        lines.append(f"| {variant} | {' | '.join(cells)} | {len(tasks)} |")
+    variants = dict.fromkeys(row["variant"] for row in rows if row["variant"] != "hcal")
+    for variant in variants:
+        columns = [ratios(rows, variant, select, metric) for select, metric in COLUMNS]
+        cells = " | ".join(_cell(column) for column in columns)
+        lines.append(f"| {variant} | {cells} | {len(columns[0])} |")
     return lines
 
 
-def _ratio(ratios: np.ndarray) -> str:
+def ratios(rows: Sequence[Mapping[str, str]], variant: str, select: str, metric: str) -> Float64:
+    """Return the error of a variant divided by that of hcal, one for each task on which the variant was measured."""
+    errors = {
+        (row["variant"], row["task"]): float(row[metric]) for row in rows if row["select"] == select
+    }
+    tasks = [task for task in TASKS if (variant, task) in errors]
+    return np.array([errors[variant, task] / errors["hcal", task] for task in tasks])
+
+
+def _cell(ratios: Float64) -> str:
     mean = np.exp(np.log(ratios).mean())
     return f"× {mean:.3f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
@@ -148,7 +154,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["run", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.data)

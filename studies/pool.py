@@ -33,9 +33,9 @@ from hcal.numerics import softmax
 from hcal.pool import map as maps
 from hcal.pool import members, pooling, two_classes, weighing
 from studies.records import read_rows, stamped, write_rows
+from studies.tasks import DATA
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "results"
 STABILITY = ROOT / "studies" / "stability.md"
 

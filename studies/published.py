@@ -1,7 +1,8 @@
 """The paper's printed numbers, with the map, the loss and the selector of the published code.
 
-    python -m studies.published run --data FOLDER    # writes results/published.csv; goes on where it stopped
-    python -m studies.published page                 # writes the tables of docs/reproduction.md
+    python -m studies.published          # trains the published mode, and compares it with the paper's numbers
+    python -m studies.published run      # writes results/published.csv; goes on where it stopped
+    python -m studies.published page     # writes the tables of docs/reproduction.md
 
 The published code differs from the paper in its piecewise map (:mod:`studies.published_maps`) and in its loss
 (:mod:`studies.published_loss`). It chooses the epoch of the least signed error, and of equal errors the last epoch.
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -29,12 +31,12 @@ from hcal.h_calibration.trainable_maps import build_trainable
 from hcal.h_calibration.training import SELECTORS, AdamSettings, train
 from hcal.numerics import Float64, IntArray, softmax
 from studies.drawing import replace_between
-from studies.paper import TASKS, theirs
-from studies.paper import read as read_paper_rows
+from studies.paper import FILE as PAPER_FILE
+from studies.paper import network, ours
 from studies.published_loss import PublishedLoss
 from studies.published_maps import build_published
 from studies.records import RESULTS, ROOT, add_rows, read_rows
-from studies.tasks import load_task
+from studies.tasks import DATA, load_task
 
 FILE: Final = RESULTS / "published.csv"
 PAGE: Final = ROOT / "docs" / "reproduction.md"
@@ -49,23 +51,29 @@ TITLES: Final = {"ece_s1": "ECE^s", "tcwece": "tCWECE", "dkde_ce": "DKDE-CE"}
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the paper trained for some of its numbers."""
+    """What the paper trained for some of its numbers, and these numbers by metric."""
 
     task: str
     select: str
     map: str
-    metrics: tuple[str, ...]
+    printed: Mapping[str, float]
     plateau: int = AdamSettings.plateau
     seeds: tuple[int, ...] = (0,)
 
 
 #: The paper's configurations on the two tasks that are here.
 CONFIGURATIONS: Final = (
-    Configuration("resnet110_c10", "top_label", "monotonic-50", ("ece_s1",), 40, SEEDS),
-    Configuration("resnet110_c10", "class_wise", "piecewise-500", ("tcwece", "dkde_ce")),
-    Configuration("densenet40_c10", "top_label", "piecewise-100", ("ece_s1",)),
-    Configuration("densenet40_c10", "class_wise", "piecewise-100", ("tcwece", "dkde_ce")),
+    Configuration("resnet110_c10", "top_label", "monotonic-50", {"ece_s1": 0.0043}, 40, SEEDS),
+    Configuration(
+        "resnet110_c10", "class_wise", "piecewise-500", {"tcwece": 0.0258, "dkde_ce": 0.00089}
+    ),
+    Configuration("densenet40_c10", "top_label", "piecewise-100", {"ece_s1": 0.0073}),
+    Configuration(
+        "densenet40_c10", "class_wise", "piecewise-100", {"tcwece": 0.0247, "dkde_ce": 0.00091}
+    ),
 )
+#: How often ``check`` trains.
+N_TRAININGS: Final = sum(len(configuration.seeds) for configuration in CONFIGURATIONS)
 #: The code that computes the map, and the code that computes the loss.
 MODES: Final = tuple(product(("published", "hcal"), repeat=2))
 
@@ -80,6 +88,62 @@ def run(data: Path, file: Path = FILE) -> None:
                 names = (configuration.task, configuration.select, map_code, loss_code, str(seed))
                 if names not in done:
                     add_rows(file, [measure(data, configuration, map_code, loss_code, seed)])
+
+
+class Reproduction(NamedTuple):
+    """A printed number of the paper, and the errors of the published mode, one a seed."""
+
+    configuration: Configuration
+    metric: str
+    printed: float
+    errors: tuple[float, ...]
+
+    @property
+    def tolerance(self) -> float:
+        """Return how far the mean may be from the printed number; seeds differ, so a mean of them has more room."""
+        return 0.12 if len(self.errors) > 1 else 0.05
+
+    @property
+    def difference(self) -> float:
+        """Return the relative difference of the mean from the printed number."""
+        return statistics.fmean(self.errors) / self.printed - 1
+
+    @property
+    def is_close(self) -> bool:
+        """Return whether the difference is within the tolerance."""
+        return abs(self.difference) <= self.tolerance
+
+    def __str__(self) -> str:
+        name = network(self.configuration.task)
+        seeds = f", mean of {len(self.errors)} seeds" if len(self.errors) > 1 else ""
+        verdict = "within" if self.is_close else "NOT within"
+        return (
+            f"{name}, {TITLES[self.metric]}: paper {self.printed:.5f}, published mode "
+            f"{statistics.fmean(self.errors):.5f}{seeds} ({self.difference:+.1%}, {verdict} "
+            f"{self.tolerance:.0%})"
+        )
+
+
+def reproductions(rows: Sequence[Mapping[str, Any]]) -> list[Reproduction]:
+    """Return the paper's six numbers beside the errors that some rows have in the published mode."""
+    compared = []
+    for configuration in CONFIGURATIONS:
+        for metric, printed in configuration.printed.items():
+            errors = tuple(published_errors(rows, configuration, metric))
+            compared.append(Reproduction(configuration, metric, printed, errors))
+    return compared
+
+
+def check(data: Path) -> bool:
+    """Train the published mode, print its errors beside the paper's, and return whether all are close."""
+    rows: list[Mapping[str, Any]] = []
+    for configuration in CONFIGURATIONS:
+        for seed in configuration.seeds:
+            rows.append(measure(data, configuration, "published", "published", seed))
+            print(f"trained {len(rows)} of {N_TRAININGS}", end="\r", file=sys.stderr, flush=True)
+    compared = reproductions(rows)
+    print(*compared, sep="\n")
+    return all(reproduction.is_close for reproduction in compared)
 
 
 def modes_of(configuration: Configuration) -> Sequence[tuple[str, str]]:
@@ -164,41 +228,34 @@ def broken_order(logits: Float64, probs: Float64) -> dict[str, int]:
     }
 
 
-def published_values(
-    rows: Sequence[Mapping[str, str]], configuration: Configuration, metric: str
+def published_errors(
+    rows: Sequence[Mapping[str, Any]], configuration: Configuration, metric: str
 ) -> list[float]:
-    """Return the values of the published mode, one a seed."""
-    key = {
+    """Return the errors of the published mode, one a seed."""
+    mode = {
         "task": configuration.task,
         "select": configuration.select,
         "map_code": "published",
         "loss_code": "published",
     }
-    return [float(row[metric]) for row in rows if key.items() <= row.items()]
+    return [float(row[metric]) for row in rows if mode.items() <= row.items()]
 
 
-def table(rows: Sequence[Mapping[str, str]], shared: Path) -> list[str]:
+def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the table of the six printed numbers: the paper, the published mode, and hcal."""
-    paper = theirs(shared)
-    of_hcal = {
-        (row["task"], row["method"], row["metric"]): float(row["value"])
-        for row in read_paper_rows()
-    }
+    of_hcal = ours(read_rows(PAPER_FILE))
     lines = [
         "| task, metric | map | paper | published mode | hcal's `h` |",
         "|---|---|---:|---:|---:|",
     ]
-    for configuration in CONFIGURATIONS:
-        for metric in configuration.metrics:
-            values = published_values(rows, configuration, metric)
-            printed = paper[configuration.task, "h", metric]
-            mean = statistics.fmean(values)
-            seeds = f" ({', '.join(f'{v:.5f}' for v in values)})" if len(values) > 1 else ""
-            measured = of_hcal[configuration.task, OF_HCAL[metric], metric]
-            lines.append(
-                f"| {TASKS[configuration.task]}, {TITLES[metric]} | `{configuration.map}` | "
-                f"{printed:.5f} | {mean:.5f}{seeds} | {measured:.5f} |"
-            )
+    for configuration, metric, printed, errors in reproductions(rows):
+        mean = statistics.fmean(errors)
+        seeds = f" ({', '.join(f'{error:.5f}' for error in errors)})" if len(errors) > 1 else ""
+        error_of_h = of_hcal[configuration.task, OF_HCAL[metric], metric]
+        lines.append(
+            f"| {network(configuration.task)}, {TITLES[metric]} | `{configuration.map}` | "
+            f"{printed:.5f} | {mean:.5f}{seeds} | {error_of_h:.5f} |"
+        )
     return lines
 
 
@@ -212,7 +269,7 @@ def factor_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     for row in rows:
         if row["select"] == "class_wise":
             lines.append(
-                f"| {TASKS[row['task']]} | {row['map_code']} | {row['loss_code']} | "
+                f"| {network(row['task'])} | {row['map_code']} | {row['loss_code']} | "
                 f"{float(row['tcwece']):.4f} | {float(row['dkde_ce']):.5f} | "
                 f"{float(row['nll']):.4f} | {row['changed_predictions']} | "
                 f"{row['rows_with_inversions']} |"
@@ -225,14 +282,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["run", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("command", nargs="?", choices=["check", "run", "page"], default="check")
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
-    if arguments.command == "run":
+    if arguments.command == "check":
+        sys.exit(not check(arguments.data))
+    elif arguments.command == "run":
         run(arguments.data)
     else:
         rows = read_rows(FILE)
-        replace_between(PAGE, MARKS, table(rows, ROOT.parent / "shared"))
+        replace_between(PAGE, MARKS, table(rows))
         replace_between(PAGE, FACTOR_MARKS, factor_table(rows))
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import hcal
 from hcal.numerics import Float64, IntArray, softmax
 from studies.drawing import replace_between
-from studies.pool import DATA
 from studies.records import RESULTS, ROOT, Row, read_rows, stamped, write_rows
+from studies.tasks import DATA
 
 FILE: Final = RESULTS / "segments.csv"
 PAGE: Final = ROOT / "docs" / "howto" / "segments.md"

@@ -18,7 +18,7 @@ import hcal
 from hcal.numerics import softmax
 from studies.drawing import PALETTE, SUBJECT, replace_between, save_figure, styled
 from studies.records import RESULTS, ROOT, read_rows, stamped, write_rows
-from studies.tasks import load_task
+from studies.tasks import DATA, load_task
 
 TASK = "cifar100_wideresnet_probs"
 STEPS = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0]
@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     write_rows(FILE, walk(parser.parse_args().data))
     rows = read_rows(FILE)
     replace_between(PAGE, MARKS, table(rows))

@@ -20,7 +20,7 @@ from hcal import metrics
 from studies.drawing import SUBJECT, replace_between, save_figure, styled
 from studies.paper import TASKS as TITLES
 from studies.records import RESULTS, ROOT, add_rows, read_rows
-from studies.tasks import SHARED, load_task
+from studies.tasks import DATA, SHARED, load_task
 
 FILE: Final = RESULTS / "sensitivity.csv"
 PAGE: Final = ROOT / "docs" / "theory.md"
@@ -157,7 +157,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["run", "page"])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     if arguments.command == "run":

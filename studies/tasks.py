@@ -27,8 +27,12 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.numerics import IntArray
 from studies.pickles import read_pickle
+from studies.records import ROOT
 
+#: The folder of the shared tasks.
+DATA: Final = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
 HUB_REPOSITORY: Final = "WJHuang/calibration"
+_LFS_POINTER: Final = b"version https://git-lfs"
 ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 _SHAPES: Final = {
     "CIFAR10": (10, 5000, 10000),
@@ -82,22 +86,27 @@ def load_task(name: str, data: Path) -> Task:
     """
     path = data / f"{SHARED.get(name, name)}.npz"
     if path.exists():
-        with np.load(path) as archive:
-            parts = {key: archive[key] for key in archive.files}
+        with np.load(path) as arrays:
+            parts = {key: arrays[key] for key in arrays.files}
     elif name in PAPER_TASKS:
-        parts = read_pickle(paper_file(name).read_bytes())
+        parts = read_pickle(_content(paper_file(name)))
     else:
         raise ValueError(f"{name!r} is neither a file of {data} nor one of the paper's tasks")
     task = _checked(name, parts)
     if name in PAPER_TASKS:
-        expected = _SHAPES[PAPER_TASKS[name][0]]
-        shapes = (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test))
-        if shapes != expected:
-            raise ValueError(
-                f"{name}: classes, calibration and test rows are {shapes}, "
-                f"the paper says {expected}"
-            )
+        _check_shape(task)
     return task
+
+
+def _check_shape(task: Task) -> None:
+    """Refuse a paper task with other numbers of classes or rows than the paper's."""
+    data_set, _ = PAPER_TASKS[task.name]
+    shape = (task.logits_cal.shape[1], len(task.y_cal), len(task.y_test))
+    if shape != _SHAPES[data_set]:
+        raise ValueError(
+            f"{task.name}: classes, calibration and test rows are {shape}, the paper says "
+            f"{_SHAPES[data_set]}"
+        )
 
 
 def _checked(name: str, parts: dict[str, Any]) -> Task:
@@ -110,6 +119,14 @@ def _checked(name: str, parts: dict[str, Any]) -> Task:
         scores.append(x.astype(np.float64))
         labels.append(inputs.check_labels(np.ravel(parts[f"y_{part}"]), *x.shape))
     return Task(name, scores[0], labels[0], scores[1], labels[1])
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file, which must not be the pointer that a clone without Git LFS leaves in its place."""
+    content = path.read_bytes()
+    if content.startswith(_LFS_POINTER):
+        raise ValueError(f"{path} is a pointer of Git LFS and not the file: run git lfs pull")
+    return content
 
 
 def paper_file(name: str) -> Path:
@@ -132,51 +149,49 @@ def file_name(name: str) -> str:
     return f"probs_{name}_logits.p"
 
 
-def find_in_folder(folder: Path, file_wanted: str) -> Path | None:
+def find_in_folder(folder: Path, target: str) -> Path | None:
     """Return a file of a folder or its subfolders by its name; unpack it where an archive holds it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
-        if path.name == file_wanted:
+        if path.name == target:
             return path
     for path in files:
         if path.name.endswith(ARCHIVES):
-            unpacked = unpack(path, file_wanted)
+            unpacked = unpack(path, target)
             if unpacked is not None:
                 return unpacked
     return None
 
 
-def unpack(archive: Path, file_wanted: str) -> Path | None:
+def unpack(archive: Path, target: str) -> Path | None:
     """Write one file of an archive beside the archive; None where the archive has no file of this name.
 
     The folder inside the archive does not matter, and no path of the archive is used for writing.
     """
     content = (
-        _zip_member(archive, file_wanted)
-        if archive.suffix == ".zip"
-        else _tar_member(archive, file_wanted)
+        _zip_member(archive, target) if archive.suffix == ".zip" else _tar_member(archive, target)
     )
     if content is None:
         return None
-    target = archive.with_name(file_wanted)
-    temporary = target.with_suffix(".part")
+    path = archive.with_name(target)
+    temporary = path.with_suffix(".part")
     temporary.write_bytes(content)
-    temporary.replace(target)
-    return target
+    temporary.replace(path)
+    return path
 
 
-def _zip_member(archive: Path, file_wanted: str) -> bytes | None:
+def _zip_member(archive: Path, target: str) -> bytes | None:
     with zipfile.ZipFile(archive) as opened:
         for name in opened.namelist():
-            if PurePosixPath(name).name == file_wanted:
+            if PurePosixPath(name).name == target:
                 return opened.read(name)
     return None
 
 
-def _tar_member(archive: Path, file_wanted: str) -> bytes | None:
+def _tar_member(archive: Path, target: str) -> bytes | None:
     with tarfile.open(archive) as opened:
         for member in opened:
-            if member.isfile() and PurePosixPath(member.name).name == file_wanted:
+            if member.isfile() and PurePosixPath(member.name).name == target:
                 extracted = opened.extractfile(member)
                 return extracted.read() if extracted is not None else None
     return None
@@ -185,19 +200,19 @@ def _tar_member(archive: Path, file_wanted: str) -> bytes | None:
 def download(name: str) -> Path:
     """Download a paper task, or the archive that holds it, and compare it with the stated SHA-256."""
     hub = _hub()
-    file_wanted = file_name(name)
+    target = file_name(name)
     files = hub.HfApi().list_repo_files(HUB_REPOSITORY, repo_type="dataset")
     # The folder inside the data set is not part of the contract, the file name is.
-    direct = [file for file in files if PurePosixPath(file).name == file_wanted]
+    direct = [file for file in files if PurePosixPath(file).name == target]
     if direct:
         return _verified(hub, direct[0])
     for file in files:
         if file.endswith(ARCHIVES):
-            unpacked = unpack(_verified(hub, file), file_wanted)
+            unpacked = unpack(_verified(hub, file), target)
             if unpacked is not None:
                 return unpacked
     raise ValueError(
-        f"{HUB_REPOSITORY} has neither a file {file_wanted} nor an archive that holds it; it has "
+        f"{HUB_REPOSITORY} has neither a file {target} nor an archive that holds it; it has "
         f"{len(files)} files"
     )
 
@@ -250,7 +265,7 @@ def main() -> None:
     )
     parser.add_argument("command", nargs="?", choices=["list", "get", "npz"], default="list")
     parser.add_argument("name", nargs="?", choices=PAPER_TASKS)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     if arguments.command == "list":
         for name, (dataset, model) in PAPER_TASKS.items():

@@ -32,7 +32,12 @@ from studies.theory_norm import (
     check_proposition_psr,
     compare_with_scores,
 )
-from studies.theory_windows import check_theorem_5, check_theorem_6, check_theorem_7
+from studies.theory_windows import (
+    check_densities,
+    check_theorem_5,
+    check_theorem_6,
+    check_theorem_7,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +67,7 @@ def all_checks(draws: int = 200) -> list[Check]:
         check_theorem_5_modes(),
         check_theorem_6(),
         check_theorem_7(),
+        check_densities(),
         check_degenerate(),
         check_views(),
         check_pooled_is_blind(),
@@ -201,7 +207,7 @@ def plot_theorem_6(checks: dict[str, Check]) -> Figure:
             ("Hoeffding bound", ":", "black"),
         ):
             axes.semilogy(m, check.column(name), style, color=colour, label=name)
-        axes.set(xlabel="window length M", ylabel="P(gap > 0.1)", ylim=(1e-9, 3))
+        axes.set(xlabel="window length M", ylabel="P(gap ≥ 0.1)", ylim=(1e-9, 3))
         axes.set_title("Theorem 6: exponential decay in M", loc="left")
         axes.legend()
     return figure  # type: ignore[no-any-return]

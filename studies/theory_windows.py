@@ -130,7 +130,7 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
 
 
 def check_theorem_6(kappa: float = 0.1) -> Check:
-    """The probability of a gap above κ falls exponentially with the window length.
+    """The probability of a gap of at least κ falls exponentially with the window length.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def check_theorem_6(kappa: float = 0.1) -> Check:
     at_200 = tail_probability(spread[200], 0.05), min(chernoff_bound(spread[200], 0.05), 1.0)
     return Check(
         "Theorem 6",
-        f"the probability of a gap above κ = {kappa:g} falls exponentially with M",
+        f"the probability of a gap of at least κ = {kappa:g} falls exponentially with M",
         ordered and abs(slope / -rate - 1) < 0.1,
         ("M", "exact probability", "Chernoff bound", "Hoeffding bound"),
         rows,
@@ -162,7 +162,7 @@ def check_theorem_6(kappa: float = 0.1) -> Check:
         f"logarithm falls by {-slope:.4f} per event; the rate γ(κ) of the proof is {rate:.4f}. The "
         "proof takes identically distributed events; with unequal ones the averaged cumulant "
         "gives the same bound. The decay is real but slow for small κ: at the paper's M = 200 a "
-        f"gap above 0.05 still has probability {at_200[0]:.3f} (bound {at_200[1]:.2f}), so a "
+        f"gap of at least 0.05 still has probability {at_200[0]:.3f} (bound {at_200[1]:.2f}), so a "
         "window's error at M = 200 is small, not negligible. A bound above 1 says nothing: here "
         "that is M = 10 and 25.",
     )
@@ -243,6 +243,65 @@ def check_theorem_7(cases: int = 40, seed: int = 0) -> Check:
         "through Thms 5 and 6, for windows of many events chosen by probability and not by label, "
         "which is what the algorithm does.",
     )
+
+
+def check_densities(n: int = 200_000, seed: int = 0) -> Check:
+    """The sums of Theorem 7 estimate the integrals of two densities over an interval.
+
+    τ₁(a) and τ₀(a) are the densities of the probability p = a of an event, among all rows, with the event happening
+    and not happening. With p uniform they are μ(a) and 1 − μ(a).
+
+    Examples
+    --------
+    >>> check_densities(n=20_000).holds
+    True
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
+    holds = True
+    for name, power in (("calibrated, μ = p", 1), ("too sure, μ = p²", 2)):
+        p = rng.random(n)
+        occurred = rng.random(n) < p**power
+        for low, high in ((0.1, 0.3), (0.3, 0.6), (0.6, 1.0)):
+            sums = exact_statistics(p, occurred, (low, high))
+            # Events inside the interval count twice in T₁, T₂ and T₃.
+            by_sums = (sums.t2 / (2 * n), sums.t1 / (2 * n))
+            integrals = (
+                _integral_between(power, low, high, happened=False),
+                _integral_between(power, low, high, happened=True),
+            )
+            standard_error = 0.5 / np.sqrt(n)
+            apart = max(abs(a - b) for a, b in zip(by_sums, integrals, strict=True))
+            holds = holds and apart < 4 * standard_error
+            equal = abs(integrals[0] - integrals[1]) < 1e-12
+            holds = holds and equal == (power == 1)
+            rows.append(
+                (name, f"{low:g} to {high:g}", integrals[0], by_sums[0], integrals[1], by_sums[1])
+            )
+    return Check(
+        "Theorem 7 in densities",
+        "T₂/N and T₁/N estimate the integrals of a·τ₀(a) and (1 − a)·τ₁(a) over an interval, which "
+        "are equal for every interval if and only if the event is calibrated",
+        holds,
+        ("truth", "interval", "∫ a·τ₀", "T₂/N", "∫ (1 − a)·τ₁", "T₁/N"),
+        rows,
+        f"p is uniform and N = {n:,}. Calibration at a says that a is the share "
+        f"τ₁/(τ₁ + τ₀) of rows "
+        "where the event happens, so a·τ₀ = (1 − a)·τ₁. The integral over an interval needs no "
+        "estimate of a density, only two sums. The paper divides by T₃, the rows inside the "
+        "interval, and not by N; this scales both sides alike.",
+    )
+
+
+def _integral_between(power: int, low: float, high: float, *, happened: bool) -> float:
+    """Return the integral of (1 − a)·μ(a), or of a·(1 − μ(a)) if the event did not happen, for μ(a) = a^power."""
+
+    def antiderivative(a: float) -> float:
+        if happened:
+            return float(a ** (power + 1) / (power + 1) - a ** (power + 2) / (power + 2))
+        return float(a**2 / 2 - a ** (power + 2) / (power + 2))
+
+    return antiderivative(high) - antiderivative(low)
 
 
 def _subsets(n: int) -> list[tuple[int, ...]]:

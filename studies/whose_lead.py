@@ -16,6 +16,7 @@ from typing import Final
 
 from studies.drawing import replace_between
 from studies.records import RESULTS, ROOT, read_rows, stamped, write_rows
+from studies.tasks import DATA
 
 FILE: Final = RESULTS / "whose_lead.csv"
 PAGE: Final = ROOT / "docs" / "why-not-the-papers-selector.md"
@@ -52,10 +53,10 @@ def average_relative_errors(
     relative: Mapping[tuple[str, str, str], float], tasks: Iterable[str], metric: str
 ) -> dict[str, float]:
     """Return the ARE of every method that has a value on all of the tasks, the best first."""
-    chosen = tuple(tasks)
+    tasks = tuple(tasks)
     averages = {}
     for method in {method for method, _, _ in relative}:
-        keys = [(method, task, metric) for task in chosen]
+        keys = [(method, task, metric) for task in tasks]
         if all(key in relative for key in keys):
             averages[method] = statistics.fmean(relative[key] for key in keys)
     return dict(sorted(averages.items(), key=lambda pair: pair[1]))
@@ -94,18 +95,18 @@ def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     for metric, title in METRICS.items():
         for part, name in names.items():
             chosen = [r for r in rows if (r["metric"], r["configuration"]) == (metric, part)]
-            own_row = next(row for row in chosen if row["method"] == OWN)
+            of_paper = next(row for row in chosen if row["method"] == OWN)
             best = next(row for row in chosen if row["method"] != OWN)
             lines.append(
-                f"| {title} | {name} | {own_row['tasks']} | {float(str(own_row['are'])):.3f} | "
-                f"{own_row['rank']} | {best['method']} | {float(str(best['are'])):.3f} |"
+                f"| {title} | {name} | {of_paper['tasks']} | {float(str(of_paper['are'])):.3f} | "
+                f"{of_paper['rank']} | {best['method']} | {float(str(best['are'])):.3f} |"
             )
     return lines
 
 
 def main() -> None:
     """Compute, write and show."""
-    rows = result_rows(ROOT.parent / "shared")
+    rows = result_rows(DATA.parent)
     write_rows(FILE, rows)
     lines = table(read_rows(FILE))
     replace_between(PAGE, MARKS, lines)

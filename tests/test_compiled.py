@@ -15,13 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
+import hcal
 from hcal import compiled
 from hcal.h_calibration.trainable_maps import PiecewiseLinear
 from hcal.h_calibration.training import AdamSettings, torch_nll, train
-from helpers import ROOT
+from helpers import ROOT, synthetic
 
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="needs numba: the extra 'fast'")
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are those of POSIX")
@@ -141,3 +143,47 @@ def test_training_limits_its_own_thread_only() -> None:
         assert set(seen) == {1}
     finally:
         torch.set_num_threads(before)
+
+
+#: One row, then a thousand: what a request and a small file hold.
+_PREDICTIONS = """
+import sys
+import numpy as np
+import hcal
+
+calibrator = hcal.load(sys.argv[1])
+rows = np.random.default_rng(0).normal(size=(1000, calibrator.n_classes_))
+calibrator.predict_proba(rows[:1])
+calibrator.predict_proba(rows)
+print("numba" in sys.modules)
+"""
+#: What an evaluation of a small file by a command needs.
+_EVALUATION = """
+import sys
+from hcal.cli.app import app
+
+sys.argv[1:1] = ["evaluate", sys.argv[1].replace("hcal", "npz"), "--quiet", "--model"]
+try:
+    app()
+except SystemExit as ended:
+    print("numba" in sys.modules or "scipy.optimize" in sys.modules or ended.code)
+"""
+
+
+@needs_numba
+@pytest.mark.parametrize("n_classes", [2, 10, 100])
+def test_a_request_and_a_small_file_compile_nothing(n_classes: int, tmp_path: Path) -> None:
+    """The first row took nine seconds where no kernel was compiled before, and without numba a millisecond."""
+    scores, y = synthetic(1000, n_classes)
+    np.savez(tmp_path / "model.npz", logits=scores, y=y)
+    hcal.save(hcal.make_calibrator("pool").fit(scores[:500], y[:500]), tmp_path / "model.hcal")
+    cache = tmp_path / "kernels"
+    cache.mkdir()
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    for program in (_PREDICTIONS, _EVALUATION):
+        done = subprocess.run(
+            [sys.executable, "-c", program, "model.hcal"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.split()[-1] in ("False", "0"), done.stdout + done.stderr
+    assert not list(cache.iterdir())

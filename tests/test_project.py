@@ -196,6 +196,17 @@ def test_names_and_targets_of_the_readme_and_extras_exist() -> None:
     assert named == set(extras) - {"test", "test-all", "docs"}
 
 
+def test_every_row_of_a_study_says_which_version_and_commit_wrote_it() -> None:
+    by_studies = [name for name, (command, _) in results.SPEAKS_OF.items() if "studies" in command]
+    written = [
+        file for file in results.RESULTS.iterdir() if file.name in (*by_studies, *results.KEPT)
+    ]
+    for file in written:
+        for row in results.rows_of(file):
+            assert row["version"], file.name
+            assert row["commit"], file.name
+
+
 def test_make_results_knows_every_results_file() -> None:
     files = {path.name for path in results.RESULTS.iterdir()}
     assert files == {*results.SPEAKS_OF, *results.KEPT}, "enter new files in tools/results.py"

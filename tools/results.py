@@ -10,17 +10,23 @@ what is wrong.
 from __future__ import annotations
 
 import csv
+import io
+import json
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "results"
 _PAPER: Final = ("src/hcal/h_calibration", "src/hcal/metrics")
+_METHODS: Final = (*_PAPER, "src/hcal/methods", "src/hcal/pool", "studies/paper.py")
 _DEFAULT: Final = ("src/hcal/pool", "src/hcal/solvers", "studies/pool.py")
 #: The command that writes each file, and the code that its numbers speak of.
 SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "central.csv": ("python -m studies.central", (*_PAPER, "studies/central.py")),
+    "central.csv": (
+        "python -m studies.central train, then measure",
+        (*_PAPER, "studies/central.py"),
+    ),
     "coverage.csv": (
         "python -m studies.coverage",
         ("src/hcal/certificates", "src/hcal/metrics", "studies/coverage.py"),
@@ -42,10 +48,10 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "leakage.csv": ("python -m studies.leakage", ("src/hcal/leakage.py", "studies/leakage.py")),
     "limit.csv": ("python -m studies.limit", (*_DEFAULT, "src/hcal/metrics", "studies/limit.py")),
-    "paper.csv": (
-        "python -m studies.paper run",
-        (*_PAPER, "src/hcal/methods", "src/hcal/pool", "studies/paper.py"),
-    ),
+    "paper.csv": ("python -m studies.paper run", _METHODS),
+    "paper_bins.csv": ("python -m studies.paper run", _METHODS),
+    "paper_curves.csv": ("python -m studies.paper run", _METHODS),
+    "paper_pairs.csv": ("python -m studies.paper run", (*_METHODS, "src/hcal/evaluation")),
     "pool_ablation.csv": ("python -m studies.pool ablation", _DEFAULT),
     "pool_boards.csv": ("python -m studies.pool boards", _DEFAULT),
     "pool_few_rows.csv": ("python -m studies.pool few", _DEFAULT),
@@ -82,6 +88,8 @@ def main() -> None:
 
 def _state(file: Path, code: tuple[str, ...]) -> str:
     """Return what is known of the age of a file, in words."""
+    if not file.exists():
+        return "not there"
     commits = _commits(file)
     if not commits or "unknown" in commits:
         return "does not say which commit wrote all of it"
@@ -94,10 +102,15 @@ def _state(file: Path, code: tuple[str, ...]) -> str:
 
 def _commits(file: Path) -> set[str]:
     """Return the commits that wrote a file; "unknown" among them where a row does not say."""
-    if file.suffix != ".csv":
-        return set()
-    with file.open(newline="", encoding="utf-8") as opened:
-        return {(row.get("commit") or "unknown").rstrip("+") for row in csv.DictReader(opened)}
+    return {(row.get("commit") or "unknown").rstrip("+") for row in rows_of(file)}
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a results file: a table, or a JSON object a line."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 def _changed_since(commit: str, code: tuple[str, ...]) -> list[str]:

@@ -149,8 +149,20 @@ def whole_rows(scores: Array, kind: str, tolerance: float = 1e-4) -> Array:
     if kind == "probs":
         sound = sound & (xp.row_min(scores) >= 0.0)
         whole = sum_to_one(scores, sums)
-    # 0 · ln 1 = 0, and 0 · ln 0 is NaN in every language; JSON has no other way to write it.
-    return whole + 0.0 * xp.log(xp.astype(sound, scores))
+    return whole + zero_or_nan(xp.astype(sound, scores))
+
+
+def zero_or_nan(sound: Array) -> Array:
+    """Return 0 where ``sound`` is 1, and NaN where it is 0, in every language that a formula is written in.
+
+    The square root of −1 is NaN in all of them. A product with 0 is not: compilers of graphs make it 0.
+
+    >>> with np.errstate(invalid="ignore"):
+    ...     zero_or_nan(np.array([1.0, 0.0]))
+    array([ 0., nan])
+    """
+    xp = namespace(sound)
+    return xp.sqrt(sound - 1.0)
 
 
 def check_probs(probs: AnyArray) -> Checked:

@@ -56,6 +56,19 @@ def test_a_graph_gives_nan_for_a_row_with_nan(tmp_path: Path) -> None:
     assert probs[5].sum() == pytest.approx(1.0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_module_gives_nan_for_a_row_with_nan() -> None:
+    """A product with 0 is 0 for the compiler, so that a row with NaN got a probability."""
+    torch = pytest.importorskip("torch")
+    from hcal.integrations.torch import CalibrationHead
+
+    rows = torch.tensor([[np.nan, 0.5], [0.5, np.nan], [0.4, 0.6], [0.9, 0.9]])
+    head = CalibrationHead(runtimes.fitted("pool", "probs", 2)).eval()
+    probs = torch.compile(head)(rows)
+    assert probs[[0, 1, 3]].isnan().all()
+    torch.testing.assert_close(probs[2], head(rows)[2])
+
+
 def test_a_graph_keeps_floats_that_float32_does_not_have(tmp_path: Path) -> None:
     """The exporter made 0 of the least float64, so that a sure probability came out as NaN."""
     for package in ("torch", "onnx", "onnxscript", "onnxruntime"):

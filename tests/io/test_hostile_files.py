@@ -357,6 +357,16 @@ def test_a_csv_holds_no_formula_and_is_read_back_as_it_was(tmp_path: Path, formu
     assert all(column.tolist() == stripped for column in columns.values())
 
 
+def test_a_jsonl_holds_no_control_characters_and_is_read_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with write_blocks(path, 3) as write:
+        write(PROBS, ids=HOSTILE_NAMES)
+    assert without_controls(path.read_text(encoding="utf-8")) == path.read_text(encoding="utf-8")
+    ids = read(path, Request(id="id")).ids
+    assert ids is not None
+    assert ids.tolist() == HOSTILE_NAMES
+
+
 def test_a_semicolon_in_the_name_of_a_column(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("probs_0;a,probs_1;b\n0.25,0.75\n")

@@ -107,8 +107,9 @@ def _past_ties(conf, rank):
 def dece(p, y):
     conf, hit = _sorted(p, y)
     n = len(conf)
-    cuts = [_past_ties(conf, round(n * k / 15)) for k in range(16)]  # Python rounds half to even
-    plug, corrections = 0.0, []
+    ranks = [round(n * k / 15) for k in range(16)]  # Python rounds half to even
+    cuts = [_past_ties(conf, rank) for rank in ranks]
+    plug, corrections, sizes = 0.0, [], []
     for a, b in itertools.pairwise(cuts):
         if a == b:
             continue
@@ -118,7 +119,9 @@ def dece(p, y):
         mu = h - c
         s = math.sqrt(h * (1 - h) / (b - a))
         corrections.append(foldnorm.mean(abs(mu) / s, scale=s) if s else abs(mu))
-    return 2 * plug - float(np.mean(corrections))
+        sizes.append(b - a)
+    weights = None if cuts == ranks else sizes
+    return 2 * plug - float(np.average(corrections, weights=weights))
 
 
 def _sweep(p, y, order):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy.stats import foldnorm
 from test_metrics_oracles import SETS, draw
 
 from hcal import metrics
@@ -318,3 +320,37 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(
     weighted, notes = measure(metrics.Sample(p, y, np.ones(900)), ["skce"])
     assert weighted["skce"] == pytest.approx(values["skce"])
     assert notes == ["computed on a systematic sample of 300 of 900 rows: skce"]
+
+
+def test_ties_do_not_push_the_debiased_error_below_zero():
+    """60 % of the rows share one probability: its bin weighs as much as its rows, not as one bin of seven."""
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(40):
+        p = np.where(rng.random(3000) < 0.6, 0.9, rng.uniform(0.5, 1, 3000))
+        y = (rng.random(3000) < p).astype(int)
+        errors.append(metrics.dece(np.stack([1 - p, p], axis=1), y, event="top-label"))
+    assert (
+        np.mean(errors) > 0
+    )  # twice the error less what chance adds to it, for calibrated rows: about 0.008
+
+
+def test_without_ties_the_debiased_error_is_the_published_one():
+    """The mean over bins is unweighted although 20 rows do not fill 15 bins evenly."""
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 1, 20)
+    y = rng.integers(0, 2, 20)
+    probs = np.stack([1 - p, p], axis=1)
+    order = np.argsort(p)
+    cuts = np.rint(20 * np.arange(16) / 15).astype(int)
+    plug = 0.0
+    expected = []
+    for low, high in pairwise(cuts):
+        rows = order[low:high]
+        gap = y[rows].mean() - p[rows].mean()
+        spread = np.sqrt(y[rows].mean() * (1 - y[rows].mean()) / len(rows))
+        plug += len(rows) / 20 * abs(gap)
+        around = foldnorm.mean(abs(gap) / spread, scale=spread) if spread else abs(gap)
+        expected.append(around)
+    value = metrics.dece(probs, y, event="top-label")
+    assert value == pytest.approx(2 * plug - np.mean(expected))

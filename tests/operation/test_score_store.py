@@ -189,6 +189,8 @@ def test_ids_are_the_same_as_numbers_and_as_text(store: hcal.ScoreStore) -> None
     exact = 2**53 + 1
     store.add([exact], PROBS[:1])
     assert store.join([str(exact)], [1]).ids == [str(exact)]
+    with pytest.raises(ValueError, match="an id has 1,001 characters"):
+        store.add(["x" * 1001], PROBS[:1])
     with pytest.raises(ValueError, match="the id 9007199254740992 is a float"):
         store.join([float(exact)], [1])
 

@@ -31,8 +31,8 @@ def test_bins_and_classes_by_hand() -> None:
 def made_up(task: str) -> Any:
     """A network whose logits, halved, are the truth."""
     rng = np.random.default_rng(0)
-    marks = np.eye(4)[rng.integers(0, 4, 4000)]
-    logits = 2 * rng.normal(size=(4000, 4)) + 3 * marks
+    noise = 2 * rng.normal(size=(4000, 4))
+    logits = noise + 3 * np.eye(4)[rng.integers(0, 4, 4000)]
     y = draw_labels(softmax(logits), rng)
     return 2 * logits[:2000], y[:2000], 2 * logits[2000:], y[2000:]
 

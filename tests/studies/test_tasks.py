@@ -126,6 +126,15 @@ def test_a_call_without_arguments_lists_the_tasks(
     assert str(tmp_path) in line_of_task
 
 
+def test_a_pointer_is_not_taken_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCAL_PAPER_DATA", str(tmp_path))
+    (tmp_path / FILE).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(ValueError, match="is a pointer of Git LFS and not the file"):
+        tasks.load_task(NAME, tmp_path)
+
+
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HCAL_PAPER_DATA", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)

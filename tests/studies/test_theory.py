@@ -29,6 +29,7 @@ def test_every_theorem_holds() -> None:
         theory_windows.check_theorem_5(draws=8),
         theory_windows.check_theorem_6(),
         theory_windows.check_theorem_7(cases=5),
+        theory_windows.check_densities(n=20_000),
     ):
         assert check.holds, check.label
 

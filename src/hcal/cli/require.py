@@ -21,9 +21,12 @@ FAILED: Final = 3
 
 def _check_form(texts: list[str] | None) -> list[str] | None:
     """Refuse text that is no requirement, before anything is read: a wrong command."""
+    if not texts:
+        return texts
+
     from hcal.operation.gates import Requirement
 
-    for text in texts or []:
+    for text in texts:
         try:
             Requirement.parse(text)
         except ValueError as error:
@@ -46,26 +49,33 @@ class Requiring(Files):
 
     def expect(self, *, grade: bool = False, model: bool = True) -> None:
         """Refuse requirements that this command cannot check, before the work begins."""
+        if not self.require:
+            return
+
         from hcal.operation.gates import Requirement, missing_words
 
-        for text in self.require or []:
+        for text in self.require:
             name = Requirement.parse(text).name
             if (name == "grade" and not grade) or (name.startswith("change(") and not model):
                 raise ValueError(missing_words(name, [name[7:-1]]))
 
     def checks(self, result: "Gated") -> JsonObject:
         """Return the checks for the command's JSON; nothing without a requirement."""
-        from hcal.operation.gates import require
-
         if not self.require:
             return {}
+
+        from hcal.operation.gates import require
+
         return {"requirements": require(result, self.require).checks}
 
     def check(self, result: "Gated") -> None:
         """End the command with the exit code 3, and a line for each requirement, where one is not met."""
+        if not self.require:
+            return
+
         from hcal.operation.gates import require
 
-        failures = require(result, self.require).failures if self.require else []
+        failures = require(result, self.require).failures
         for failure in failures:
             console.say("failed", "red", failure)
         if failures:

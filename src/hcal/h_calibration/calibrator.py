@@ -65,8 +65,9 @@ class HCalibrator(Calibrator):
     Attributes
     ----------
     fit_ : FitRecord
-        ``fit_.details`` has the chosen ``map`` and ``epoch``, the ``candidates`` with their scores, and
-        ``collapsed``, which says why that map counts as nearly uniform (empty if it does not). ``fit_.history``
+        ``fit_.details`` has the name of the ``loss``, the chosen ``map`` and ``epoch``, the ``candidates`` with
+        their scores, and ``collapsed``, which says why that map counts as nearly uniform (empty if it does not).
+        ``fit_.history``
         has, for every epoch of the chosen map, the ``loss``, the equal-width error ``ece_ew`` that the schedule
         follows, and the error that chose, all of the calibration set.
 
@@ -118,6 +119,7 @@ class HCalibrator(Calibrator):
             verbose=self.verbose,
         )
         fitted = train_candidates(x, y, plan)[self.select]
+        fitted.details["loss"] = self._loss_name()
         self._warn_of_collapse(fitted.details["collapsed"])
         return fitted
 
@@ -148,6 +150,12 @@ class HCalibrator(Calibrator):
         if callable(self.loss):
             return self.loss
         return torch_nll
+
+    def _loss_name(self) -> str:
+        """Return the name of the loss, which a model file keeps even where it cannot hold the function."""
+        if isinstance(self.loss, str):
+            return self.loss
+        return getattr(self.loss, "__qualname__", type(self.loss).__name__)
 
     def _warn_of_collapse(self, reason: str) -> None:
         if not reason:

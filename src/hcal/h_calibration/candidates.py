@@ -58,6 +58,8 @@ class TrainingPlan:
         Where training starts.
     build : callable, optional
         (name, x, init=, random_state=) ↦ map, for maps of your own.
+    after_epoch : callable, optional
+        Called with the name of a map and the map after every epoch, to measure it on other rows.
     device : str
     random_state : int
     verbose : bool
@@ -78,6 +80,7 @@ class TrainingPlan:
     reference: Reference = PIECEWISE_REFERENCE
     init: Init = "published"
     build: Callable[..., TrainableMap] = build_trainable
+    after_epoch: Callable[[str, TrainableMap], object] | None = None
     device: str = "cpu"
     random_state: int = 0
     verbose: bool = False
@@ -133,7 +136,7 @@ def train_candidates(x: Float64, y: IntArray, plan: TrainingPlan) -> dict[str, F
     with progress("h-calibration", n_ticks, verbose=plan.verbose) as advance:
         for name in plan.maps:
             reference = plan.reference if name.startswith("piecewise") else "log_softmax"
-            candidate = _train_one(name, inputs[reference], labels, plan, lambda: advance(1))
+            candidate = _train_one(name, inputs[reference], labels, plan, advance)
             candidates.append(candidate)
             advance(plan.adam.epochs - candidate.trained.epochs)
 
@@ -151,11 +154,17 @@ def seed_of(name: str, random_state: int) -> int:
 
 
 def _train_one(
-    name: str, x: Tensor, y: Tensor, plan: TrainingPlan, tick: Callable[[], object]
+    name: str, x: Tensor, y: Tensor, plan: TrainingPlan, advance: Callable[[int], object]
 ) -> Candidate:
     """Train one map by its name."""
     seed = seed_of(name, plan.random_state)
     module = plan.build(name, x, init=plan.init, random_state=seed).to(plan.device)
+
+    def tick() -> None:
+        advance(1)
+        if plan.after_epoch is not None:
+            plan.after_epoch(name, module)
+
     trained = train(
         module,
         x,

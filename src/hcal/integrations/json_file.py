@@ -22,7 +22,7 @@ from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray, softmax
 from hcal.results import JsonObject
-from hcal.text import without_nan
+from hcal.text import json_without_controls, without_nan
 from hcal.xp import log_softmax
 
 #: Changes when the layout of the file changes.
@@ -66,7 +66,7 @@ OPERATIONS = {
     "expm1": "e to the power of a, minus 1, accurate near a = 0",
     "log": "the natural logarithm of a; of 0 it is -infinity",
     "log1p": "the natural logarithm of 1 + a, accurate near a = 0",
-    "sqrt": "the square root of a",
+    "sqrt": "the square root of a; of a negative number it is NaN",
     "floor": "a rounded down to a whole number",
     "maximum": "the larger of a and b; NaN if one is NaN",
     "minimum": "the smaller of a and b; NaN if one is NaN",
@@ -132,7 +132,8 @@ def as_json(calibrator: Calibrator) -> str:
         polyline = polyline_of(calibrator.map_)
         if polyline is not None:
             content["curve"] = _described_curve(polyline, calibrator.prediction_)
-    return json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False)
+    return json_without_controls(text) + "\n"
 
 
 def recorded(calibrator: Calibrator) -> Program:

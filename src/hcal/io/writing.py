@@ -21,7 +21,7 @@ from hcal.io.files import atomic_path
 from hcal.io.formats import MODEL
 from hcal.io.request import CLASSES
 from hcal.numerics import NumpyArray
-from hcal.text import spreadsheet_text, without_nan
+from hcal.text import json_without_controls, spreadsheet_text, without_nan
 
 Arrays = dict[str, NumpyArray]
 Add = Callable[[Arrays], None]
@@ -39,7 +39,8 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
             if path.suffix.lower() == ".jsonl":
                 for row in zip(*(column.tolist() for column in arrays.values()), strict=True):
                     plain = without_nan(dict(zip(arrays, row, strict=True)))
-                    file.write(json.dumps(plain, ensure_ascii=False, default=str) + "\n")
+                    line = json.dumps(plain, ensure_ascii=False, default=str)
+                    file.write(json_without_controls(line) + "\n")
                 return
             if not file.tell():
                 table.writerow([spreadsheet_text(name) for name in arrays])

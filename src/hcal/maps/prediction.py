@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.compiled import kernel_pays
-from hcal.inputs import INPUT_KINDS, InputKind, to_logits
+from hcal.inputs import INPUT_KINDS, InputKind, to_logits, zero_or_nan
 from hcal.maps.base import Map, array, map_type, option
 from hcal.numerics import Float64, FloatArray
 from hcal.xp import Array, namespace
@@ -53,9 +53,10 @@ class Prediction(Map):
         x = to_logits(scores, self.kind)
         if self.floor is None:  # a floor counts from probability 1, and bounds the logits itself
             x = xp.maximum(x - xp.row_max(x), _LOWEST)
-        # The largest score is infinite in a row of −inf alone; in ONNX, it may leave out a NaN.
-        invalid = xp.row_sum(0 * xp.where(scores < 0, 0.0, scores)) + 0 * xp.row_max(scores)
-        return self.of_logits(x, scores) + invalid
+        # In ONNX, the largest score of a row may leave out a NaN, so each score is looked at.
+        each_is_sound = xp.row_min(xp.astype(scores < np.inf, scores))
+        one_is_finite = xp.astype(xp.row_max(scores) > -np.inf, scores)
+        return self.of_logits(x, scores) + zero_or_nan(xp.minimum(each_is_sound, one_is_finite))
 
     def in_blocks(self, scores: FloatArray, *, once: bool = False) -> FloatArray:
         """Return probabilities (N, K) of checked numpy scores (N, K), computed block by block.

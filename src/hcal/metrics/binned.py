@@ -298,8 +298,9 @@ def dece(
     """Return the debiased calibration error over equal-mass bins; signed, not clipped at 0.
 
     Kumar, Liang, Ma: Verified Uncertainty Calibration, NeurIPS 2019. Twice the plug-in error minus the
-    (unweighted, as published) mean over bins of E|Normal(acc_b − conf_b, acc_b(1 − acc_b)/n_b)|. Boundaries
-    are round(N·k/bins), half to even, moved up to the end of a run of equal probabilities.
+    mean over bins of E|Normal(acc_b − conf_b, acc_b(1 − acc_b)/n_b)|. Boundaries are round(N·k/bins), half to
+    even, moved up to the end of a run of equal probabilities. The mean is unweighted, as published, unless such a
+    run makes bins unequal: then a bin weighs as much as its rows, or calibrated predictions would be below 0.
 
     Examples
     --------
@@ -312,8 +313,10 @@ def dece(
     cells = at_rows(s.ranked, rank_positions(s.ranked, ranks))
     rate = cells.hit / cells.weight
     spread = np.sqrt(np.maximum(rate * (1 - rate), 0) / cells.weight)
-    by_chance = folded_normal_mean(cells.gap, spread)
-    return 2 * cells.error(s.total) - float(by_chance.mean())
+    expected = folded_normal_mean(cells.gap, spread)
+    bins_are_equal = np.array_equal(cells.weight, np.diff(ranks))
+    mean_expected = np.average(expected, weights=None if bins_are_equal else cells.weight)
+    return 2 * cells.error(s.total) - float(mean_expected)
 
 
 def folded_normal_mean(mu: Vector, sigma: Vector) -> Vector:

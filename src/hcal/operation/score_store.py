@@ -45,6 +45,8 @@ _KEEP_DAYS: Final = 90
 _PATIENCE: Final = 60.0
 #: From here on a float stands for several whole numbers.
 _EXACT: Final = 2.0**53
+#: A longer text is no id; the limit on rows would not limit the file.
+_LONGEST_ID: Final = 1000
 #: How many ids one statement asks for.
 _IDS_AT_ONCE: Final = 500
 
@@ -592,7 +594,12 @@ def _texts(ids: AnyArray, n_rows: int) -> list[str]:
 def _text(value: Any) -> str:
     """Return an id as text: 7, 7.0 and "7" are one id."""
     if not isinstance(value, float):
-        return str(value)
+        text = str(value)
+        if len(text) > _LONGEST_ID:
+            raise ValueError(
+                f"an id has {len(text):,} characters: at most {_LONGEST_ID:,} are kept"
+            )
+        return text
     if abs(value) >= _EXACT:
         raise ValueError(f"the id {value:.0f} is a float, which has no digits for it: pass text")
     return str(int(value)) if value.is_integer() else str(value)

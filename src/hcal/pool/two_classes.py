@@ -9,7 +9,6 @@ from abc import abstractmethod
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from hcal.numerics import Float64, IntArray
 from hcal.pool.map import BinaryPoolMap, Margins
@@ -60,6 +59,9 @@ def fit_binary_pool(rows: Rows, *, keep: bool) -> BinaryPool:
 
 def pool_table(members: list[Member], weights: Float64, counts: GridCounts) -> LogOddsTable:
     """Return the weighted sum of the members' log-odds, made strictly increasing."""
+    # Loading it takes as long as all the rest of a prediction by a command, which has no use for it.
+    from scipy.optimize import isotonic_regression
+
     beta = float(members[0].margins.beta)
     mean, deviation = counts.moments()
     slope = _LEAST_RISE * max(beta, _FLATTEST / deviation)
