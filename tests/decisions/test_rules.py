@@ -161,3 +161,27 @@ def test_a_capacity_below_the_rows_of_the_highest_probability_says_why_none_is_d
     chosen = hcal.thresholds(np.full(200, 0.3), y, capacity=0.05)
     assert chosen.share.value == 0
     assert "100 % of the rows share the highest probability" in chosen.notes[0]
+
+
+def test_a_table_of_costs_with_names_is_put_in_the_order_of_the_classes() -> None:
+    frame, y = labelled()
+    labels = np.array(NAMES)[y]
+    expected = RULES["table"](frame, labels)
+    table = pd.DataFrame(TABLE, index=NAMES, columns=NAMES)
+    for named in (table, table.loc[TURNED, TURNED], table[TURNED], table.reset_index(drop=True)):
+        chosen: Any = hcal.thresholds(frame, labels, cost=named)
+        assert chosen.cost == expected.cost
+        estimates = hcal.estimate(frame, ["cost"], cost=named, classes=NAMES)
+        assert estimates["cost"].value == pytest.approx(expected.predicted_cost)
+    with pytest.raises(ValueError, match="the table of costs is of a, b, and the classes are no"):
+        hcal.thresholds(frame, labels, cost=table.set_axis(["a", "b"], axis=1))
+    p = frame.to_numpy()
+    assert hcal.thresholds(p, y, cost=table).cost == expected.cost
+    with pytest.raises(ValueError, match="the table of costs is of"):
+        hcal.thresholds(p, y, cost=table[TURNED])
+
+
+def test_a_threshold_with_intervals_needs_20_groups() -> None:
+    frame, y = labelled()
+    with pytest.raises(ValueError, match="draws whole groups and needs at least 20; there are 3"):
+        hcal.thresholds(frame, y, cost=COST, groups=np.arange(len(y)) % 3)

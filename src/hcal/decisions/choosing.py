@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from hcal.decisions.resampled_counts import coarse_cuts, drawn_groups, drawn_rows, group_members
 from hcal.decisions.threshold_curve import Counts, Criterion, LeastCost, ThresholdCurve
-from hcal.metrics.estimates import Estimate
+from hcal.metrics.estimates import FEWEST_GROUPS, Estimate
 from hcal.metrics.resampling import percentile
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
@@ -168,6 +168,7 @@ def choose(rows: Rows, criterion: Criterion, positive: int, draws: Draws) -> Cho
     counts = curve.counts
     if not 0 < counts.caught[0] < counts.decided[0]:
         raise ValueError("y holds one class alone: a threshold needs rows of both classes")
+    _refuse_few_groups(rows)
     cut = int(criterion.choose(counts))
     if criterion.name == "precision" and cut == len(curve.value):
         best = float(np.nanmax(counts.precision))
@@ -182,6 +183,16 @@ def choose(rows: Rows, criterion: Criterion, positive: int, draws: Draws) -> Cho
         members = group_members(cell, event, weight, rows.groups, len(cuts) - 1)
         drawn = drawn_groups(members, draws.resamples, draws.rng)
     return Choice(curve, criterion, cut, cuts, drawn, draws.confidence)
+
+
+def _refuse_few_groups(rows: Rows) -> None:
+    """Refuse groups of which a bootstrap sample would say too little."""
+    count = FEWEST_GROUPS if rows.groups is None else len(np.unique(rows.groups))
+    if count < FEWEST_GROUPS:
+        raise ValueError(
+            f"the bootstrap draws whole groups and needs at least {FEWEST_GROUPS}; there are "
+            f"{count}"
+        )
 
 
 def _on_new_rows_too(

@@ -326,7 +326,7 @@ def _decided(
     probs = rows.probs().astype(np.float64)
     if isinstance(rule, ThresholdRule):
         positive = rule.positive
-    costs = _costs(cost, rule, rows.n_classes, positive)
+    costs = _costs(cost, rule, rows, positive)
     if isinstance(rule, ThresholdRule):
         decided = rule.decide(probs)
         title = positive if rows.names is None else rows.names[positive]
@@ -341,17 +341,17 @@ def _decided(
 
 
 def _costs(
-    cost: Any, rule: ThresholdRule | CostRule | None, n_classes: int, positive: int
+    cost: Any, rule: ThresholdRule | CostRule | None, rows: Rows, positive: int
 ) -> Float64 | None:
     """Return the table of costs (K, K) that was passed in, or with which the rule was chosen."""
     if cost is None:
         return None if rule is None else rule.costs
     if not isinstance(cost, dict):
-        return check_table(cost, n_classes)
-    if n_classes != 2:
+        return check_table(cost, rows.n_classes, rows.names)
+    if rows.n_classes != 2:
         raise ValueError(
-            f"cost of fn and fp is for two classes, and probs has {n_classes} columns: pass a "
-            "table of K x K costs"
+            f"cost of fn and fp is for two classes, and probs has {rows.n_classes} columns: pass "
+            "a table of K x K costs"
         )
     return table_of(check_costs(cost), positive)
 

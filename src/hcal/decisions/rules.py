@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from hcal.class_names import check_classes
-from hcal.frames import ColumnName
+from hcal.frames import ColumnName, index_of
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.rows import ClassNames
-from hcal.text import quoted
+from hcal.text import one_line, quoted
 
 #: The decision for a row without an answer.
 ABSTAINED: Final = -1
@@ -189,15 +189,20 @@ def read_rule(path: str | Path) -> Rule:
     )
 
 
-def check_table(costs: Any, n_classes: int | None = None) -> Float64:
+def check_table(
+    costs: Any, n_classes: int | None = None, names: ClassNames | None = None
+) -> Float64:
     """Return a table of costs (K, K): the row is the true class, the column the decision.
+
+    Rows and columns of a frame that have the names of classes are put in their order.
 
     >>> check_table([[0, 1], [20, 0]])
     array([[ 0.,  1.],
            [20.,  0.]])
     """
+    in_order = _by_name(costs, names)
     try:
-        table = np.asarray(costs, dtype=np.float64)
+        table = np.asarray(in_order, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError("a table of costs must hold K x K numbers") from None
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
@@ -209,6 +214,31 @@ def check_table(costs: Any, n_classes: int | None = None) -> Float64:
     if not np.isfinite(table).all():
         raise ValueError("a table of costs holds finite numbers alone")
     return table
+
+
+def _by_name(costs: Any, names: ClassNames | None) -> Any:
+    """Return a table of pandas with its rows and columns in the order of the classes; others as they are."""
+    titles = getattr(costs, "columns", None)
+    if index_of(costs) is None or titles is None:
+        return costs
+    decided = [str(title) for title in titles]
+    true = [str(title) for title in costs.index]
+    wanted = [str(name) for name in names or range(len(decided))]
+    numbers = [str(number) for number in range(len(wanted))]
+    for titles_of_axis in (true, decided):
+        if set(titles_of_axis) != set(wanted) and titles_of_axis != numbers:
+            if names is None and true == decided:
+                return costs.to_numpy()
+            raise ValueError(
+                f"the table of costs is of {one_line(', '.join(titles_of_axis), 120)}, and the "
+                f"classes are {one_line(', '.join(wanted), 120)}: pass costs.to_numpy(), with the "
+                "true classes in rows and the decisions in columns, in the order of the classes"
+            )
+    rows = [true.index(name) if name in true else place for place, name in enumerate(wanted)]
+    columns = [
+        decided.index(name) if name in decided else place for place, name in enumerate(wanted)
+    ]
+    return costs.to_numpy()[np.ix_(rows, columns)]
 
 
 def check_costs(cost: Any) -> tuple[float, float]:
