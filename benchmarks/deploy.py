@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,17 +67,16 @@ def onnx_ratios(n: int, k: int) -> dict[str, float]:
     import onnxruntime
 
     z, y = task(5000, k)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("ts", "pool"):
             path = Path(folder) / f"{name}.onnx"
             hcal.export(hcal.make_calibrator(name).fit(z, y), path)
             session = onnxruntime.InferenceSession(str(path))
-            found[f"{name} ms"] = 1e3 * seconds(
-                lambda s=session: s.run(None, {"scores": z[:n]}), lambda: None, 50
-            )
-            found[f"{name} nodes"] = len(onnx.load(path).graph.node)
-    return found | {"pool over ts": found["pool ms"] / found["ts ms"]}
+            run = partial(session.run, None, {"scores": z[:n]})
+            figures[f"{name} ms"] = 1e3 * seconds(run, lambda: None, 50)
+            figures[f"{name} nodes"] = len(onnx.load(path).graph.node)
+    return figures | {"pool over ts": figures["pool ms"] / figures["ts ms"]}
 
 
 def rows_in_sql(method: str, n: int) -> dict[str, float]:
@@ -132,19 +132,13 @@ def main() -> None:
     for size in args.sizes:
         n, k = map(int, size.split("x"))
         row = {"size": size, "device": args.device, **torch_ratios(n, k, args.device)}
-        print(
-            json.dumps({key: round(v, 2) if isinstance(v, float) else v for key, v in row.items()}),
-            flush=True,
-        )
+        rounded = {key: round(v, 2) if isinstance(v, float) else v for key, v in row.items()}
+        print(json.dumps(rounded), flush=True)
     if args.device == "cpu":
         for k in (10, 1000):
             row = {"onnx": f"64x{k}", **onnx_ratios(64, k)}
-            print(
-                json.dumps(
-                    {key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}
-                ),
-                flush=True,
-            )
+            rounded = {key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}
+            print(json.dumps(rounded), flush=True)
 
 
 if __name__ == "__main__":

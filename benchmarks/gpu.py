@@ -38,15 +38,18 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def say(**facts: object) -> None:
-    shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in facts.items()}
-    print(json.dumps(shown), flush=True)
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in facts.items()}
+    print(json.dumps(rounded), flush=True)
 
 
 def of_size(n: int, k: int) -> None:
     """Measure one size."""
     z, y = task(n, k)
-    size, x, labels = f"{n}x{k}", torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
-    cal, loss = hcal.PooledCalibrator().fit(z, y), hcal.HCalibrationLoss()
+    size = f"{n}x{k}"
+    x = torch.from_numpy(z).cuda()
+    labels = torch.from_numpy(y).cuda()
+    cal = hcal.PooledCalibrator().fit(z, y)
+    loss = hcal.HCalibrationLoss()
     softmax = seconds(lambda: torch.softmax(x, dim=1))
     host = torch.from_numpy(cal.predict_proba(z)).cuda()
     difference = float((cal.predict_proba(x) - host).abs().max())
@@ -130,7 +133,8 @@ def steps(n: int, k: int, epochs: int = 100) -> None:
 def training(n: int, k: int) -> None:
     """Measure the paper's training of twelve maps."""
     z, y = task(n, k)
-    x, labels = torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
+    x = torch.from_numpy(z).cuda()
+    labels = torch.from_numpy(y).cuda()
     start = time.perf_counter()
     hcal.HCalibrator(device="cuda").fit(x, labels)
     say(size=f"{n}x{k}", what="HCalibrator, twelve maps", seconds=time.perf_counter() - start)
@@ -140,9 +144,9 @@ def main() -> None:
     """Measure everything; what fails is said and does not stop the rest."""
     warnings.simplefilter("ignore")
     say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
-    wanted = sys.argv[1:] or [work.__name__ for work in (of_size, one_launch, steps, training)]
+    chosen = sys.argv[1:] or [work.__name__ for work in (of_size, one_launch, steps, training)]
     for work in (of_size, one_launch, steps, training):
-        for size in SIZES if work.__name__ in wanted else ():
+        for size in SIZES if work.__name__ in chosen else ():
             try:
                 work(*size)
             except Exception as error:

@@ -105,8 +105,8 @@ def judge(package: str) -> Callable[..., Any]:
         import torch
         from probmetrics.metrics import Metrics
 
-        wanted = Metrics.from_names(["logloss", "brier", "ece-15"])
-        return lambda p, y: wanted.compute_all_from_labels_probs(
+        metrics = Metrics.from_names(["logloss", "brier", "ece-15"])
+        return lambda p, y: metrics.compute_all_from_labels_probs(
             torch.from_numpy(y), torch.from_numpy(p)
         )
     from netcal.metrics import ECE
@@ -161,15 +161,19 @@ def run() -> list[dict[str, Any]]:
         for package in packages:
             for sizes in (ROWS, CLASSES):
                 for n, k in sizes:
-                    if any(
-                        (r["what"], r["package"], r["rows"], r["classes"]) == (what, package, n, k)
-                        for r in rows
-                    ):
+                    done_cells = {(r["what"], r["package"], r["rows"], r["classes"]) for r in rows}
+                    if (what, package, n, k) in done_cells:
                         continue
-                    asked = json.dumps([what, package, n, k])
+                    request = json.dumps([what, package, n, k])
                     try:
-                        done = subprocess.run([sys.executable, __file__, "--one", asked], env=environment,
-                                              capture_output=True, text=True, timeout=2 * LIMIT)  # fmt: skip
+                        command = [sys.executable, __file__, "--one", request]
+                        done = subprocess.run(
+                            command,
+                            env=environment,
+                            capture_output=True,
+                            text=True,
+                            timeout=2 * LIMIT,
+                        )
                     except subprocess.TimeoutExpired:
                         print(
                             f"{what:9} {package:34} {n:8} x {k:4}: not within {2 * LIMIT} s",
@@ -180,15 +184,16 @@ def run() -> list[dict[str, Any]]:
                         reason = done.stderr.strip().splitlines()[-1][:90]
                         print(f"{what:9} {package:34} {n:8} x {k:4}: {reason}", flush=True)
                         break
-                    found = json.loads(done.stdout.splitlines()[-1])
+                    measured = json.loads(done.stdout.splitlines()[-1])
                     rows.append(
-                        {"what": what, "package": package, "rows": n, "classes": k, **found}
+                        {"what": what, "package": package, "rows": n, "classes": k, **measured}
                     )
                     print(
-                        f"{what:9} {package:34} {n:8} x {k:4} {found['cpu_s']:9.3f} s {found['mb']:7.0f} MB",
+                        f"{what:9} {package:34} {n:8} x {k:4} "
+                        f"{measured['cpu_s']:9.3f} s {measured['mb']:7.0f} MB",
                         flush=True,
                     )
-                    if found["cpu_s"] > LIMIT:
+                    if measured["cpu_s"] > LIMIT:
                         break
     return rows
 
@@ -211,15 +216,13 @@ def draw(rows: list[dict[str, Any]]) -> None:
             for column, what in enumerate(PACKAGES):
                 place = axes[2 * line + part, column]
                 for package in PACKAGES[what]:
-                    own = [r for r in rows if r["what"] == what and r["package"] == package]
-                    points = [r for r in own if (int(r["rows"]), int(r["classes"])) in sizes]
+                    of_package = [r for r in rows if r["what"] == what and r["package"] == package]
+                    points = [r for r in of_package if (int(r["rows"]), int(r["classes"])) in sizes]
                     points.sort(key=lambda r: int(r[axis]))
                     colour = colours[package.split()[0]][package == "hcal ts"]
                     least = 1e-3 if quantity == "cpu_s" else 1.0
-                    across, up = zip(
-                        *((int(r[axis]), max(float(r[quantity]), least)) for r in points),
-                        strict=True,
-                    )
+                    across = [int(point[axis]) for point in points]
+                    up = [max(float(point[quantity]), least) for point in points]
                     place.plot(
                         across, up, "o-", color=colour, markersize=3, linewidth=1, label=package
                     )

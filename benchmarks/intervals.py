@@ -61,7 +61,7 @@ def calls_on_many(p: np.ndarray, y: np.ndarray, n_segments: int) -> dict[str, Ca
     """Return what is timed for a million rows."""
     rows = Rows.of(p, y, input="probs")
     segment = np.random.default_rng(1).integers(0, n_segments, len(y))
-    some = slice(0, len(y) // 5)
+    first_fifth = slice(0, len(y) // 5)
     features = np.log(p[:, 1:]) - np.log(p[:, :1])
     model = LogisticRegression()
     return {
@@ -69,7 +69,7 @@ def calls_on_many(p: np.ndarray, y: np.ndarray, n_segments: int) -> dict[str, Ca
             rows.blocks(100_000), confidence=0.95
         ),
         f"evaluate, {n_segments:,} segments": lambda: hcal.evaluate(
-            p[some], y[some], metrics=["nll"], by=segment[some]
+            p[first_fifth], y[first_fifth], metrics=["nll"], by=segment[first_fifth]
         ),
         "certify": lambda: hcal.certify(p, y),
         f"certify, {n_segments:,} segments": lambda: hcal.certify(p, y, by=segment),
@@ -88,7 +88,9 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def timed(n: int, make: Callable[..., dict[str, Callable[[], object]]], segments: int) -> Iterator[Row]:  # fmt: skip
+def timed(
+    n: int, make: Callable[..., dict[str, Callable[[], object]]], segments: int
+) -> Iterator[Row]:
     """Yield one row a call."""
     for work in make(*data(2000, 2), 20).values():
         work()
@@ -102,7 +104,8 @@ def levels(n: int, k: int) -> Iterator[Row]:
     """Yield how long the level by chance of each metric takes, relative to the metric."""
     p, y = data(n, k)
     for name in [metric.name for metric in METRICS.values() if metric.by_chance is not None]:
-        alone = min(seconds(partial(METRICS[name].function, Sample(p, y))) for _ in range(3))
+        measure = partial(METRICS[name].function, Sample(p, y))
+        alone = min(seconds(measure) for _ in range(3))
         sample = Sample(p, y)
         values = {name: METRICS[name].function(sample)}
         level = min(seconds(partial(levels_by_chance, sample, values)) for _ in range(3))

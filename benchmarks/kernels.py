@@ -40,7 +40,8 @@ def data(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(n, k)).astype(np.float32) * 1.5
     p = np.exp(truth - truth.max(axis=1, keepdims=True))
-    y = (p.cumsum(axis=1) > p.sum(axis=1, keepdims=True) * rng.random((n, 1))).argmax(axis=1)
+    thresholds = p.sum(axis=1, keepdims=True) * rng.random((n, 1))
+    y = (p.cumsum(axis=1) > thresholds).argmax(axis=1)
     return 2.5 * truth, y
 
 
@@ -58,7 +59,8 @@ def call(what: str) -> Callable[[], object]:
         n, k, device = (25_000, 1000, "cuda") if what.endswith("gpu") else (5000, 100, "cpu")
         scores, y = data(n, k)
         probs = torch.from_numpy(scores).to(device).softmax(1).requires_grad_()
-        labels, loss = torch.from_numpy(y).to(device), hcal.HCalibrationLoss(check=False)
+        labels = torch.from_numpy(y).to(device)
+        loss = hcal.HCalibrationLoss(check=False)
         return lambda: loss(probs, labels).backward()
     n, k, epochs, device = (
         (25_000, 1000, 300, "cuda") if what.endswith("gpu") else (5000, 10, 30, None)
@@ -97,16 +99,14 @@ def main() -> None:
         if find_spec(module) is None or (gpu and not torch.cuda.is_available()):
             print(f"{line:45} not here")
             continue
-        found = [
-            float(
-                subprocess.run(
-                    [sys.executable, __file__, what, absent], capture_output=True, check=True
-                ).stdout
-            )
-            for absent in ("", module)
-        ]
+        timings = []
+        for absent in ("", module):
+            command = [sys.executable, __file__, what, absent]
+            done = subprocess.run(command, capture_output=True, check=True)
+            timings.append(float(done.stdout))
         print(
-            f"{line:45} {found[0]:8.4f} s, without {module}: {found[1]:8.4f} s, {found[1] / found[0]:5.1f} x"
+            f"{line:45} {timings[0]:8.4f} s, without {module}: {timings[1]:8.4f} s, "
+            f"{timings[1] / timings[0]:5.1f} x"
         )
 
 

@@ -40,10 +40,11 @@ def make_files(folder: Path, rows: int, classes: int) -> None:
         rng = np.random.default_rng(start)
         logits = rng.standard_normal((min(size, rows - start), classes), dtype=np.float32) * 1.3
         y = rng.integers(0, classes, len(logits))
-        logits[np.arange(len(y)), y] += rng.normal(2 + np.log(classes) / 1.4, 2, len(y)).astype(
-            np.float32
-        )
-        scores[start : start + len(y)], labels[start : start + len(y)] = logits * 1.5, y
+        signal = rng.normal(2 + np.log(classes) / 1.4, 2, len(y))
+        logits[np.arange(len(y)), y] += signal.astype(np.float32)
+        block = slice(start, start + len(y))
+        scores[block] = logits * 1.5
+        labels[block] = y
     np.savez(folder / "rows.npz", logits=scores, y=labels)
     for name in ("logits.npy", "y.npy"):
         (folder / name).unlink()
@@ -79,24 +80,24 @@ def main() -> None:
         "--workers", type=int, nargs="*", default=[1, 2], help="sizes of Dask clusters"
     )
     parser.add_argument("-o", "--output", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     lines = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        maker = Process(target=make_files, args=(folder, asked.rows, asked.classes))
+        maker = Process(target=make_files, args=(folder, options.rows, options.classes))
         maker.start()  # a process of its own: what starts a command lends it the peak of its memory
         maker.join()
         model = str(folder / "model.hcal")
-        given = [
+        columns = [
             str(folder / "rows.npz"),
             "--quiet",
             "--batch-rows",
-            str(BLOCK // 10 // asked.classes),
+            str(BLOCK // 10 // options.classes),
         ]
-        fit = ["fit", *given, "-o", model]
-        apply = ["apply", model, *given, "-o", str(folder / "probs.npy")]
-        evaluate = ["evaluate", *given, "--model", model]
-        sample = min(200_000, SAMPLE // asked.classes)
+        fit = ["fit", *columns, "-o", model]
+        apply = ["apply", model, *columns, "-o", str(folder / "probs.npy")]
+        evaluate = ["evaluate", *columns, "--model", model]
+        sample = min(200_000, SAMPLE // options.classes)
         jobs = {
             f"fit ts, {sample:,} rows": [*fit, "--method", "ts", "--sample-rows", str(sample)],
             f"fit pool, {sample:,} rows": [*fit, "--sample-rows", str(sample)],
@@ -106,7 +107,7 @@ def main() -> None:
         for what, words in jobs.items():
             lines.append({"what": what, **run(words)})
             print(json.dumps(lines[-1]), flush=True)
-        for workers in asked.workers:
+        for workers in options.workers:
             with scheduler(workers) as address:
                 run([*evaluate, "--scheduler", address])  # workers import and compile once
                 lines.append(
@@ -116,13 +117,14 @@ def main() -> None:
                     }
                 )
             print(json.dumps(lines[-1]), flush=True)
-    if asked.output:
-        whole = [{"rows": asked.rows, "classes": asked.classes, **line} for line in lines]
-        text = "\n".join(
-            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()})
-            for one in whole
-        )
-        asked.output.write_text(text + "\n", encoding="utf-8")
+    if options.output:
+        records = [{"rows": options.rows, "classes": options.classes, **line} for line in lines]
+        texts = []
+        for record in records:
+            rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()}
+            texts.append(json.dumps(rounded))
+        text = "\n".join(texts)
+        options.output.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

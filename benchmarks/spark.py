@@ -48,9 +48,9 @@ def session(cores: int) -> Any:
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     # Each file is a partition.
-    made = builder.config("spark.sql.files.openCostInBytes", str(2**27)).getOrCreate()
-    made.sparkContext.setLogLevel("OFF")
-    return made
+    started = builder.config("spark.sql.files.openCostInBytes", str(2**27)).getOrCreate()
+    started.sparkContext.setLogLevel("OFF")
+    return started
 
 
 def seconds_of(work: Callable[[], Any]) -> list[float]:

@@ -83,7 +83,8 @@ def of_size(size: str) -> list[Row]:
         import torch
 
         p = torch.from_numpy(hcal.softmax(scores)).requires_grad_()
-        labels, loss = torch.from_numpy(y), hcal.HCalibrationLoss()
+        labels = torch.from_numpy(y)
+        loss = hcal.HCalibrationLoss()
         sort = cpu(lambda: torch.sort(p.detach().reshape(-1)), repeats)
         add(
             "h loss and gradient",

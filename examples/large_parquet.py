@@ -52,7 +52,8 @@ def matrix(batch: pa.RecordBatch) -> np.ndarray:
 
 def main(rows: int = 3_000_000) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "scores.parquet", Path(folder) / "probs.parquet"
+        source = Path(folder) / "scores.parquet"
+        target = Path(folder) / "probs.parquet"
         write(source, rows)
         start = time.perf_counter()
         file = pq.ParquetFile(source)
@@ -77,9 +78,9 @@ def main(rows: int = 3_000_000) -> dict[str, float]:
         assert writer is not None
         writer.close()
         seconds = time.perf_counter() - start
-        held = pq.ParquetFile(target).metadata.num_rows
+        written = pq.ParquetFile(target).metadata.num_rows
     return {
-        "rows": held,
+        "rows": written,
         "accuracy": right / done,
         "seconds": seconds,
         "nll": cal.fit_.after["nll"],

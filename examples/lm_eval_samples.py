@@ -45,13 +45,14 @@ def write_samples(path: Path, n: int, options: int, seed: int) -> None:
 
 def calibrate(learn_from: list[Path], judge_on: list[Path]) -> dict[str, hcal.Evaluation]:
     """Fit one temperature over all tasks, and measure it on other questions."""
-    known, new = read_lm_eval(learn_from), read_lm_eval(judge_on)
-    calibrator = MultipleChoiceCalibrator().fit(known.scores, known.y)
-    print(f"temperature {calibrator.temperature_:.2f}, from {len(known)} questions")
-    wanted = ["ece_ew", "smece", "nll", "brier", "accuracy"]
+    labelled = read_lm_eval(learn_from)
+    new = read_lm_eval(judge_on)
+    calibrator = MultipleChoiceCalibrator().fit(labelled.scores, labelled.y)
+    print(f"temperature {calibrator.temperature_:.2f}, from {len(labelled)} questions")
+    metrics = ["ece_ew", "smece", "nll", "brier", "accuracy"]
     return {
-        "before": hcal.evaluate(new.probs(), new.y, metrics=wanted),
-        "after": hcal.evaluate(calibrator.predict_proba(new.scores), new.y, metrics=wanted),
+        "before": hcal.evaluate(new.probs(), new.y, metrics=metrics),
+        "after": hcal.evaluate(calibrator.predict_proba(new.scores), new.y, metrics=metrics),
     }
 
 

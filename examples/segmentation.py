@@ -50,7 +50,8 @@ def main() -> dict[str, float]:
     model = CalibratedModule(net, calibrator).eval()
     x, y = make_images(30, seed=2)
     with torch.no_grad():
-        before, after = net(x).softmax(dim=1), model(x)
+        before = net(x).softmax(dim=1)
+        after = model(x)
     result = {
         name: hcal.metrics.ece_ew(*dense.rows(probs, y, ignore_index=UNLABELLED))
         for name, probs in (("ECE before", before), ("ECE after", after))

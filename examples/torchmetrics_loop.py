@@ -37,13 +37,13 @@ def main() -> dict[str, float]:
     data = batches(20_000)
     for logits, labels in data:
         metrics.update(logits, labels)
-    found = {name: float(value) for name, value in metrics.compute().items()}
+    values = {name: float(value) for name, value in metrics.compute().items()}
     logits, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
-    found["ece of the whole"] = hcal.metrics.ece_ew(logits.softmax(dim=1), labels)
+    values["ece of the whole"] = hcal.metrics.ece_ew(logits.softmax(dim=1), labels)
     state = sum(value.numel() for value in metrics["several"].metric_state.values())
-    print("  ".join(f"{name} {value:.4f}" for name, value in found.items()))
+    print("  ".join(f"{name} {value:.4f}" for name, value in values.items()))
     print(f"the state has {state} numbers, for any number of rows")
-    return found
+    return values
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def train(strength: float, *, epochs: int = 60) -> nn.Module:
     x, y = make_rows(2000, seed=1)
     x_held, y_held = make_rows(1000, seed=2)
     if not strength:
-        x, y = torch.cat([x, x_held]), torch.cat([y, y_held])
+        x = torch.cat([x, x_held])
+        y = torch.cat([y, y_held])
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(200):
             loss = nn.functional.cross_entropy(net(x[rows]), y[rows])

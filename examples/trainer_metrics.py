@@ -26,7 +26,8 @@ def train(X: np.ndarray, y: np.ndarray) -> torch.nn.Module:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    inputs, labels = torch.from_numpy(X), torch.from_numpy(y)
+    inputs = torch.from_numpy(X)
+    labels = torch.from_numpy(y)
     for _ in range(150):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
@@ -50,8 +51,8 @@ def main() -> dict[str, dict[str, float]]:
     after = calibrated(
         SimpleNamespace(predictions=calibrator.predict_proba(logits), label_ids=y_eval)
     )
-    for name, found in (("before", before), ("after", after)):
-        print(f"{name:7}", "  ".join(f"eval_{k} {v:.3f}" for k, v in found.items()))
+    for name, values in (("before", before), ("after", after)):
+        print(f"{name:7}", "  ".join(f"eval_{k} {v:.3f}" for k, v in values.items()))
     return {"before": before, "after": after}
 
 

@@ -207,7 +207,8 @@ def measure(data: Path, jobs: int, maps: Path = MAPS, file: Path = FILE) -> None
     kept = KeptMaps.read(maps)
     before = [(stamped({"task": name, "objective": "uncal"}), None) for name in TASKS]
     work = [*before, *zip(kept.facts, kept.maps, strict=True)]
-    rows = Parallel(n_jobs=jobs)(delayed(_measured)(data, facts, chosen) for facts, chosen in work)
+    tasks = [delayed(_measured)(data, facts, chosen) for facts, chosen in work]
+    rows = Parallel(n_jobs=jobs)(tasks)
     write_rows(file, rows)
 
 
@@ -240,11 +241,10 @@ class Experiment:
 
     def log_error(self, task: str, objective: str, level: Level) -> float:
         """Return the mean over seeds and the metrics of a level of log(error); NaN where nothing ran."""
-        values = [
-            math.log(max(float(row[metric]), 1e-12))
-            for row in self._rows_of(task, objective, level.selector)
-            for metric in level.metrics
-        ]
+        values = []
+        for row in self._rows_of(task, objective, level.selector):
+            errors = [float(row[metric]) for metric in level.metrics]
+            values += [math.log(max(error, 1e-12)) for error in errors]
         return float(np.mean(values)) if values else math.nan
 
     def differences(self, level: Level) -> Float64:
@@ -285,8 +285,11 @@ def geometric_mean(logs: Float64) -> tuple[float, float, float, int]:
     if len(logs) < 2:
         return math.nan, math.nan, math.nan, len(logs)
     mean = logs.mean()
-    half_width = t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    return math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width), len(logs)
+    standard_error = logs.std(ddof=1) / math.sqrt(len(logs))
+    half_width = t.ppf(0.975, len(logs) - 1) * standard_error
+    low = math.exp(mean - half_width)
+    high = math.exp(mean + half_width)
+    return math.exp(mean), low, high, len(logs)
 
 
 def experiment_of(file: Path = FILE) -> Experiment:

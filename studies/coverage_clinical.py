@@ -41,7 +41,8 @@ WORLDS = {
 CELLS = ((30, 0.5), (60, 0.3), (100, 0.2), (300, 0.05), (3000, 0.005), (20_000, 0.001), (1000, 0.2))
 #: The quantiles of a normal distribution by which the truth is integrated.
 _GRID = np.linspace(-8, 8, 40_001)
-_MASS = np.exp(-(_GRID**2) / 2) / np.exp(-(_GRID**2) / 2).sum()
+_DENSITY = np.exp(-(_GRID**2) / 2)
+_MASS = _DENSITY / _DENSITY.sum()
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,11 @@ class World:
         risk = expit(log_odds)
         rate = float(_MASS @ happens)
         brier = float(_MASS @ (risk**2 - 2 * risk * happens + happens))
-        shift = _solve(log_odds, happens, np.ones((len(risk), 1)), np.zeros(1))
+        constant = np.ones((len(risk), 1))
+        shift = _solve(log_odds, happens, constant, np.zeros(1))
         line = np.stack([np.ones_like(log_odds), log_odds], axis=1)
-        intercept, slope = _solve(np.zeros_like(log_odds), happens, line, np.array([0.0, 1.0]))
+        no_offset = np.zeros_like(log_odds)
+        intercept, slope = _solve(no_offset, happens, line, np.array([0.0, 1.0]))
         return {
             "in_the_large": float(shift[0]),
             "slope": float(slope),
@@ -159,9 +162,10 @@ def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> 
     """
     world = World.of(name, rate)
     truths = world.truths()
-    given: Counter[str] = Counter()
+    intervals: Counter[str] = Counter()
     missed: Counter[str] = Counter()
-    rng = np.random.default_rng([list(WORLDS).index(name), n, int(1000 * rate)])
+    number = list(WORLDS).index(name)
+    rng = np.random.default_rng([number, n, int(1000 * rate)])
     for _ in range(sets):
         risk, event = world.draw(n, rng)
         if not 0 < event.sum() < n:
@@ -172,9 +176,9 @@ def cell(name: str, n: int, rate: float, sets: int, *, curves: bool = False) -> 
         for estimate, interval in estimates.items():
             if np.isnan(interval.low):
                 continue
-            given[estimate] += 1
+            intervals[estimate] += 1
             missed[estimate] += not interval.low <= truths[estimate] <= interval.high
-    for estimate, count in given.items():
+    for estimate, count in intervals.items():
         yield {
             "world": f"{name}, rate {rate:g}, n = {n:,}",
             "statement": f"interval of {estimate}",

@@ -56,7 +56,8 @@ class Cell:
         """Return predictions, and labels drawn from them."""
         scores = 1.5 * rng.standard_normal((self.rows, self.classes))
         # The last class is as rare as stated; the normal noise raises its mean probability a little.
-        scores[:, -1] += np.log(self.rate / (1 - self.rate) * (self.classes - 1)) / 1.3
+        odds = self.rate / (1 - self.rate)
+        scores[:, -1] += np.log(odds * (self.classes - 1)) / 1.3
         if self.ties:
             scores = np.round(scores)
         probs = np.asarray(softmax(scores, axis=1))
@@ -152,7 +153,8 @@ def frequency_cells(sets: int) -> Iterator[Row]:
 def _two_classes(n: int, share: float, rng: np.random.Generator) -> tuple[Float64, IntArray]:
     """Return logits of two normal classes, and labels."""
     y = (rng.random(n) < share).astype(np.int64)
-    return 1.5 * (rng.standard_normal((n, 2)) + 1.5 * np.eye(2)[y]), y
+    signal = 1.5 * np.eye(2)[y]
+    return 1.5 * (rng.standard_normal((n, 2)) + signal), y
 
 
 def _row(world: str, statement: str, sets: int, false: int, allowed: float) -> Row:

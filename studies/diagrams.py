@@ -20,7 +20,8 @@ def diagram() -> hcal.evaluation.Reliability:
     """Return the diagram of 20,000 drawn rows, 3 % of them positive, before and after calibration."""
     rng = np.random.default_rng(0)
     log_odds = rng.normal(-4.2, 1.3, 20_000)
-    y = (rng.random(20_000) < 1 / (1 + np.exp(-log_odds))).astype(int)
+    rate = 1 / (1 + np.exp(-log_odds))
+    y = (rng.random(20_000) < rate).astype(int)
     score = 1.5 * log_odds + 1
     fitted = slice(0, 10_000)
     tested = slice(10_000, 20_000)

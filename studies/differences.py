@@ -100,11 +100,11 @@ def measure(task: Task, name: str) -> list[dict[str, Any]]:
     start = time.process_time()
     chosen = train_candidates(task.logits_cal, task.y_cal, VARIANTS[name].plan)
     seconds = round(time.process_time() - start, 1)
-    return [
-        {"task": task.name, "variant": name, "select": select, "seconds": seconds}
-        | result_of(fitted, task)
-        for select, fitted in chosen.items()
-    ]
+    rows = []
+    for select, fitted in chosen.items():
+        run = {"task": task.name, "variant": name, "select": select, "seconds": seconds}
+        rows.append(run | result_of(fitted, task))
+    return rows
 
 
 def result_of(fitted: Fitted, task: Task) -> dict[str, Any]:

@@ -28,11 +28,24 @@ PALETTE: Final = (
 SUBJECT: Final = "#D55E00"
 
 _SETTINGS: Final[Any] = {
-    "figure.dpi": 110, "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8,
-    "xtick.labelsize": 8, "ytick.labelsize": 8, "lines.linewidth": 1.6, "lines.markersize": 4,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
-    "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.7, "svg.hashsalt": "hcal",
-}  # fmt: skip
+    "figure.dpi": 110,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "hcal",
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+}
 
 
 @contextmanager
@@ -71,4 +84,5 @@ def replace_between(path: Path, marks: tuple[str, str], lines: list[str]) -> Non
     text = path.read_text(encoding="utf-8")
     before, rest = text.split(marks[0], 1)
     after = rest.split(marks[1], 1)[1]
-    write_text(path, "\n".join([before + marks[0], "", *lines, "", marks[1] + after]))
+    text = [before + marks[0], "", *lines, "", marks[1] + after]
+    write_text(path, "\n".join(text))

@@ -57,7 +57,8 @@ def printed(x: Array) -> Array:
 
 def half_and_fresh(x: Array, rng: np.random.Generator) -> Array:
     """Return every other row, and as many fresh ones."""
-    return np.concatenate([x[::2], logits(len(x) // 2, x.shape[1], rng)])
+    fresh = logits(len(x) // 2, x.shape[1], rng)
+    return np.concatenate([x[::2], fresh])
 
 
 #: Own rows as they may come back: name -> (rows, rng) -> rows.
@@ -106,7 +107,8 @@ def _refused_cases(n: int, k: int, rng: np.random.Generator) -> Iterator[str]:
         if overlap(kept, form(x, rng)).refused:
             yield name
     for name, (draw_fitted, draw_judged) in FRESH.items():
-        if overlap(fingerprint(draw_fitted(n, k, rng)), draw_judged(n, k, rng)).refused:
+        kept = fingerprint(draw_fitted(n, k, rng))
+        if overlap(kept, draw_judged(n, k, rng)).refused:
             yield name
 
 
@@ -121,7 +123,8 @@ def _method_rows(name: str, k: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of one method and number of classes; none where the method does not take it."""
     rng = np.random.default_rng(k)
     x = logits(ROWS_OF_A_FIT, k, rng)
-    y = (hcal.softmax(x / 1.5).cumsum(1) > rng.random((len(x), 1))).argmax(1)
+    cumulated = hcal.softmax(x / 1.5).cumsum(1)
+    y = (cumulated > rng.random((len(x), 1))).argmax(1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -34,13 +34,15 @@ def tasks(group: str) -> list[str]:
     """Return the networks, or the tables with as many rows as the largest size."""
     if group == "networks":
         return NETWORKS
-    return [task for task, about in tables().items() if about["n_cal"] >= max(SIZES[group])]
+    largest = max(SIZES[group])
+    return [task for task, about in tables().items() if about["n_cal"] >= largest]
 
 
 def curve(group: str, task: str) -> Iterator[Row]:
     """Yield the NLL of every method, size and draw, divided by the uncalibrated NLL."""
     (cal, y, test, y_test), kind = any_task(task)
-    before = score(predict("uncal", cal[:10], y[:10], test, kind), y_test)["nll"]
+    uncalibrated = predict("uncal", cal[:10], y[:10], test, kind)
+    before = score(uncalibrated, y_test)["nll"]
     for size in SIZES[group]:
         for draw in range(DRAWS if size < len(y) else 1):
             chosen = np.random.default_rng([draw, size]).permutation(len(y))[:size]
@@ -63,7 +65,8 @@ def mean_ratio(rows: Sequence[dict[str, str]], group: str, method: str, size: in
     for row in rows:
         if (row["group"], row["method"], int(row["rows"])) == (group, method, size):
             by_task.setdefault(row["task"], []).append(float(row["ratio"]))
-    return float(np.exp(np.mean([np.log(np.mean(ratios)) for ratios in by_task.values()])))
+    log_ratios = [np.log(np.mean(ratios)) for ratios in by_task.values()]
+    return float(np.exp(np.mean(log_ratios)))
 
 
 def table(rows: Sequence[dict[str, str]], group: str) -> list[str]:
@@ -80,7 +83,8 @@ def table(rows: Sequence[dict[str, str]], group: str) -> list[str]:
 def rows_saved(rows: Sequence[dict[str, str]], group: str) -> int | None:
     """Return the fewest rows with which the default is better than every other method with the most rows."""
     sizes = SIZES[group]
-    best = min(mean_ratio(rows, group, method, sizes[-1]) for method in METHODS[1:])
+    others = [mean_ratio(rows, group, method, sizes[-1]) for method in METHODS[1:]]
+    best = min(others)
     enough = [size for size in sizes if mean_ratio(rows, group, "pool", size) < best]
     return enough[0] if enough else None
 
@@ -105,7 +109,8 @@ def _draw_group(axis: Any, rows: Sequence[dict[str, str]], group: str) -> None:
         color = SUBJECT if first else (PALETTE[0], PALETTE[2], PALETTE[3])[place - 1]
         label = "pool (default)" if first else method
         axis.plot(sizes, means, "os^v"[place] + "-", color=color, label=label)
-    best = min(mean_ratio(rows, group, method, sizes[-1]) for method in METHODS[1:])
+    others = [mean_ratio(rows, group, method, sizes[-1]) for method in METHODS[1:]]
+    best = min(others)
     axis.axhline(best, color="#777777", linewidth=1, linestyle=":")
     number = len({row["task"] for row in rows if row["group"] == group})
     axis.set(xscale="log", xlabel="calibration rows", title=f"{number} {group}")
@@ -126,9 +131,8 @@ def main() -> None:
     draw(measured)
     for group in SIZES:
         print(group, *table(measured, group), sep="\n")
-        print(
-            f"the default is better than all others with the most rows from {rows_saved(measured, group)} rows on"
-        )
+        fewest = rows_saved(measured, group)
+        print(f"the default is better than all others with the most rows from {fewest} rows on")
 
 
 if __name__ == "__main__":

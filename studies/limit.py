@@ -52,7 +52,8 @@ def fitted_probs(task: str) -> list[Float64]:
 
 def bin_edges(probs: Float64) -> Float64:
     """Return the confidences between bins with equally many rows, (BINS − 1,)."""
-    return np.quantile(probs.max(axis=1), np.linspace(0, 1, BINS + 1)[1:-1])
+    inner = np.linspace(0, 1, BINS + 1)[1:-1]
+    return np.quantile(probs.max(axis=1), inner)
 
 
 def by_confidence(probs: Float64, values: Float64, edges: Float64) -> tuple[Float64, Float64]:
@@ -71,7 +72,8 @@ def by_confidence(probs: Float64, values: Float64, edges: Float64) -> tuple[Floa
 
 def by_class(probs: Float64, values: Float64, edges: Float64) -> tuple[Float64, Float64]:
     """Return the mean of values (N, K) of each class, and the number of rows."""
-    return values.mean(axis=0), np.full(values.shape[1], float(len(values)))
+    n_rows, n_classes = values.shape
+    return values.mean(axis=0), np.full(n_classes, float(n_rows))
 
 
 def gaps(task: str) -> Iterator[Row]:
@@ -125,14 +127,17 @@ def root_mean_square(rows: Sequence[dict[str, str]]) -> float:
     >>> round(root_mean_square([{"z": "1"}, {"z": "-3"}]), 3)
     2.236
     """
-    return float(np.sqrt(np.mean([float(row["z"]) ** 2 for row in rows])))
+    squares = [float(row["z"]) ** 2 for row in rows]
+    return float(np.sqrt(np.mean(squares)))
 
 
 def ratio(rows: Sequence[dict[str, str]], kind: str, column: str, task: str | None = None) -> float:
     """Return the mean of a measure over networks, or that of one network."""
     tasks = TASKS if task is None else [task]
     chosen = [row for row in rows if row["kind"] == kind]
-    by_task = [[float(row[column]) for row in chosen if row["task"] == name] for name in tasks]
+    by_task = []
+    for name in tasks:
+        by_task.append([float(row[column]) for row in chosen if row["task"] == name])
     return float(np.mean([np.mean(values) for values in by_task]))
 
 
@@ -160,9 +165,11 @@ def draw(rows: Sequence[dict[str, str]]) -> Path:
     with styled() as plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.3))
         top = [row for row in rows if row["kind"] == "confidence"]
-        odds = [float(row["stated"]) / (1 - float(row["stated"])) for row in top]
+        stated = [float(row["stated"]) for row in top]
+        odds = [p / (1 - p) for p in stated]
         left.axhspan(-2, 2, color="#dddddd", label="within 2 standard errors")
-        left.plot(odds, [float(row["z"]) for row in top], "o", color=SUBJECT, alpha=0.7)
+        z_scores = [float(row["z"]) for row in top]
+        left.plot(odds, z_scores, "o", color=SUBJECT, alpha=0.7)
         left.set(
             xscale="log",
             xlabel="stated confidence",
@@ -181,7 +188,9 @@ def draw(rows: Sequence[dict[str, str]]) -> Path:
         ):
             x = [ratio(rows, "drawn", column, task) for task in TASKS]
             y = [ratio(rows, "real", column, task) for task in TASKS]
-            right.plot(x, y, "os"[place], color=(SUBJECT, PALETTE[0])[place], label=name)
+            marker = "os"[place]
+            color = (SUBJECT, PALETTE[0])[place]
+            right.plot(x, y, marker, color=color, label=name)
         right.set(
             xlabel="labels drawn from the default's probabilities",
             ylabel="real labels",

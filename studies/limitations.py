@@ -34,7 +34,7 @@ class Demonstration:
 
     number: int
     limitation: str
-    shown: str
+    result: str
     of_h: str
 
 
@@ -46,7 +46,8 @@ def labels(true: Array, rng: np.random.Generator) -> NDArray[np.int64]:
     >>> labels(np.array([[0.0, 1.0]] * 3), np.random.default_rng(0))
     array([1, 1, 1])
     """
-    return np.asarray((true.cumsum(axis=1) > rng.random((len(true), 1))).argmax(axis=1))
+    above = true.cumsum(axis=1) > rng.random((len(true), 1))
+    return np.asarray(above.argmax(axis=1))
 
 
 def no_link() -> Demonstration:
@@ -56,21 +57,22 @@ def no_link() -> Demonstration:
     from studies.central import new_objective
 
     task = make_synthetic("calibrated", n_cal=4000)
-    x, y = torch.from_numpy(task.logits_cal), torch.from_numpy(task.y_cal)
+    x = torch.from_numpy(task.logits_cal)
+    y = torch.from_numpy(task.y_cal)
     scales = torch.linspace(0.3, 1.5, 61, dtype=torch.float64)
-    found = {}
+    temperatures = {}
     for name in ("focal", "smoothing", "nll", "h"):
         objective = new_objective(name)
-        found[name] = float(
-            scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))]
-        )
-    error = ece_ew(hcal.softmax(found["focal"] * task.logits_test), task.y_test)
+        losses = [float(objective(torch.softmax(scale * x, 1), y)) for scale in scales]
+        temperatures[name] = float(scales[int(np.argmin(losses))])
+    error = ece_ew(hcal.softmax(temperatures["focal"] * task.logits_test), task.y_test)
     return Demonstration(
         1,
         "objectives by intuition have no link to the error",
         "a calibrated network, one scale to learn (right: 1): focal loss learns "
-        f"{found['focal']:.2f} (ECE {error:.2f}), smoothed labels {found['smoothing']:.2f}, NLL "
-        f"{found['nll']:.2f}, h {found['h']:.2f}",
+        f"{temperatures['focal']:.2f} (ECE {error:.2f}), smoothed labels "
+        f"{temperatures['smoothing']:.2f}, NLL {temperatures['nll']:.2f}, "
+        f"h {temperatures['h']:.2f}",
         "learns the right scale, and so does NLL",
     )
 
@@ -83,10 +85,12 @@ def binned_training() -> Demonstration:
     from studies.central import new_objective
 
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)
-    x, y = (torch.from_numpy(a) for a in (_log_probs(task.logits_cal), task.y_cal))
+    x = torch.from_numpy(_log_probs(task.logits_cal))
+    y = torch.from_numpy(task.y_cal)
     fresh = torch.from_numpy(_log_probs(task.logits_test))
-    shown = []
-    for name, loss in (("ECE", _binned), ("NLL", new_objective("nll")), ("h", new_objective("h"))):
+    results = []
+    losses = {"ECE": _binned, "NLL": new_objective("nll"), "h": new_objective("h")}
+    for name, loss in losses.items():
         new = build_trainable("monotonic-10", x, random_state=0).to(x.dtype)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.02)
         for _ in range(150):
@@ -94,14 +98,15 @@ def binned_training() -> Demonstration:
             loss(new(x), y).backward()
             optimiser.step()
         with torch.no_grad():
-            own, other = ece_ew(new(x).numpy(), task.y_cal), ece_ew(new(fresh).numpy(), task.y_test)
-        shown.append(f"{name} {own:.3f} / {other:.3f}")
+            trained_on = ece_ew(new(x).numpy(), task.y_cal)
+            other = ece_ew(new(fresh).numpy(), task.y_test)
+        results.append(f"{name} {trained_on:.3f} / {other:.3f}")
     before = ece_ew(hcal.softmax(task.logits_test), task.y_test)
     return Demonstration(
         2,
         "a small binned error is necessary, not sufficient",
         "a monotone network (the map of DIAG) trained 150 epochs on 1000 rows, ECE of its own / "
-        f"of fresh rows: trained on {', on '.join(shown)}; before {before:.3f}. {_wave()}",
+        f"of fresh rows: trained on {', on '.join(results)}; before {before:.3f}. {_wave()}",
         "windows move with every event, so no edge can be learned; the pooled loss is itself only "
         "necessary",
     )
@@ -113,14 +118,16 @@ def _binned(probs: Any, y: Any) -> Any:
 
     conf, label = probs.max(dim=1)
     which = (conf.detach() * 15).long().clamp(0, 14)
-    gap = torch.zeros(15, dtype=conf.dtype).index_add(0, which, conf - (label == y).to(conf.dtype))
+    hit = (label == y).to(conf.dtype)
+    gap = torch.zeros(15, dtype=conf.dtype).index_add(0, which, conf - hit)
     return gap.abs().sum() / len(y)
 
 
 def _wave() -> str:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1.0, 40_000)
-    true = np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0, 1)
+    wave = np.sin(2 * np.pi * 15 * p)
+    true = np.clip(p + 0.1 * wave, 0, 1)
     both = np.stack([1 - p, p], axis=1)
     y = (rng.random(len(p)) < true).astype(np.int64)
     return (
@@ -133,19 +140,19 @@ def ideal_only() -> Demonstration:
     """3: kernel and cumulated errors of predictions that all err by exactly 0.05."""
     rng = np.random.default_rng(0)
     p = rng.uniform(0.55, 0.95, 20_000)
-    shown = []
-    for words, sign in (
-        ("one direction", np.ones_like(p)),
-        ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1))),
-    ):
+    results = []
+    alternating = np.sign(np.sin(2 * np.pi * p / 0.1))
+    signs = {"one direction": np.ones_like(p), "alternating": alternating}
+    for words, sign in signs.items():
         y = (rng.random(len(p)) < p - 0.05 * sign).astype(np.int64)
         both = np.stack([1 - p, p], axis=1)
-        values = (mmce(both, y), ks(both, y), hce(both, y, events="top-label"))
-        shown.append(f"{words}: MMCE {values[0]:.3f}, KS {values[1]:.3f}, HCE {values[2]:.3f}")
+        canonical = hce(both, y, events="top-label")
+        values = (mmce(both, y), ks(both, y), canonical)
+        results.append(f"{words}: MMCE {values[0]:.3f}, KS {values[1]:.3f}, HCE {values[2]:.3f}")
     return Demonstration(
         3,
         "forms of ideal calibration say nothing of imperfect ones",
-        f"every prediction wrong by 0.05: {'; '.join(shown)}",
+        f"every prediction wrong by 0.05: {'; '.join(results)}",
         "the window error is in units of probability",
     )
 
@@ -158,90 +165,93 @@ def level_errors(world: World) -> dict[str, float]:
     >>> level_errors(World(np.ones(1), np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]])))
     {'top-label': 0.25, 'class-wise': 0.25, 'canonical': 0.25}
     """
-    predicted, true = world.predicted, world.true
+    predicted = world.predicted
+    true = world.true
     top = predicted.argmax(axis=1)[:, None]
     p, mu = (np.take_along_axis(a, top, axis=1) for a in (predicted, true))
     columns = [[c] for c in range(predicted.shape[1])]
+    of_classes = []
+    for c in columns:
+        of_classes.append(conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]))
     return {
         "top-label": conditional_error(world, p, mu, p),
-        "class-wise": max(
-            conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns
-        ),
+        "class-wise": max(of_classes),
         "canonical": conditional_error(world, predicted, true, predicted),
     }
 
 
 def non_canonical() -> Demonstration:
     """4: calibrated in every class and in the top label, and not canonically (Vaicenavicius et al. 2019)."""
-    predicted = np.array(
-        [[1, 3, 6], [1, 6, 3], [3, 1, 6], [3, 6, 1], [6, 1, 3], [6, 3, 1]], dtype=np.float64
-    ) / 10  # fmt: skip
-    true = (
-        np.array(
-            [[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]], dtype=np.float64
-        )
-        / 10
-    )
+    tenths = [[1, 3, 6], [1, 6, 3], [3, 1, 6], [3, 6, 1], [6, 1, 3], [6, 3, 1]]
+    predicted = np.array(tenths, dtype=np.float64) / 10
+    tenths = [[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]]
+    true = np.array(tenths, dtype=np.float64) / 10
     levels = level_errors(World(np.full(6, 1 / 6), true, predicted))
-    shown = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
+    errors = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
     return Demonstration(
         4,
         "top-label and class-wise are weaker than canonical",
-        f"six predictions of three classes, exact errors: {shown}",
+        f"six predictions of three classes, exact errors: {errors}",
         "the definition is canonical; the pooled loss that is trained sees none of this",
     )
 
 
 def dimension() -> Demonstration:
     """5: a kernel estimate of the error of the whole vector beside the error itself."""
-    shown = []
+    results = []
     for k in (2, 10, 100):
         task = make_synthetic("temperature", n_classes=k, n_cal=2000, n_test=10)
         probs = hcal.softmax(task.logits_cal)
-        error = float(((probs - task.true_cal) ** 2).sum(axis=1).mean())
-        shown.append(f"K = {k}: {dkde_ce(probs, task.y_cal):.3f} for {error:.3f}")
+        squares = (probs - task.true_cal) ** 2
+        error = float(squares.sum(axis=1).mean())
+        results.append(f"K = {k}: {dkde_ce(probs, task.y_cal):.3f} for {error:.3f}")
     return Demonstration(
         5,
         "estimates in K dimensions need rows without end",
         "2000 rows of a network that is too sure, DKDE-CE for the squared error that it "
-        f"estimates: {', '.join(shown)}",
+        f"estimates: {', '.join(results)}",
         "its windows are one-dimensional; the price is #4",
     )
 
 
 def assumptions() -> Demonstration:
     """6: one slope for log-odds that are wrong in a curved way."""
-    shown = []
+    results = []
     for name in ("platt", "quadratic", "smooth_spline", "h"):
         rng = np.random.default_rng(0)
-        (z, y), (fresh, y_fresh) = (_curved(3000, rng) for _ in range(2))
-        shown.append(f"{name} {ece_ew(_fitted(name, z, y).predict_proba(fresh), y_fresh):.3f}")
+        z, y = _curved(3000, rng)
+        fresh, y_fresh = _curved(3000, rng)
+        results.append(f"{name} {ece_ew(_fitted(name, z, y).predict_proba(fresh), y_fresh):.3f}")
     return Demonstration(
         6,
         "assumed distributions",
-        f"log-odds that exaggerate what is large, ECE on fresh rows: {', '.join(shown)}",
+        f"log-odds that exaggerate what is large, ECE on fresh rows: {', '.join(results)}",
         "the objective assumes none; the map that it trains does restrict",
     )
 
 
 def _curved(n: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.int64]]:
     evidence = rng.normal(size=n) * 1.5
-    y = (rng.random(n) < 1 / (1 + np.exp(-evidence))).astype(np.int64)
-    return np.stack([np.zeros(n), np.sign(evidence) * evidence**2], axis=1), y
+    rate = 1 / (1 + np.exp(-evidence))
+    y = (rng.random(n) < rate).astype(np.int64)
+    exaggerated = np.sign(evidence) * evidence**2
+    return np.stack([np.zeros(n), exaggerated], axis=1), y
 
 
 def settings() -> Demonstration:
     """7: the number of bins that is best differs from task to task."""
-    shown = []
+    results = []
     for n in (300, 3000):
         task = make_synthetic("temperature", n_classes=2, n_cal=n, n_test=4000)
-        scores = {b: _nll(hcal.make_calibrator("hb", bins=b), task) for b in (3, 10, 30)}
-        shown.append(f"{n} rows: " + ", ".join(f"{v:.3f} ({b} bins)" for b, v in scores.items()))
+        scores = {}
+        for bins in (3, 10, 30):
+            scores[bins] = _nll(hcal.make_calibrator("hb", bins=bins), task)
+        results.append(f"{n} rows: " + ", ".join(f"{v:.3f} ({b} bins)" for b, v in scores.items()))
     change = sensitivity.largest_change(read_rows(sensitivity.FILE), "window")
     return Demonstration(
         7,
         "settings that have to be guessed",
-        f"NLL of histogram binning, {'; '.join(shown)}",
+        f"NLL of histogram binning, {'; '.join(results)}",
         f"M from 50 to 1000 moves the top-label error of two networks by at most {change:.0%} "
         "(three maps, results/sensitivity.csv)",
     )
@@ -252,21 +262,18 @@ def unit_measure() -> Demonstration:
     from sklearn.isotonic import IsotonicRegression
 
     task = make_synthetic("class_bias", n_classes=10, n_cal=3000, n_test=10_000)
-    cal, test = hcal.softmax(task.logits_cal), hcal.softmax(task.logits_test)
-    curves = np.stack(
-        [
-            IsotonicRegression(out_of_bounds="clip")
-            .fit(cal[:, c], task.y_cal == c)
-            .predict(test[:, c])
-            for c in range(10)
-        ],
-        axis=1,
-    )
+    cal = hcal.softmax(task.logits_cal)
+    test = hcal.softmax(task.logits_test)
+    columns = []
+    for c in range(10):
+        isotonic = IsotonicRegression(out_of_bounds="clip").fit(cal[:, c], task.y_cal == c)
+        columns.append(isotonic.predict(test[:, c]))
+    curves = np.stack(columns, axis=1)
     total = curves.sum(axis=1)
-    before, after = (
-        float(np.mean([abs(p[:, c].mean() - (task.y_test == c).mean()) for c in range(10)]))
-        for p in (curves, curves / total[:, None])
-    )
+    frequency = np.bincount(task.y_test, minlength=10) / len(task.y_test)
+    before = float(np.abs(curves.mean(axis=0) - frequency).mean())
+    divided = curves / total[:, None]
+    after = float(np.abs(divided.mean(axis=0) - frequency).mean())
     return Demonstration(
         8,
         "one curve a class does not sum to 1",
@@ -281,14 +288,14 @@ def accuracy() -> Demonstration:
     """9: how many argmax change."""
     task = make_synthetic("temperature", n_classes=10, n_cal=1000, n_test=5000)
     top = task.logits_test.argmax(axis=1)
-    shown = []
+    results = []
     for name in ("hb", "iso", "vs", "ts", "ec"):
         probs = _fitted(name, task.logits_cal, task.y_cal).predict_proba(task.logits_test)
-        shown.append(f"`{name}` {int((probs.argmax(axis=1) != top).sum())}")
+        results.append(f"`{name}` {int((probs.argmax(axis=1) != top).sum())}")
     return Demonstration(
         9,
         "accuracy is not kept",
-        f"argmax changed in 5000 rows: {', '.join(shown)}",
+        f"argmax changed in 5000 rows: {', '.join(results)}",
         "increasing maps keep the order; so does `ts`",
     )
 
@@ -297,15 +304,15 @@ def applicability() -> Demonstration:
     """10: scores from anywhere, here the votes of 50 trees with exact zeros, and no model at all."""
     rng = np.random.default_rng(0)
     true = rng.dirichlet(np.full(4, 0.5), size=4000)
-    votes = (
-        np.stack([rng.multinomial(50, t) for t in true**1.5 / (true**1.5).sum(1, keepdims=True)])
-        / 50
-    )
+    sharp = true**1.5
+    shares = sharp / sharp.sum(1, keepdims=True)
+    votes = np.stack([rng.multinomial(50, share) for share in shares]) / 50
     y = labels(true, rng)
     cal = _fitted("svs", votes[:2000], y[:2000], input="probs")
     after = hcal.metrics.nll(cal.predict_proba(votes[2000:]), y[2000:])
     floored = np.maximum(votes[2000:], 1e-3)
-    before = hcal.metrics.nll(floored / floored.sum(axis=1, keepdims=True), y[2000:])
+    normalised = floored / floored.sum(axis=1, keepdims=True)
+    before = hcal.metrics.nll(normalised, y[2000:])
     return Demonstration(
         10,
         "tied to a kind of network or its training",
@@ -352,7 +359,7 @@ DEMONSTRATIONS: Final[tuple[Callable[[], Demonstration], ...]] = (
 def table(rows: list[Demonstration]) -> str:
     """Return the demonstrations as a Markdown table."""
     lines = ["| # | the paper's limitation | shown here | and h-calibration |", "|---|---|---|---|"]
-    lines += [f"| {r.number} | {r.limitation} | {r.shown} | {r.of_h} |" for r in rows]
+    lines += [f"| {r.number} | {r.limitation} | {r.result} | {r.of_h} |" for r in rows]
     return "\n".join(lines)
 
 
@@ -362,9 +369,9 @@ def pooled_table() -> str:
 
     check = check_pooled_is_blind()
     lines = ["| " + " | ".join(check.columns) + " |", "|" + "---|" * len(check.columns)]
-    lines += [
-        f"| {row[0]} | " + " | ".join(f"{v:.4f}" for v in row[1:]) + " |" for row in check.rows
-    ]
+    for name, *values in check.rows:
+        cells = [f"{value:.4f}" for value in values]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join("    " + line for line in lines)
 
 

@@ -35,7 +35,8 @@ SHARD = 50
 HEAD = """# Coverage of the intervals and level of the tests, measured
 
 K = 10, N = 2000, z ~ Normal(0, 1.5²), labels from softmax(z), predictions softmax(T·z).
-Reproduce: `python -m studies.metric_coverage --jobs 2`, then the same with `--plug-in`, then `--write`.
+Reproduce: `python -m studies.metric_coverage --jobs 2`, then the same with `--plug-in`, then
+`--write`.
 """
 SCORES = ("nll", "brier", "accuracy")
 PLUG_IN = [n for n, m in METRICS.items() if m.kind == "plug-in" and n != "dkde_ce"]
@@ -55,15 +56,20 @@ def population(temperature: float, n: int = 1_000_000) -> dict[str, float]:
     """Return the true scores and binned errors, from true probabilities in place of labels."""
     rng = np.random.default_rng(12345)
     z = SCALE * rng.normal(size=(n, K))
-    p, q = softmax(z), softmax(temperature * z)
-    conf, acc = q.max(1), p.max(1)
+    p = softmax(z)
+    q = softmax(temperature * z)
+    conf = q.max(1)
+    acc = p.max(1)
     order = np.argsort(conf)
     gap = np.concatenate([[0.0], np.cumsum((conf - acc)[order])])
     mass = gap[np.rint(n * np.arange(16) / 15).astype(int)]
-    width = gap[np.searchsorted(conf[order], np.linspace(0, 1, 16), side="right")]
+    edges = np.linspace(0, 1, 16)
+    width = gap[np.searchsorted(conf[order], edges, side="right")]
+    nll = -(p * log_softmax(temperature * z)).sum(1)
+    brier = (q**2).sum(1) - 2 * (p * q).sum(1) + 1
     return {
-        "nll": float(-(p * log_softmax(temperature * z)).sum(1).mean()),
-        "brier": float(((q**2).sum(1) - 2 * (p * q).sum(1) + 1).mean()),
+        "nll": float(nll.mean()),
+        "brier": float(brier.mean()),
         "accuracy": float(acc.mean()),
         "dece": float(np.abs(np.diff(mass)).sum() / n),
         "ece_ew": float(np.abs(np.diff(width)).sum() / n),
@@ -84,7 +90,8 @@ def true_skce(s: Sample, p: np.ndarray) -> float:
     """Mean over i < j of the kernel times ⟨π_i − p_i, π_j − p_j⟩."""
     q = s.data.probs
     squares = s.data.squares
-    kernel = np.exp(-np.sqrt(np.maximum(squares[:, None] + squares - 2 * q @ q.T, 0)))
+    squared_distances = squares[:, None] + squares - 2 * q @ q.T
+    kernel = np.exp(-np.sqrt(np.maximum(squared_distances, 0)))
     kernel *= (p - q) @ (p - q).T
     np.fill_diagonal(kernel, 0.0)
     return float(kernel.sum() / (s.n * (s.n - 1)))
@@ -113,16 +120,17 @@ def interval_rows(
     for i in range(sets):
         _, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
-        found = {n: METRICS[n].function(s) for n in rows}
-        for n, interval in intervals(s, found, 0.95, resamples=resamples, random_state=i).items():
-            rows[n].append((found[n], interval.low, interval.high))
+        values = {n: METRICS[n].function(s) for n in rows}
+        for n, interval in intervals(s, values, 0.95, resamples=resamples, random_state=i).items():
+            rows[n].append((values[n], interval.low, interval.high))
     return {n: np.array(v) for n, v in rows.items()}
 
 
 def ks_rejections(temperature: float, sets: int, seed: int) -> np.ndarray:
     """Return whether the test by resampled KS errors rejects at 5 %, for each of some sets."""
     rng = np.random.default_rng([2, round(1000 * temperature), seed])
-    samples = (Sample(q, y) for _, q, y in (draw(rng, N, temperature) for _ in range(sets)))
+    sets_drawn = (draw(rng, N, temperature) for _ in range(sets))
+    samples = (Sample(q, y) for _, q, y in sets_drawn)
     tests = (calibration_test(s, resamples=199, random_state=i) for i, s in enumerate(samples))
     return np.array([t.p_value <= 0.05 for t in tests])
 
@@ -136,7 +144,8 @@ def shard(
     T = 1.2, so its interval is judged at T = 2.
     """
     rng = np.random.default_rng([seed, round(1000 * temperature)])
-    calibrated, clearly = temperature == 1, temperature >= 1.5
+    calibrated = temperature == 1
+    clearly = temperature >= 1.5
     names = ("hce_pooled",) if calibrated else ("dece", "hce_pooled")
     if clearly:
         names = ("dece", "skce", "hce_pooled")
@@ -144,13 +153,14 @@ def shard(
     for i in range(sets):
         p, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
-        found = {n: METRICS[n].function(s) for n in names}
-        for n, interval in intervals(s, found, 0.95, resamples=resamples, random_state=i).items():
-            rows.setdefault(n, []).append((found[n], interval.low, interval.high))
+        values = {n: METRICS[n].function(s) for n in names}
+        for n, interval in intervals(s, values, 0.95, resamples=resamples, random_state=i).items():
+            rows.setdefault(n, []).append((values[n], interval.low, interval.high))
         rows.setdefault("dece values", []).append(METRICS["dece"].function(s))
         h = h_error(s, events="pooled")
+        exceeds_noise = h.value > h.noise
         rows.setdefault("hce_squared", []).append(
-            (h.squared, true_hce_squared(s, p), h.value > h.noise)
+            (h.squared, true_hce_squared(s, p), exceeds_noise)
         )
         test = calibration_test(s, method="skce", resamples=99, random_state=i)
         rows.setdefault("skce test", []).append(test.p_value <= 0.05)
@@ -163,35 +173,39 @@ def summary(
     temperature: float, shards: list[dict[str, np.ndarray]], others: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     """Return the figures of all shards together with those of the cheap part."""
-    rows = {name: np.concatenate([part[name] for part in shards]) for name in shards[0]} | others
+    measured = list(shards[0])
+    rows = {name: np.concatenate([part[name] for part in shards]) for name in measured} | others
     squared, true_squared, above = rows["hce_squared"].T
     truth = population(temperature) | {"hce_pooled": float(signed_root(true_squared.mean()))}
     if "skce truth" in rows:
         truth["skce"] = float(rows["skce truth"].mean())
     names = [n for n in METRICS if n in rows]
+    tests = ("ks", "skce")
+    coverage = {}
+    for name in names:
+        _, low, high = rows[name].T
+        coverage[name] = float(((low <= truth[name]) & (truth[name] <= high)).mean())
+    hce_squared = {
+        "mean": float(squared.mean()),
+        "truth": float(true_squared.mean()),
+        "mc_se": float((squared - true_squared).std() / np.sqrt(len(squared))),
+        "above_noise": float(above.mean()),
+    }
     return {
         "temperature": temperature,
         "sets": len(squared),
         "n": N,
         "k": K,
-        "truth": {n: truth[n] for n in names},
-        "mean": {n: float(rows[n][:, 0].mean()) for n in names},
-        "sd": {n: float(rows[n][:, 0].std()) for n in names},
-        "coverage": {
-            n: float(((rows[n][:, 1] <= truth[n]) & (truth[n] <= rows[n][:, 2])).mean())
-            for n in names
-        },
-        "width": {n: float((rows[n][:, 2] - rows[n][:, 1]).mean()) for n in names},
-        "hce_squared": {
-            "mean": float(squared.mean()),
-            "truth": float(true_squared.mean()),
-            "mc_se": float((squared - true_squared).std() / np.sqrt(len(squared))),
-            "above_noise": float(above.mean()),
-        },
+        "truth": {name: truth[name] for name in names},
+        "mean": {name: float(rows[name][:, 0].mean()) for name in names},
+        "sd": {name: float(rows[name][:, 0].std()) for name in names},
+        "coverage": coverage,
+        "width": {name: float((rows[name][:, 2] - rows[name][:, 1]).mean()) for name in names},
+        "hce_squared": hce_squared,
         "dece": {"truth": truth["dece"], "mean": float(rows["dece values"].mean())},
-        "judged": {n: len(rows[n]) for n in names},
-        "rejected": {n: float(rows[f"{n} test"].mean()) for n in ("ks", "skce")},
-        "tested": {n: len(rows[f"{n} test"]) for n in ("ks", "skce")},
+        "judged": {name: len(rows[name]) for name in names},
+        "rejected": {name: float(rows[f"{name} test"].mean()) for name in tests},
+        "tested": {name: len(rows[f"{name} test"]) for name in tests},
     }
 
 
@@ -199,7 +213,8 @@ def plug_in_truth(temperature: float) -> dict[str, float]:
     """Return what the bias-aware intervals should cover: 0 if calibrated, else the value at N = 400 000."""
     if temperature == 1:
         return dict.fromkeys(PLUG_IN, 0.0)
-    _, q, y = draw(np.random.default_rng([1, round(1000 * temperature)]), 400_000, temperature)
+    rng = np.random.default_rng([1, round(1000 * temperature)])
+    _, q, y = draw(rng, 400_000, temperature)
     large = Sample(q, y)
     return {n: METRICS[n].function(large) for n in PLUG_IN}
 
@@ -214,7 +229,10 @@ def plug_in_summary(temperature: float, shards: list[dict[str, np.ndarray]]) -> 
     """Return the coverage of the bias-aware intervals over all shards."""
     rows = {n: np.concatenate([part[n] for part in shards]) for n in PLUG_IN}
     truth = plug_in_truth(temperature)
-    covered = {n: (v[:, 1] <= truth[n]) & (truth[n] <= v[:, 2]) for n, v in rows.items()}
+    covered = {}
+    for name, values in rows.items():
+        _, low, high = values.T
+        covered[name] = (low <= truth[name]) & (truth[name] <= high)
     return {
         "temperature": temperature,
         "sets": len(rows[PLUG_IN[0]]),
@@ -227,12 +245,14 @@ def plug_in_summary(temperature: float, shards: list[dict[str, np.ndarray]]) -> 
 
 
 def _load() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"study": {}, "plug_in": {}}
+    if not RESULTS.exists():
+        return {"study": {}, "plug_in": {}}
+    return json.loads(RESULTS.read_text())
 
 
-def _store(kind: str, temperature: float, found: dict[str, Any]) -> None:
+def _store(kind: str, temperature: float, results: dict[str, Any]) -> None:
     content = _load()
-    content[kind][f"{temperature:g}"] = found
+    content[kind][f"{temperature:g}"] = results
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
@@ -245,10 +265,11 @@ def run_shards(kind: str, run: Shard, temperature: float, sets: int, raw: Path, 
     raw.mkdir(parents=True, exist_ok=True)
     paths = [raw / f"{kind}-{temperature:g}-{seed}.npz" for seed in range(-(-sets // SHARD))]
     todo = [(seed, path) for seed, path in enumerate(paths) if not path.exists()]
-    Parallel(n_jobs=jobs, verbose=1)(
-        delayed(_run_shard)(run, temperature, min(SHARD, sets - SHARD * seed), seed, path)
-        for seed, path in todo
-    )
+    jobs_to_do = []
+    for seed, path in todo:
+        size = min(SHARD, sets - SHARD * seed)
+        jobs_to_do.append(delayed(_run_shard)(run, temperature, size, seed, path))
+    Parallel(n_jobs=jobs, verbose=1)(jobs_to_do)
 
 
 def _run_shard(run: Shard, temperature: float, sets: int, seed: int, path: Path) -> None:
@@ -269,9 +290,10 @@ def collect(temperature: float, raw: Path) -> None:
     """Store the figures of all shards that are there."""
     kinds = {k: _shards(k, temperature, raw) for k in ("study", "cheap", "plug")}
     if kinds["study"] and kinds["cheap"]:
-        others = {
-            n: np.concatenate([part[n] for part in kinds["cheap"]]) for n in kinds["cheap"][0]
-        }
+        cheap_parts = kinds["cheap"]
+        others = {}
+        for name in cheap_parts[0]:
+            others[name] = np.concatenate([part[name] for part in cheap_parts])
         _store("study", temperature, summary(temperature, kinds["study"], others))
     if kinds["plug"]:
         _store("plug_in", temperature, plug_in_summary(temperature, kinds["plug"]))
@@ -285,7 +307,8 @@ def tables() -> str:
     lines = []
     for r in study_by_t:
         t = r["temperature"]
-        h, rejected = r["hce_squared"], r["rejected"]
+        h = r["hce_squared"]
+        rejected = r["rejected"]
         lines += [
             f"**T = {t:g}**. Calibration test at 5 %: ks rejects {rejected['ks']:.1%} (of "
             f"{r['tested']['ks']} sets), skce {rejected['skce']:.1%} (of {r['tested']['skce']} "

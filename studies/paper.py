@@ -29,18 +29,51 @@ FILE: Final = RESULTS / "paper.csv"
 TASKS: Final = {"resnet110_c10": "CIFAR-10, ResNet-110", "densenet40_c10": "CIFAR-10, DenseNet-40"}
 #: Our metric name -> its column in the paper's tables, in the paper's order.
 METRICS: Final = {
-    "ece_s1": "ECE_s_r1", "ece_s2": "ECE_s_r2", "kde_ece": "KDE_ECE", "mmce": "MMCE", "ks": "KSerror",
-    "ece_em": "ECE_em", "ace": "ACE", "dece": "dECE", "ece_ew": "ECE_ew", "ece_r2": "ECE_r2",
-    "cwece_s": "CWECE_s", "cwece_a": "CWECE_a", "cwece_r2": "CWECE_r2", "tcwece": "tCWECE",
-    "tcwece_k": "tCWECE_k", "dkde_ce": "DKDE_CE", "skce": "SKCE", "nll": "NLL",
-}  # fmt: skip
+    "ece_s1": "ECE_s_r1",
+    "ece_s2": "ECE_s_r2",
+    "kde_ece": "KDE_ECE",
+    "mmce": "MMCE",
+    "ks": "KSerror",
+    "ece_em": "ECE_em",
+    "ace": "ACE",
+    "dece": "dECE",
+    "ece_ew": "ECE_ew",
+    "ece_r2": "ECE_r2",
+    "cwece_s": "CWECE_s",
+    "cwece_a": "CWECE_a",
+    "cwece_r2": "CWECE_r2",
+    "tcwece": "tCWECE",
+    "tcwece_k": "tCWECE_k",
+    "dkde_ce": "DKDE_CE",
+    "skce": "SKCE",
+    "nll": "NLL",
+}
 #: Our name -> the paper's; the last three are its own method in its three settings.
 METHODS: Final = {
-    "hb": "HB", "iso": "Iso", "bbq": "BBQ", "enir": "ENIR", "ts": "TS", "vs": "VS", "ms": "MS", "beta": "Beta",
-    "scabin": "ScaBin", "dir": "Dir", "gp": "GP", "diag": "DIAG", "dec": "DEC", "imax": "IMax", "softbin": "SoftBin",
-    "spline": "Spline", "ec": "EC", "lece": "LECE", "sctl": "SCTL", "ts_lece": "TS+LECE",
-    "h": "h", "h:class_wise": "h", "h:score": "h",
-}  # fmt: skip
+    "hb": "HB",
+    "iso": "Iso",
+    "bbq": "BBQ",
+    "enir": "ENIR",
+    "ts": "TS",
+    "vs": "VS",
+    "ms": "MS",
+    "beta": "Beta",
+    "scabin": "ScaBin",
+    "dir": "Dir",
+    "gp": "GP",
+    "diag": "DIAG",
+    "dec": "DEC",
+    "imax": "IMax",
+    "softbin": "SoftBin",
+    "spline": "Spline",
+    "ec": "EC",
+    "lece": "LECE",
+    "sctl": "SCTL",
+    "ts_lece": "TS+LECE",
+    "h": "h",
+    "h:class_wise": "h",
+    "h:score": "h",
+}
 #: What the paper does not have and a reader will ask for.
 MORE: Final = ("svs", "sms", "pool")
 #: The metrics that the paper prints for its own method, and in which setting; the page's table shows the first.
@@ -95,10 +128,9 @@ def _fitted(method: str, task: Task) -> Any:
 
 def _metric_rows(probs: Float64, task: Task, seconds: float) -> list[dict[str, Any]]:
     """Return a row for each metric of test probabilities."""
-    values = {
-        name: float(getattr(metrics, name)(probs, task.y_test))
-        for name in (*METRICS, "brier", "accuracy")
-    }
+    values = {}
+    for name in (*METRICS, "brier", "accuracy"):
+        values[name] = float(getattr(metrics, name)(probs, task.y_test))
     values["mean_confidence"] = float(probs.max(axis=1).mean())
     before = task.logits_test.argmax(axis=1)
     values["changed_predictions"] = float((probs.argmax(axis=1) != before).sum())
@@ -166,7 +198,10 @@ def network(task: str) -> str:
 
 def ours(rows: list[dict[str, str]]) -> Numbers:
     """Return our values by task, method and metric."""
-    return {(r["task"], r["method"], r["metric"]): float(r["value"]) for r in rows}
+    values = {}
+    for row in rows:
+        values[row["task"], row["method"], row["metric"]] = float(row["value"])
+    return values
 
 
 def theirs(shared: Path) -> Numbers:
@@ -178,7 +213,8 @@ def theirs(shared: Path) -> Numbers:
         for row in read(shared / file):
             if row["task"] not in TASKS or row["metric"] not in metric_of:
                 continue
-            task, metric = row["task"], metric_of[row["metric"]]
+            task = row["task"]
+            metric = metric_of[row["metric"]]
             numbers[task, method_of.get(row["method"], "h"), metric] = float(row["post"])
             if row["pre"]:
                 numbers.setdefault((task, "uncal", metric), float(row["pre"]))

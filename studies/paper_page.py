@@ -130,7 +130,8 @@ def pair_table(pairs: Sequence[Row]) -> list[str]:
     titles_of = {SHORT: "ECE^s", "nll": "NLL"}
     titles = [f"{network(task)}: {title}" for task in TASKS for title in titles_of.values()]
     lines = [
-        "Test error less that of temperature scaling, with 95 % intervals from rows resampled together:",
+        "Test error less that of temperature scaling, with 95 % intervals from "
+        "rows resampled together:",
         "",
         f"| method | {' | '.join(titles)} |",
         "|---|" + "---:|" * len(titles),
@@ -420,9 +421,8 @@ def _by_method(bins: Iterable[Row]) -> Mapping[tuple[str, str], list[Row]]:
 def _draw_bars(axis: Any, bins: Sequence[Row]) -> float:
     """Draw accuracy and gap of each bin, and return the ECE."""
     columns = ("bin", "count", "accuracy", "confidence")
-    index, count, accuracy, confidence = (
-        np.array([float(row[name]) for row in bins]) for name in columns
-    )
+    columns_read = [np.array([float(row[name]) for row in bins]) for name in columns]
+    index, count, accuracy, confidence = columns_read
     gap = confidence - accuracy
     centre = (index + 0.5) / N_BINS
     bar = {"width": 1 / N_BINS, "edgecolor": "white"}

@@ -168,7 +168,10 @@ def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[An
         raise ValueError("only arrays of numbers are admitted")
     kind = dtype.numpy()
     raw = data.encode("latin1") if isinstance(data, str) else data
-    flat: NDArray[Any] = np.frombuffer(raw, dtype=kind) if raw else np.empty(0, dtype=kind)
+    if not raw:
+        flat: NDArray[Any] = np.empty(0, dtype=kind)
+    else:
+        flat = np.frombuffer(raw, dtype=kind)
     if kind.kind == "b":  # numpy's bool knows the bytes 0 and 1 only
         flat = flat.view(np.uint8) != 0
     return flat.reshape(shape, order="F" if order == "F" else "C")

@@ -97,7 +97,8 @@ def load(task: str) -> Split:
 def load_table(task: str) -> Split:
     """Return probs_cal, y_cal, probs_test, y_test of a table."""
     with np.load(DATA / "tabular" / f"{task}.npz") as f:
-        y_cal, y_test = f["y_cal"].astype(np.int64), f["y_test"].astype(np.int64)
+        y_cal = f["y_cal"].astype(np.int64)
+        y_test = f["y_test"].astype(np.int64)
         return f["probs_cal"], y_cal, f["probs_test"], y_test
 
 
@@ -107,13 +108,17 @@ def demo(seed: int) -> Split:
     y = rng.integers(0, 5, 4000)
     z = rng.normal(size=(4000, 5)) + 2.2 * np.eye(5)[y]
     z[:, 1] += 0.8 * (y == 2)
-    return 2.5 * z[:1500], y[:1500], 2.5 * z[1500:], y[1500:]
+    scores = 2.5 * z
+    return scores[:1500], y[:1500], scores[1500:], y[1500:]
 
 
 def tables() -> dict[str, Row]:
     """Return task -> its data set, K and calibration rows."""
     listed = json.loads((DATA / "tabular" / "manifest.json").read_text())
-    return {t["task"]: {"dataset": t["dataset"], "k": t["k"], "n_cal": t["n_cal"]} for t in listed}
+    tasks = {}
+    for task in listed:
+        tasks[task["task"]] = {name: task[name] for name in ("dataset", "k", "n_cal")}
+    return tasks
 
 
 def any_task(task: str) -> tuple[Split, str]:
@@ -137,43 +142,50 @@ def predict(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray, kind:
 
 def measure(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Return every metric of the joint measure."""
-    return {
-        m: float(getattr(hcal.metrics, m)(probs, y)) for names in GROUPS.values() for m in names
-    }
+    names = [name for group in GROUPS.values() for name in group]
+    return {name: float(getattr(hcal.metrics, name)(probs, y)) for name in names}
 
 
 def joint(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
     """Return the mean ratio after / before of each group, and their mean."""
-    out = {g: float(np.mean([after[m] / before[m] for m in names])) for g, names in GROUPS.items()}
+    out = {}
+    for group, names in GROUPS.items():
+        ratios = [after[name] / before[name] for name in names]
+        out[group] = float(np.mean(ratios))
     return {"joint": float(np.mean(list(out.values()))), **out}
 
 
 def score(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Return log-loss and Brier score as ``peers.csv`` defines them, and the rows with probability 0."""
     p = probs / probs.sum(axis=1, keepdims=True)
-    own = p[np.arange(len(y)), y]
+    of_true_class = p[np.arange(len(y)), y]
     gap = p.copy()
     gap[np.arange(len(y)), y] -= 1.0
-    nll = float(-np.log(np.maximum(own, 1e-15)).mean())
-    return {"nll": nll, "brier": float((gap**2).sum(axis=1).mean()), "zeros": int((own == 0).sum())}
+    nll = float(-np.log(np.maximum(of_true_class, 1e-15)).mean())
+    return {
+        "nll": nll,
+        "brier": float((gap**2).sum(axis=1).mean()),
+        "zeros": int((of_true_class == 0).sum()),
+    }
 
 
 def peer_scores() -> dict[str, dict[str, dict[str, float]]]:
     """Return task -> package -> its log-loss and Brier score."""
     out: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for r in read(DATA / "tabular" / "peers.csv"):
-        out[r["task"]][r["method"]] = {"nll": float(r["logloss"]), "brier": float(r["brier"])}
+        scores = {"nll": float(r["logloss"]), "brier": float(r["brier"])}
+        out[r["task"]][r["method"]] = scores
     return out
 
 
-def win_rates(task: str, found: dict[str, float], k: int, peers: Any) -> dict[str, float]:
+def win_rates(task: str, measures: dict[str, float], k: int, peers: Any) -> dict[str, float]:
     """Return the share of peers that are strictly worse, by each score."""
-    others = [
-        peers[task][m] for m in PEERS["binary" if k == 2 else "multiclass"] if m in peers[task]
-    ]
-    return {
-        f"wins_{s}": float(np.mean([o[s] > found[s] for o in others])) for s in ("brier", "nll")
-    }
+    names = PEERS["binary" if k == 2 else "multiclass"]
+    others = [peers[task][name] for name in names if name in peers[task]]
+    wins = {}
+    for s in ("brier", "nll"):
+        wins[f"wins_{s}"] = float(np.mean([other[s] > measures[s] for other in others]))
+    return wins
 
 
 def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Iterator[Row]:
@@ -183,32 +195,36 @@ def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Ite
         before = measure(softmax(test), y_test)
         for method in methods:
             probs = predict(method, cal, y, test, "logits")
-            changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
+            tops = probs.argmax(axis=1)
+            changed = int((tops != test.argmax(axis=1)).sum())
             after = measure(probs, y_test)
-            found = {"nll": after["nll"], "brier": after["brier"], "changed": changed}
+            measures = {"nll": after["nll"], "brier": after["brier"], "changed": changed}
             yield {
                 "kind": "network",
                 "task": task,
                 "method": method,
                 **joint(after, before),
-                **found,
+                **measures,
             }
 
 
 def table_rows(methods: Sequence[str], tasks: Sequence[str] | None = None) -> Iterator[Row]:
     """Measure methods on tables, a row a task and method."""
-    listed, peers = tables(), peer_scores()
+    listed = tables()
+    peers = peer_scores()
     for task in listed if tasks is None else tasks:
         cal, y, test, y_test = load_table(task)
         k = listed[task]["k"]
         for method in methods:
             probs = predict(method, cal, y, test, "probs")
-            found = score(probs, y_test)
-            changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
-            wins = win_rates(task, found, k, peers)
+            measures = score(probs, y_test)
+            tops = probs.argmax(axis=1)
+            changed = int((tops != test.argmax(axis=1)).sum())
+            wins = win_rates(task, measures, k, peers)
             kind = "binary" if k == 2 else "multiclass"
-            row = {"kind": kind, "task": task, "dataset": listed[task]["dataset"], "rows": len(y)}
-            yield row | {"method": method, **found, **wins, "changed": changed}
+            dataset = listed[task]["dataset"]
+            row = {"kind": kind, "task": task, "dataset": dataset, "rows": len(y)}
+            yield row | {"method": method, **measures, **wins, "changed": changed}
 
 
 def summary(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
@@ -217,11 +233,15 @@ def summary(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
     for r in rows:
         groups[r["kind"], r["method"]].append(r)
     out = {}
-    for key, found in groups.items():
-        fields = [f for f in ("joint", *GROUPS, "wins_brier", "wins_nll") if found[0].get(f)]
-        out[key] = {f: float(np.mean([float(r[f]) for r in found])) for f in fields}
+    for key, group in groups.items():
+        possible = ("joint", *GROUPS, "wins_brier", "wins_nll")
+        fields = [field for field in possible if group[0].get(field)]
+        out[key] = {}
+        for field in fields:
+            out[key][field] = float(np.mean([float(row[field]) for row in group]))
         for s in ("nll", "brier"):
-            out[key][s] = float(np.exp(np.mean([np.log(float(r[s])) for r in found])))
+            logs = [np.log(float(row[s])) for row in group]
+            out[key][s] = float(np.exp(np.mean(logs)))
     return out
 
 
@@ -229,8 +249,8 @@ def boards(args: argparse.Namespace) -> None:
     methods = args.methods.split(",")
     rows = [*network_rows(methods), *table_rows(methods)]
     write(RESULTS / "pool_boards.csv", rows)
-    for (kind, method), found in summary(rows).items():
-        print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+    for (kind, method), means in summary(rows).items():
+        print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in means.items()))
 
 
 # -- ablation -----------------------------------------------------------------------------------------
@@ -248,10 +268,10 @@ MODULES = {
 @contextmanager
 def changed(**values: Any) -> Iterator[None]:
     """Set constants and functions of the pool, given as ``module__name``, for a while."""
-    places = [
-        (MODULES[key.split("__", 1)[0]], key.split("__", 1)[1], value)
-        for key, value in values.items()
-    ]
+    places = []
+    for key, value in values.items():
+        module, name = key.split("__", 1)
+        places.append((MODULES[module], name, value))
     old = [(module, name, getattr(module, name)) for module, name, _ in places]
     try:
         for module, name, value in places:
@@ -301,7 +321,8 @@ def parts() -> dict[str, Row]:
 
 
 def ablation(args: argparse.Namespace) -> None:
-    sys.modules["hcal.pool._numba"] = None  # type: ignore[assignment]  # parts change in the formula alone
+    # Parts change in the formula alone.
+    sys.modules["hcal.pool._numba"] = None  # type: ignore[assignment]
     rows: list[Row] = []
     for name, how in parts().items():
         with changed(**how):
@@ -309,8 +330,8 @@ def ablation(args: argparse.Namespace) -> None:
         print(name, file=sys.stderr, flush=True)
     rows += all_rows(["pool:accuracy", "pool:none"])
     write(RESULTS / "pool_ablation.csv", rows)
-    for (kind, method), found in summary(rows).items():
-        print(f"{kind:10s} {method:36s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+    for (kind, method), means in summary(rows).items():
+        print(f"{kind:10s} {method:36s}", *(f"{k} {v:.4f}" for k, v in means.items()))
 
 
 # -- constants ----------------------------------------------------------------------------------------
@@ -341,12 +362,13 @@ def scaled(**factors: float) -> Row:
 
 def losses(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
     """Return (kind, data set) -> mean over its tasks of ln(joint error), or of ln(NLL) and ln(Brier) of tables."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    log_losses: dict[tuple[str, str], list[float]] = defaultdict(list)
     for r in rows:
         dataset = r.get("dataset") or r["task"].split("_")[0]
         measured = ("joint",) if r["kind"] == "network" else ("nll", "brier")
-        found[r["kind"], dataset].append(float(np.mean([np.log(r[m]) for m in measured])))
-    return {key: float(np.mean(values)) for key, values in found.items()}
+        logs = [np.log(r[m]) for m in measured]
+        log_losses[r["kind"], dataset].append(float(np.mean(logs)))
+    return {key: float(np.mean(values)) for key, values in log_losses.items()}
 
 
 def best_factor(by_factor: dict[float, dict[tuple[str, str], float]], without: str) -> float:
@@ -365,22 +387,27 @@ def best_factor(by_factor: dict[float, dict[tuple[str, str], float]], without: s
 def all_rows(methods: Sequence[str], datasets: Sequence[str] | None = None) -> list[Row]:
     """Measure methods on the networks and tables of some data sets."""
     networks = [t for t in NETWORKS if datasets is None or t.split("_")[0] in datasets]
-    chosen = [t for t, v in tables().items() if datasets is None or v["dataset"] in datasets]
+    chosen = []
+    for task, about in tables().items():
+        if datasets is None or about["dataset"] in datasets:
+            chosen.append(task)
     return [*network_rows(methods, networks), *table_rows(methods, chosen)]
 
 
 def selection(args: argparse.Namespace) -> None:
     """Choose every constant for a data set by the others, and measure the data set with what they chose."""
     default = all_rows(["pool"])
-    found: dict[str, dict[float, dict[tuple[str, str], float]]] = {}
+    by_constant: dict[str, dict[float, dict[tuple[str, str], float]]] = {}
     rows: list[Row] = []
     for name in CONSTANTS:
-        found[name] = {1.0: losses(default)}
+        by_constant[name] = {1.0: losses(default)}
         for factor in FACTORS:
             if factor != 1.0:
                 with changed(**scaled(**{name: factor})):
-                    found[name][factor] = losses(all_rows(["pool"]))
-            gaps = {key: v - found[name][1.0][key] for key, v in found[name][factor].items()}
+                    by_constant[name][factor] = losses(all_rows(["pool"]))
+            today = by_constant[name][1.0]
+            of_factor = by_constant[name][factor]
+            gaps = {key: loss - today[key] for key, loss in of_factor.items()}
             for (kind, dataset), gap in gaps.items():
                 rows.append(
                     {
@@ -391,21 +418,20 @@ def selection(args: argparse.Namespace) -> None:
                         "loss": gap,
                     }
                 )
-        print(
-            name,
-            {d: best_factor(found[name], d) for _, d in found[name][1.0]},
-            file=sys.stderr,
-            flush=True,
-        )
+        today = by_constant[name][1.0]
+        best = {dataset: best_factor(by_constant[name], dataset) for _, dataset in today}
+        print(name, best, file=sys.stderr, flush=True)
     choices: dict[tuple[float, ...], list[str]] = defaultdict(list)
     for dataset in dict.fromkeys(d for _, d in losses(default)):
-        choices[tuple(best_factor(found[name], dataset) for name in CONSTANTS)].append(dataset)
+        choices[tuple(best_factor(by_constant[name], dataset) for name in CONSTANTS)].append(
+            dataset
+        )
     chosen: list[Row] = []
     for factors, datasets in choices.items():
         with changed(**scaled(**dict(zip(CONSTANTS, factors, strict=True)))):
             chosen += all_rows(["pool", "pool:none"], datasets)
     for r in rows:
-        r["by_others"] = best_factor(found[r["constant"]], r["dataset"])
+        r["by_others"] = best_factor(by_constant[r["constant"]], r["dataset"])
     write(RESULTS / "pool_selection.csv", rows)
     for (kind, method), means in summary(chosen).items():
         print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in means.items()))
@@ -432,13 +458,13 @@ def perturbed(method: str, task: str) -> Iterator[Row]:
     order = rng.permutation(cal.shape[1])
     dropped = np.delete(np.arange(len(y)), rng.integers(len(y)))
     narrow = np.float32
+    moved_y = np.argsort(order)[y]
+    permuted = predict(method, cal[:, order], moved_y, test[:, order], kind)
     moved = {
         "noise": predict(method, noisy, y, test, kind),
         "dropped": predict(method, cal[dropped], y[dropped], test, kind),
         "float32": predict(method, cal.astype(narrow), y, test.astype(narrow), kind),
-        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[
-            :, np.argsort(order)
-        ],
+        "permuted": permuted[:, np.argsort(order)],
     }
     for name, probs in moved.items():
         yield {"task": task, "method": method, "perturbation": name, **moves(base, probs, y_test)}
@@ -448,12 +474,13 @@ def moves(base: np.ndarray, probs: np.ndarray, y: np.ndarray) -> dict[str, float
     """Return how far probabilities and their NLL moved."""
     nll = [score(p.astype(np.float64), y)["nll"] for p in (base, probs)]
     gap = np.abs(base - probs)
-    return {"max": float(gap.max()), "mean": float(gap.mean()), "nll": abs(nll[1] / nll[0] - 1)}
+    change = abs(nll[1] / nll[0] - 1)
+    return {"max": float(gap.max()), "mean": float(gap.mean()), "nll": change}
 
 
 def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
     """Fit in a process with two BLAS threads and in one with one, and compare."""
-    found = []
+    timings = []
     for number in ("1", "2"):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "p.npz"
@@ -462,27 +489,16 @@ def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
                 "OPENBLAS_NUM_THREADS": number,
                 "MKL_NUM_THREADS": number,
             }
-            command = [
-                sys.executable,
-                "-m",
-                "studies.pool",
-                "_fit",
-                ",".join(methods),
-                ",".join(tasks),
-                str(out),
-            ]
+            program = [sys.executable, "-m", "studies.pool", "_fit"]
+            command = [*program, ",".join(methods), ",".join(tasks), str(out)]
             subprocess.run(command, check=True, env={**os.environ, **names}, cwd=ROOT)
             with np.load(out) as f:
-                found.append({key: f[key] for key in f})
-    for key in found[0]:
+                timings.append({key: f[key] for key in f})
+    for key in timings[0]:
         method, task = key.split("|")
         y = any_task(task)[0][3]
-        yield {
-            "task": task,
-            "method": method,
-            "perturbation": "threads",
-            **moves(found[0][key], found[1][key], y),
-        }
+        change = moves(timings[0][key], timings[1][key], y)
+        yield {"task": task, "method": method, "perturbation": "threads", **change}
 
 
 def stability(args: argparse.Namespace) -> None:
@@ -505,9 +521,9 @@ def stability_table(rows: Sequence[Row]) -> list[str]:
     for name in dict.fromkeys(r["perturbation"] for r in rows):
         for method in dict.fromkeys(r["method"] for r in rows):
             chosen = [r for r in rows if r["method"] == method and r["perturbation"] == name]
-            worst = [
-                max(chosen, key=lambda r, f=field: float(r[f])) for field in ("max", "mean", "nll")
-            ]
+            worst = []
+            for field in ("max", "mean", "nll"):
+                worst.append(max(chosen, key=lambda r, f=field: float(r[f])))
             cells = [
                 f"{float(w[f]):.1e} ({w['task']})"
                 for w, f in zip(worst, ("max", "mean", "nll"), strict=True)
@@ -539,10 +555,10 @@ def few(args: argparse.Namespace) -> None:
         for size in SIZES:
             for draw in range(3 if size < len(y) else 0):
                 part = np.random.default_rng([draw, size]).permutation(len(y))[:size]
-                nll = {
-                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"]
-                    for m in ("uncal", "ts", "pool")
-                }
+                nll = {}
+                for m in ("uncal", "ts", "pool"):
+                    probs = predict(m, cal[part], y[part], test, kind)
+                    nll[m] = score(probs, y_test)["nll"]
                 rows.append({"task": task, "rows": size, "draw": draw, **nll})
     write(RESULTS / "pool_few_rows.csv", rows)
     print("\n".join(few_table(rows)))
@@ -560,8 +576,10 @@ def few_table(rows: Sequence[Row]) -> list[str]:
             if int(r["rows"]) == size:
                 by_task[r["task"]].append(r)
         ratio = {m: [] for m in ("pool", "ts")}
-        for found in by_task.values():
-            mean = {m: np.mean([float(r[m]) for r in found]) for m in ("uncal", "ts", "pool")}
+        for task_rows in by_task.values():
+            mean = {}
+            for m in ("uncal", "ts", "pool"):
+                mean[m] = np.mean([float(row[m]) for row in task_rows])
             for m in ratio:
                 ratio[m].append(mean[m] / min(mean["uncal"], mean["ts"]))
         pool = np.array(ratio["pool"])
@@ -596,14 +614,17 @@ def part_table() -> list[str]:
     means = summary(read(RESULTS / "pool_ablation.csv"))
     names = list(dict.fromkeys(method for _, method in means))
     lines = [
-        "| variant | 10 networks: joint error, NLL | 30 tables, K ≥ 3: NLL, Brier | 66 tables, K = 2: NLL, Brier |"
+        "| variant | 10 networks: joint error, NLL | 30 tables, K ≥ 3: NLL, Brier "
+        "| 66 tables, K = 2: NLL, Brier |"
     ]
     lines.append("|---" * 4 + "|")
     for name in names:
-        own, full = means["network", name], means["network", "full"]
-        cells = [name, f"{own['joint'] / full['joint']:.3f}, {own['nll'] / full['nll']:.3f}"]
+        part = means["network", name]
+        full = means["network", "full"]
+        cells = [name, f"{part['joint'] / full['joint']:.3f}, {part['nll'] / full['nll']:.3f}"]
         for kind in ("multiclass", "binary"):
-            ratio = [means[kind, name][s] / means[kind, "full"][s] for s in ("nll", "brier")]
+            changed = means[kind, name]
+            ratio = [changed[s] / means[kind, "full"][s] for s in ("nll", "brier")]
             cells.append(f"{ratio[0]:.3f}, {ratio[1]:.3f}")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
@@ -631,11 +652,12 @@ def fill(path: Path, bodies: dict[str, list[str]]) -> None:
 
 def _fit(args: argparse.Namespace) -> None:
     methods, tasks, out = args.arguments
-    found = {}
+    predictions = {}
     for task in tasks.split(","):
         (cal, y, test, _), kind = any_task(task)
-        found |= {f"{m}|{task}": predict(m, cal, y, test, kind) for m in methods.split(",")}
-    np.savez(out, **found)
+        for m in methods.split(","):
+            predictions[f"{m}|{task}"] = predict(m, cal, y, test, kind)
+    np.savez(out, **predictions)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def steps() -> list[tuple[str, np.ndarray]]:
         ("the model", softmax(row)[0]),
         *zip(
             ("temperature", "top-versus-rest", "matrix"),
-            (softmax(said)[0] for said in members),
+            (softmax(scores)[0] for scores in members),
             strict=True,
         ),
         ("product", softmax(pooled)[0]),
@@ -49,22 +49,27 @@ def steps() -> list[tuple[str, np.ndarray]]:
 def svg() -> str:
     """Return the picture: a group of four bars for each step."""
     out = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 250" font-family="sans-serif" font-size="12">'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 250" '
+        'font-family="sans-serif" font-size="12">'
     ]
     out.append("<title>Probabilities of four classes after each step of the default</title>")
     for i, (name, probs) in enumerate(steps()):
         left = 15 + 121 * i
         out.append(f'<text x="{left + 48}" y="232" text-anchor="middle" fill="#555">{name}</text>')
         for j, p in enumerate(probs):
-            x, high = left + 24 * j, 170 * float(p)
+            x = left + 24 * j
+            high = 170 * float(p)
             out.append(
-                f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" fill="{COLORS[j]}"/>'
+                f'<rect x="{x}" y="{200 - high:.1f}" width="21" height="{high:.1f}" '
+                f'fill="{COLORS[j]}"/>'
             )
             out.append(
-                f'<text x="{x + 10}" y="{195 - high:.1f}" text-anchor="middle" fill="#555">{100 * p:.0f}</text>'
+                f'<text x="{x + 10}" y="{195 - high:.1f}" text-anchor="middle" fill="#555">'
+                f"{100 * p:.0f}</text>"
             )
             out.append(
-                f'<text x="{x + 10}" y="214" text-anchor="middle" fill="#888" font-size="10">{CLASSES[j]}</text>'
+                f'<text x="{x + 10}" y="214" text-anchor="middle" fill="#888" font-size="10">'
+                f"{CLASSES[j]}</text>"
             )
     return "\n".join([*out, "</svg>", ""])
 

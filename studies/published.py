@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +75,7 @@ CONFIGURATIONS: Final = (
 #: How often ``check`` trains.
 N_TRAININGS: Final = sum(len(configuration.seeds) for configuration in CONFIGURATIONS)
 #: The code that computes the map, and the code that computes the loss.
-MODES: Final = (("published", "published"), ("published", "hcal"), ("hcal", "published"), ("hcal", "hcal"))  # fmt: skip
+MODES: Final = tuple(product(("published", "hcal"), repeat=2))
 
 
 def run(data: Path, file: Path = FILE) -> None:

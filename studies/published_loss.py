@@ -73,7 +73,8 @@ class PublishedLoss(torch.nn.Module):
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         check_tensors(probs, y)
         compute = partial(_passes, variant=self)
-        loss: Tensor = WithGradient.apply(probs, y.to(torch.int64), compute)  # type: ignore[no-untyped-call]
+        labels = y.to(torch.int64)
+        loss: Tensor = WithGradient.apply(probs, labels, compute)  # type: ignore[no-untyped-call]
         return loss
 
 
@@ -183,7 +184,8 @@ def _lloyd(x: Float64, prefix: Float64, centres: Float64) -> Float64:
     ascending = centres[order]
     inner = np.searchsorted(x, (ascending[1:] + ascending[:-1]) / 2, side="right")
     edges = np.concatenate([[0], inner, [len(x)]])
-    counts, sums = np.empty(len(centres), dtype=np.int64), np.empty(len(centres))
+    counts = np.empty(len(centres), dtype=np.int64)
+    sums = np.empty(len(centres))
     counts[order], sums[order] = np.diff(edges), np.diff(prefix[edges])
     moved = np.where(counts > 0, sums / np.maximum(counts, 1), centres)
     return _split_for_empty(moved, counts, len(x))

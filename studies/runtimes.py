@@ -231,9 +231,9 @@ def run_sqlite(query: str, names: list[str], table: Float64) -> Float64:
         rows = [[i, *row] for i, row in enumerate(table.tolist())]
         database.executemany(f'INSERT INTO "the scores" VALUES ({marks})', rows)
         cursor = database.execute(query)
-        found = [name for name, *_ in cursor.description]
+        results = [name for name, *_ in cursor.description]
         rows = sorted(cursor.fetchall())  # by the number of the row, the first column
-    places = [i for i, name in enumerate(found) if name.startswith("probs_")]
+    places = [i for i, name in enumerate(results) if name.startswith("probs_")]
     return np.array([[row[i] for i in places] for row in rows], dtype=np.float64)
 
 
@@ -286,10 +286,10 @@ TITLES = {
 }
 _HEAD = """# Every runtime against numpy
 
-The largest difference of a probability to `predict_proba`, over 100 new rows, one column, two and four classes, and
-with other class frequencies (ONNX: one column and four classes, without). A dash: SQL does not have the method,
-because it sorts. Written by `python -m studies.runtimes` from [results/runtimes.csv](../results/runtimes.csv), hcal
-{version}, commit {commit}.
+The largest difference of a probability to `predict_proba`, over 100 new rows, one column, two and
+four classes, and with other class frequencies (ONNX: one column and four classes, without). A
+dash: SQL does not have the method, because it sorts. Written by `python -m studies.runtimes` from
+[results/runtimes.csv](../results/runtimes.csv), hcal {version}, commit {commit}.
 """
 
 

@@ -160,11 +160,11 @@ def check_counterexample(seed: int = 0) -> Check:
     rows = []
     for n_classes in (2, 10, 100):
         uniform = np.full((n_classes, n_classes), 1 / n_classes)
-        known = World(np.full(n_classes, 1 / n_classes), np.eye(n_classes), uniform)
-        canonical = conditional_error(known, uniform, known.true, uniform)
+        world = World(np.full(n_classes, 1 / n_classes), np.eye(n_classes), uniform)
+        canonical = conditional_error(world, uniform, world.true, uniform)
         task = make_synthetic("calibrated", n_classes=n_classes, n_test=2000, random_state=seed)
         noisy = float(0.5 * np.abs(task.true_test - 1 / n_classes).sum(axis=1).max())
-        rows.append((n_classes, canonical, known.h, noisy))
+        rows.append((n_classes, canonical, world.h, noisy))
     return Check(
         "Counter-example",
         "the uniform predictor on balanced classes is canonically calibrated and not h-calibrated",
@@ -228,7 +228,8 @@ def smallest_epsilon(mu: Array, pc: Array, delta: float) -> float:
     >>> round(smallest_epsilon(np.array([[0.7]]), np.array([[0.5]]), 0.1), 3)
     0.2
     """
-    low, high = np.maximum(delta, pc - delta), np.minimum(1 - delta, pc + delta)
+    low = np.maximum(delta, pc - delta)
+    high = np.minimum(1 - delta, pc + delta)
     return float(np.maximum(np.abs(low - mu), np.abs(high - mu)).max() - delta)
 
 
@@ -236,7 +237,8 @@ def _random_subsets_epsilon(mu: Array, pc: Array, delta: float, rng: np.random.G
     """Return the largest violation over random intervals and random subsets: never above the exact one."""
     worst = -np.inf
     for _ in range(2000):
-        event, a = rng.integers(len(pc)), rng.uniform(delta, 1 - delta)
+        event = rng.integers(len(pc))
+        a = rng.uniform(delta, 1 - delta)
         inside = np.flatnonzero(np.abs(pc[event] - a) <= delta)
         if inside.size:
             subset = rng.choice(inside, size=rng.integers(1, inside.size + 1), replace=False)
@@ -253,7 +255,7 @@ def check_theorem_4(worlds: int = 400, seed: int = 0) -> Check:
     True
     """
     rng = np.random.default_rng(seed)
-    found: dict[str, list[tuple[float, float]]] = {"top-label": [], "class-wise": []}
+    pairs_of_level: dict[str, list[tuple[float, float]]] = {"top-label": [], "class-wise": []}
     for _ in range(worlds):
         w = random_world(rng, n_classes=5)
         top = w.predicted.argmax(axis=1)
@@ -264,9 +266,9 @@ def check_theorem_4(worlds: int = 400, seed: int = 0) -> Check:
         ):
             h = float(np.abs(mu - pc).max())
             error = conditional_error(w, pc[:, None], mu[:, None], pc[:, None])
-            found[level].append((h, error))
+            pairs_of_level[level].append((h, error))
     rows = []
-    for level, pairs in found.items():
+    for level, pairs in pairs_of_level.items():
         h_all, error_all = np.array(pairs).T
         ratio = float((error_all / h_all).max())
         rows.append((level, worlds, float(h_all.mean()), float(error_all.mean()), ratio))

@@ -245,5 +245,6 @@ def _verdict(low: float, high: float) -> str:
 
 def _paired_interval(difference: Array) -> tuple[float, float]:
     """Return a normal 95 % interval of the mean."""
-    centre, half = difference.mean(), 1.96 * difference.std(ddof=1) / len(difference) ** 0.5
+    centre = difference.mean()
+    half = 1.96 * difference.std(ddof=1) / len(difference) ** 0.5
     return float(centre - half), float(centre + half)

@@ -66,12 +66,14 @@ def exact_statistics(
     low, high = interval
     if not 0 <= low < high <= 1:
         raise ValueError(f"the interval needs 0 <= R1 < R2 <= 1, got {interval}")
-    value, mark = np.asarray(p, dtype=np.float64), np.asarray(occurred, dtype=bool)
+    value = np.asarray(p, dtype=np.float64)
+    mark = np.asarray(occurred, dtype=bool)
     inside = np.flatnonzero((low <= value) & (value <= high))
     chosen = inside if subset is None else np.asarray(subset)
     if not len(chosen) or not np.isin(chosen, inside).all():
         raise ValueError("the subset must be a non-empty set of events inside the interval")
-    q, o = value[chosen], mark[chosen]
+    q = value[chosen]
+    o = mark[chosen]
     times = np.where((q == low) | (q == high), 1.0, 2.0)
     return WindowStatistics(
         float((times * (1 - q))[o].sum()), float((times * q)[~o].sum()), float(times.sum())
@@ -218,7 +220,8 @@ def check_theorem_7(cases: int = 40, seed: int = 0) -> Check:
                 np.linspace(0.1, 0.9, 9), size=n
             )  # a grid, so that ties and boundaries occur
             o = rng.random(n) < p
-            by_rate, by_t = smallest_epsilon_rate(p, o), smallest_epsilon_windows(p, o)
+            by_rate = smallest_epsilon_rate(p, o)
+            by_t = smallest_epsilon_windows(p, o)
             gaps.append(abs(by_rate - by_t))
             epsilons.append(by_t - float(np.abs(o - p).max()))
         rows.append((n, cases, max(gaps), float(np.abs(epsilons).max())))
@@ -282,7 +285,8 @@ def check_densities(n: int = 200_000, seed: int = 0) -> Check:
         holds,
         ("truth", "interval", "∫ a·τ₀", "T₂/N", "∫ (1 − a)·τ₁", "T₁/N"),
         rows,
-        f"p is uniform and N = {n:,}. Calibration at a says that a is the share τ₁/(τ₁ + τ₀) of rows "
+        f"p is uniform and N = {n:,}. Calibration at a says that a is the share "
+        f"τ₁/(τ₁ + τ₀) of rows "
         "where the event happens, so a·τ₀ = (1 − a)·τ₁. The integral over an interval needs no "
         "estimate of a density, only two sums. The paper divides by T₃, the rows inside the "
         "interval, and not by N; this scales both sides alike.",
@@ -332,7 +336,8 @@ def smallest_epsilon_windows(p: Array, o: NDArray[np.bool_]) -> float:
     """
     values = np.unique(p)
     # T depends on an interval only through which events lie on its ends: ends at values and just outside.
-    lows, highs = np.r_[0.0, values], np.r_[values, 1.0]
+    lows = np.r_[0.0, values]
+    highs = np.r_[values, 1.0]
     worst = 0.0
     for q in map(list, _subsets(len(p))):
         for low in lows[lows <= p[q].min()]:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,8 @@ OUTPUTS = {"fit": "m.hcal", "apply": "p.npz", "report": "r.html"}
 
 def run(*arguments: object, code: int = 0) -> Result:
     """Run a command in this process, which ends with that code."""
-    result = CliRunner().invoke(
-        app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"}
-    )
+    terminal = {"COLUMNS": "140", "NO_COLOR": "1"}
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env=terminal)
     assert result.exit_code == code, result.output
     return result
 
@@ -31,18 +31,17 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start the command in a process of its own, after some Python that arranges the fault."""
     program = f"{code}\nfrom hcal.cli import main\nimport sys\nsys.argv[0] = 'hcal'\nmain()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        text=True,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", program, *arguments]
+    settings: Any = pipes | options
+    return subprocess.Popen(command, cwd=folder, text=True, **settings)
 
 
 @pytest.fixture(scope="module")
 def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prepared")
-    (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
+    logits_cal, y_cal = synthetic(seed=1)
+    logits_test, y_test = synthetic(600, seed=2)
     np.savez(
         path / "task.npz",
         logits_cal=logits_cal,

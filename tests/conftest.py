@@ -16,30 +16,10 @@ from helpers import GOLDEN, fit_quietly, quick, synthetic
 
 #: What `make test` may lack: extras, and packages that only `make test-all` installs.
 OPTIONAL = {
-    *(
-        "torch",
-        "matplotlib",
-        "pandas",
-        "pyarrow",
-        "onnx",
-        "onnxscript",
-        "onnxruntime",
-        "numba",
-        "torchmetrics",
-    ),
-    *(
-        "evaluate",
-        "datasets",
-        "mlflow",
-        "dask",
-        "distributed",
-        "polars",
-        "faiss",
-        "lightgbm",
-        "xgboost",
-    ),
-    *("ignite", "selenium", "triton", "transformers", "lightning", "catboost"),
-    *("pyspark", "starlette", "uvicorn", "python_multipart"),
+    *("torch", "matplotlib", "pandas", "pyarrow", "onnx", "onnxscript", "onnxruntime", "numba"),
+    *("torchmetrics", "evaluate", "datasets", "mlflow", "dask", "distributed", "polars", "faiss"),
+    *("lightgbm", "xgboost", "ignite", "selenium", "triton", "transformers", "lightning"),
+    *("catboost", "pyspark", "starlette", "uvicorn", "python_multipart"),
 }
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
 _IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
@@ -59,10 +39,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     except ImportError as error:
-        needed = {
-            (error.name or "").split(".")[0],
-            *re.findall(r"needs? (\w+):", str(error)),
-        } & ABSENT
+        missing = (error.name or "").split(".")[0]
+        named_in_message = re.findall(r"needs? (\w+):", str(error))
+        needed = {missing, *named_in_message} & ABSENT
         if needed:
             pytest.skip(f"needs {', '.join(needed)}")
         raise
@@ -89,10 +68,10 @@ def fitted() -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def _registries_stay_as_they_are() -> Iterator[None]:
     places = (("hcal.methods.registry", "_registered"), ("hcal.metrics.registry", "METRICS"))
-    found = [getattr(import_module(module), name) for module, name in places]
-    known = [dict(registry) for registry in found]
+    registries = [getattr(import_module(module), name) for module, name in places]
+    contents = [dict(registry) for registry in registries]
     yield
-    for registry, before in zip(found, known, strict=True):
+    for registry, before in zip(registries, contents, strict=True):
         registry.clear()
         registry.update(before)
 

@@ -28,16 +28,14 @@ def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     if not path.exists():
         pytest.skip(f"needs the shared data: {path.name} is not in ../shared/data or HCAL_DATA")
     with np.load(path) as f:
-        y_cal, y_test = f["y_cal"].astype(np.int64), f["y_test"].astype(np.int64)
+        y_cal = f["y_cal"].astype(np.int64)
+        y_test = f["y_test"].astype(np.int64)
         if "logits_cal" in f:
             return f["logits_cal"], y_cal, f["logits_test"], y_test
         tiny = np.finfo(f["probs_cal"].dtype).smallest_subnormal
-        return (
-            np.log(np.maximum(f["probs_cal"], tiny)),
-            y_cal,
-            np.log(np.maximum(f["probs_test"], tiny)),
-            y_test,
-        )
+        logits_cal = np.log(np.maximum(f["probs_cal"], tiny))
+        logits_test = np.log(np.maximum(f["probs_test"], tiny))
+        return logits_cal, y_cal, logits_test, y_test
 
 
 def synthetic(
@@ -69,10 +67,9 @@ def quick(name: str, **params: Any) -> Any:
     """Return an unfitted calibrator whose search is short, whatever the method."""
     import hcal
 
-    known = hcal.make_calibrator(name).get_params()
-    return hcal.make_calibrator(
-        name, **{k: v for k, v in QUICK.get(name, {}).items() if k in known} | params
-    )
+    parameters = hcal.make_calibrator(name).get_params()
+    short = {k: v for k, v in QUICK.get(name, {}).items() if k in parameters}
+    return hcal.make_calibrator(name, **(short | params))
 
 
 def fit_quietly(cal: Any, scores: Any, y: Any, **kwargs: Any) -> Any:
@@ -111,9 +108,10 @@ def measured_report(scale: float = 2.5, n: int = 4000) -> Content:
 def assert_as_before(lines: Iterable[str], expected: Path) -> None:
     """Compare lines with a file beside the test: words one by one, numbers within rounding."""
     number = re.compile(r"-?\d+\.?\d*(?:e[-+]\d+)?")
-    for now, before in zip(
-        "\n".join(lines).splitlines(), expected.read_text("utf-8").splitlines(), strict=True
-    ):
+    lines_now = "\n".join(lines).splitlines()
+    lines_before = expected.read_text("utf-8").splitlines()
+    for now, before in zip(lines_now, lines_before, strict=True):
         assert number.sub("#", now) == number.sub("#", before)
-        found, wanted = ([float(x) for x in number.findall(line)] for line in (now, before))
-        assert found == pytest.approx(wanted, rel=1e-4, abs=2e-6), before
+        numbers = [float(x) for x in number.findall(now)]
+        numbers_before = [float(x) for x in number.findall(before)]
+        assert numbers == pytest.approx(numbers_before, rel=1e-4, abs=2e-6), before

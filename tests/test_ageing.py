@@ -71,7 +71,8 @@ def test_times_without_a_half_life_are_said_to_have_no_effect() -> None:
 
 def test_numbers_age_by_a_number() -> None:
     for time in ([1, 2, 3], ["1", "2", "3"], pd.Series([1, 2, 3], dtype="Int64")):
-        np.testing.assert_allclose(HalfLife.of(1).weights(Times.of(time, 3)), [0.25, 0.5, 1])
+        weights = HalfLife.of(1).weights(Times.of(time, 3))
+        np.testing.assert_allclose(weights, [0.25, 0.5, 1])
 
 
 def drifting(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -79,7 +80,8 @@ def drifting(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     day = np.sort(rng.integers(0, 360, n))
     score = rng.normal(size=n)
-    y = (rng.random(n) < 1 / (1 + np.exp(-score + 2 * day / 360))).astype(int)
+    rate = 1 / (1 + np.exp(-score + 2 * day / 360))
+    y = (rng.random(n) < rate).astype(int)
     return score, y, day
 
 
@@ -92,13 +94,16 @@ def test_a_fit_that_forgets_follows_a_drift() -> None:
     new = rng.normal(size=50_000)
     truth = 1 / (1 + np.exp(-new + 2))
     gap = np.abs(fitted.predict_proba(new)[:, 1] - truth).mean()
-    assert gap < 0.4 * np.abs(steady.predict_proba(new)[:, 1] - truth).mean()
+    steady_gap = np.abs(steady.predict_proba(new)[:, 1] - truth).mean()
+    assert gap < 0.4 * steady_gap
 
     weight = 0.5 ** ((day.max() - day) / 60)
     same = hcal.make_calibrator("platt").fit(score, y, weight)
     np.testing.assert_array_equal(fitted.predict_proba(new), same.predict_proba(new))
     age = fitted.fit_.details["age"]
-    assert (age["half_life"], age["oldest"], age["newest"]) == ("60d", "2024-01-01", "2024-12-25")
+    assert age["half_life"] == "60d"
+    assert age["oldest"] == "2024-01-01"
+    assert age["newest"] == "2024-12-25"
     assert age["count_as"] == pytest.approx(weight.sum())
     assert "a row counts half as much as one that is 60d younger" in fitted.fit_.notes[-1]
 
@@ -107,12 +112,12 @@ def test_segments_age_and_weights_multiply() -> None:
     score, y, day = drifting(2000, 0)
     by = np.arange(2000) % 3
     weight = 1.0 + by
-    aged = hcal.SegmentedCalibrator("platt").fit(score, y, weight, by=by, time=day, half_life=60)
+    aged = hcal.SegmentedCalibrator("platt")
+    aged.fit(score, y, weight, by=by, time=day, half_life=60)
     ages = 0.5 ** ((day.max() - day) / 60)
     same = hcal.SegmentedCalibrator("platt").fit(score, y, weight * ages, by=by)
-    np.testing.assert_array_equal(
-        aged.predict_proba(score, by=by), same.predict_proba(score, by=by)
-    )
+    expected = same.predict_proba(score, by=by)
+    np.testing.assert_array_equal(aged.predict_proba(score, by=by), expected)
 
 
 def test_a_file_remembers_its_age(tmp_path: Path) -> None:
@@ -123,9 +128,9 @@ def test_a_file_remembers_its_age(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("more", [[], ["--batch-rows", "150"]])
+@pytest.mark.parametrize("options", [[], ["--batch-rows", "150"]])
 def test_the_command_forgets(
-    ending: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hcal.cli.app import app
 
@@ -137,7 +142,7 @@ def test_the_command_forgets(
     for column, span, time in [("date", "90d", date), ("week", "12", day // 7)]:
         half_life = float(span) if column == "week" else span
         words = ["fit", f"t.{ending}", "--time", column, "--half-life", span, "--method", "platt"]
-        result = CliRunner().invoke(app, [*words, "-o", "m.hcal", *more, "--json"])
+        result = CliRunner().invoke(app, [*words, "-o", "m.hcal", *options, "--json"])
         assert result.exit_code == 0, result.output
         assert json.loads(result.output)["fit"]["details"]["age"]["half_life"] == span
         expected = hcal.make_calibrator("platt").fit(score, y, time=time, half_life=half_life)

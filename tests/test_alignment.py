@@ -137,8 +137,9 @@ def test_a_missing_label_of_any_type_of_text_is_refused(dtype: str) -> None:
 def test_what_has_no_order_or_one_name_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="a set has no order"):
         hcal.make_calibrator("ts").fit(LOGITS, LABELS.to_numpy(), classes=set(NAMES))
+    same_name_twice = SCORES.set_axis(["ant", "ant", "cat"], axis=1)
     with pytest.raises(ValueError, match="two columns that are called 'ant'"):
-        hcal.make_calibrator("ts").fit(SCORES.set_axis(["ant", "ant", "cat"], axis=1), POSITIONS)
+        hcal.make_calibrator("ts").fit(same_name_twice, POSITIONS)
 
 
 def test_sparse_scores_are_refused_with_what_to_do() -> None:

@@ -89,14 +89,20 @@ def test_a_read_only_install_and_home() -> None:
         code = (
             "import numpy as np, hcal; from hcal.h_calibration.engines import loss_and_grad;"
             "import hcal.h_calibration._mixture_numba;"
-            "print(hcal.__file__, loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2)[0])"
+            "loss, _ = loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2);"
+            "print(hcal.__file__, loss)"
         )
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}
+        elsewhere = ("NUMBA", "XDG")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(elsewhere)}
         environment |= {"PYTHONPATH": folder, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         got = subprocess.run(
-            [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True,
+            [sys.executable, "-c", code],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
             preexec_fn=_obey_modes,
-        )  # fmt: skip
+        )
         for path in (place, *place.rglob("*")):
             path.chmod(0o755)
     assert got.returncode == 0, got.stderr
@@ -116,14 +122,16 @@ def test_training_limits_its_own_thread_only() -> None:
     try:
         torch.set_num_threads(2)
         seen: list[int] = []
-        running, looked = threading.Event(), threading.Event()
+        running = threading.Event()
+        looked = threading.Event()
 
         def tick() -> None:
             seen.append(torch.get_num_threads())
             running.set()
             assert looked.wait(60)
 
-        x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
+        x = torch.log_softmax(torch.randn(20, 3), 1)
+        y = torch.zeros(20, dtype=torch.int64)
         keywords = {"select": {"nll": torch_nll}, "settings": AdamSettings(epochs=2), "tick": tick}
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(train, PiecewiseLinear(1), x, y, torch_nll, **keywords)

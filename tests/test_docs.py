@@ -33,16 +33,9 @@ import hcal
 from helpers import ROOT, synthetic
 
 MADE = {"api", "gallery"}  # folders that `make docs` writes
-PAGES = sorted(
-    [
-        ROOT / "README.md",
-        *(
-            p
-            for p in (ROOT / "docs").rglob("*.md")
-            if p.relative_to(ROOT / "docs").parts[0] not in MADE
-        ),
-    ]
-)
+DOCS = ROOT / "docs"
+WRITTEN = [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in MADE]
+PAGES = sorted([ROOT / "README.md", *WRITTEN])
 #: What sphinx-gallery writes: a page for each program.
 GALLERY_PAGES = ROOT / "docs" / "gallery"
 DECISIONS = ROOT / "docs" / "decisions"
@@ -55,19 +48,8 @@ FENCE = re.compile(
 RUN = {"python", "bash"}
 #: Languages that show something without being a program.
 SHOWN = {
-    "text",
-    "{toctree}",
-    "{eval-rst}",
-    "{figure}",
-    "r",
-    "julia",
-    "javascript",
-    "toml",
-    "yaml",
-    "json",
-    "bibtex",
-    "cff",
-    "latex",
+    *("text", "{toctree}", "{eval-rst}", "{figure}", "r", "julia", "javascript"),
+    *("toml", "yaml", "json", "bibtex", "cff", "latex"),
 }
 #: Tables of constants: they have a module, and no page.
 NOT_IN_THE_REFERENCE = {"LEVELS", "METRICS"}
@@ -87,23 +69,34 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    found = []
+    code_blocks = []
     for m in FENCE.finditer(text):
         indent = len(m["indent"])
-        body = "".join(x[indent:] if x.strip() else x for x in m["body"].splitlines(keepends=True))
+        lines = m["body"].splitlines(keepends=True)
+        body = "".join(
+            text_line[indent:] if text_line.strip() else text_line for text_line in lines
+        )
         line = text.count("\n", 0, m.start("body")) + 1
         span = m.span("expected") if m["output"] else (-1, -1)
-        found.append(Block(m["language"], body, line, m["expected"], span, m["exempt"] is not None))
-    return found
+        exempt = m["exempt"] is not None
+        code_blocks.append(Block(m["language"], body, line, m["expected"], span, exempt))
+    return code_blocks
 
 
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
-    code = compile("\n" * (block.line - 1) + block.body, str(page), "exec", dont_inherit=True)
+    lines_above = "\n" * (block.line - 1)
+    code = compile(lines_above + block.body, str(page), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore", hcal.CalibrationWarning)  # a page may show a fit that warns
         exec(code, namespace)
     return out.getvalue()
+
+
+def needs_a_shell(line: str) -> bool:
+    """Say whether a line has a pipe, a redirection, a variable or a pattern outside quotes."""
+    unquoted = re.sub(r"'[^']*'", "", line)
+    return re.search(r"[|<>&$;]|(?<!['\w])\*", unquoted) is not None
 
 
 def run_bash(block: Block, folder: Path) -> str:
@@ -118,20 +111,20 @@ def run_bash(block: Block, folder: Path) -> str:
             assert re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
         elif re.match(r"(python3? -m )?pip |git |\s*(#|$)", line):
             continue
-        elif line.startswith("hcal ") and not re.search(
-            r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)
-        ):
-            done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], env=env)
+        elif line.startswith("hcal ") and not needs_a_shell(line):
+            words = shlex.split(line, comments=True)
+            done = CliRunner().invoke(app, words[1:], env=env)
             assert done.exit_code == 0, (
                 f"line {block.line}: {line}: exit {done.exit_code}\n{done.output}"
             )
             printed += done.stdout
         else:
-            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+            programs = str(Path(sys.executable).parent)
+            path = os.pathsep.join([programs, os.environ["PATH"]])
             shell = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", line],
                 cwd=folder,
-                env={**os.environ, **env, "PATH": path},
+                env=os.environ | env | {"PATH": path},
                 capture_output=True,
                 text=True,
             )
@@ -245,22 +238,25 @@ def test_names_arguments_options_and_files_in_prose_exist() -> None:
     from hcal.cli.app import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {
-        name: {"--help", *(option for parameter in command.params for option in parameter.opts)}
-        for name, command in commands.items()
-    }
+    options = {}
+    for name, command in commands.items():
+        options[name] = {"--help"}
+        for parameter in command.params:
+            options[name] |= set(parameter.opts)
     folders = "benchmarks|docs|examples|results|src|studies|tests|tools"
     broken = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for code in code_in_prose(page):
-            found = [f"{page.name}: {argument}" for argument in wrong_arguments(code)]
+            wrong = [f"{page.name}: {argument}" for argument in wrong_arguments(code)]
             if re.fullmatch(rf"({folders})/[\w./-]+", code) and not (ROOT / code).exists():
-                found.append(f"{page.name}: {code}")
+                wrong.append(f"{page.name}: {code}")
             command = re.match(r"hcal (\w+)", code)
             if command and command[1] in options:
-                given = set(re.findall(r"(?<!\S)--[a-z-]+", code))
-                found += [f"{page.name}: {code}: {o}" for o in given - options[command[1]]]
-            broken += found
+                options_in_prose = set(re.findall(r"(?<!\S)--[a-z-]+", code))
+                wrong += [
+                    f"{page.name}: {code}: {o}" for o in options_in_prose - options[command[1]]
+                ]
+            broken += wrong
     assert broken == []
     assert wrong_arguments('hcal.evaluate(p, y, ci=0.95, metrics=["nll"])') == [
         "hcal.evaluate(ci=)"
@@ -283,9 +279,10 @@ def test_every_public_name_has_a_page_and_no_other() -> None:
         "__version__",
     }
     assert set(hcal.__all__) - modules <= set(listed)
-    assert {f"metrics.{name}" for name in hcal.metrics.__all__} - {
-        f"metrics.{name}" for name in NOT_IN_THE_REFERENCE
-    } <= set(listed) | {f"metrics.{name}" for name in hcal.__all__}
+    metrics = {f"metrics.{name}" for name in hcal.metrics.__all__}
+    without_a_page = {f"metrics.{name}" for name in NOT_IN_THE_REFERENCE}
+    same_at_the_top = {f"metrics.{name}" for name in hcal.__all__}
+    assert metrics - without_a_page <= set(listed) | same_at_the_top
 
 
 def test_every_page_of_a_public_name_has_an_example() -> None:
@@ -307,23 +304,25 @@ def test_pages_are_short_and_decisions_few() -> None:
     texts = [p.read_text(encoding="utf-8") for p in sorted(DECISIONS.glob("[0-9]*.md"))]
     assert len(texts) <= 15
     assert all(len(text.strip().splitlines()) <= 12 for text in texts)
-    assert [int(text.split()[1]) for text in texts] == list(range(1, len(texts) + 1))
+    expected = list(range(1, len(texts) + 1))
+    assert [int(text.split()[1]) for text in texts] == expected
 
 
 #: Words of earlier versions that a reader could not know.
 PRIVATE = re.compile(
-    r"\bjudg(e|es|ed|ing)\b|\blift(s|ed|ing)?\b|\bcrews?\b|\bwish(es)?\b|\bstanding\b|\bstory\b|\bstand-ins?\b"
-    r"|\bthe opening\b|\bchang\w* (of )?sides?\b|where \w+ scores lie|\brooms?\b|\bhouse\b|\b(a|the) watch\b",
+    r"\bjudg(e|es|ed|ing)\b|\blift(s|ed|ing)?\b|\bcrews?\b|\bwish(es)?\b|\bstanding\b|\bstory\b"
+    r"|\bstand-ins?\b|\bthe opening\b|\bchang\w* (of )?sides?\b|where \w+ scores lie"
+    r"|\brooms?\b|\bhouse\b|\b(a|the) watch\b",
     re.IGNORECASE,
 )
 
 
 def test_no_page_uses_private_words() -> None:
-    found = []
+    uses = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-            found += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
-    assert found == []
+            uses += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
+    assert uses == []
 
 
 def test_no_page_of_a_public_name_uses_private_words() -> None:
@@ -342,12 +341,15 @@ def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
 def test_no_message_uses_private_words() -> None:
     for path in (ROOT / "src" / "hcal").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        said = [
-            n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-        ]
-        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        found = [m[0] for n in said if id(n) not in documented for m in PRIVATE.finditer(n.value)]
-        assert found == [], path
+        constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        messages = [node for node in constants if isinstance(node.value, str)]
+        expressions = [node for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+        documented = {id(node.value) for node in expressions}
+        uses = []
+        for message in messages:
+            if id(message) not in documented:
+                uses += [match[0] for match in PRIVATE.finditer(message.value)]
+        assert uses == [], path
 
 
 def test_the_map_of_the_code_names_what_exists() -> None:
@@ -355,7 +357,7 @@ def test_the_map_of_the_code_names_what_exists() -> None:
     package = ROOT / "src" / "hcal"
     for path in set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text)):
         assert (package / path).exists() or (ROOT / path).exists(), path
-    folders = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    folders = {path.name for path in package.iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders <= {name[:-1] for name in re.findall(r"`([a-z_]+/)`", text)}
 
 
@@ -369,9 +371,9 @@ def test_the_page_on_migration_has_every_old_word_beside_the_new_one() -> None:
     words = renamed_arguments()
     assert ("evaluate", "ci", "confidence") in words
     for function, old, new in words:
-        known = [after for before, after in rows if function in before and f"{old}=" in before]
-        assert known, f"{function}({old}=) is not on the page"
-        assert any(new in after for after in known), f"{function}({old}=): {new}"
+        new_calls = [after for before, after in rows if function in before and f"{old}=" in before]
+        assert new_calls, f"{function}({old}=) is not on the page"
+        assert any(new in after for after in new_calls), f"{function}({old}=): {new}"
     for name in [*GONE, *base._MOVED]:
         assert any(f"{name}" in before for before, _ in rows), name
 
@@ -389,15 +391,20 @@ def renamed_arguments() -> set[tuple[str, str, str]]:
                         name = scope.name if is_method else node.name
                         for word in call.keywords:
                             new = ast.literal_eval(word.value).partition("=")
-                            words.add((name, word.arg, (new[2] or new[0]).partition("(")[0]))
+                            replacement = (new[2] or new[0]).partition("(")[0]
+                            words.add((name, word.arg, replacement))
     return words
 
 
 def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:
-    page = "a\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n<!-- not run: why -->\n```bash\nfalse\n```\n"
+    page = "a\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    page += "\n<!-- not run: why -->\n```bash\nfalse\n```\n"
     first, second = blocks(page)
-    assert (first.language, first.expected, first.exempt) == ("python", "1\n", False)
-    assert (second.language, second.exempt) == ("bash", True)
+    assert first.language == "python"
+    assert first.expected == "1\n"
+    assert first.exempt is False
+    assert second.language == "bash"
+    assert second.exempt is True
     assert run_python(first, Path("p"), {}) == "1\n"
     with pytest.raises(AssertionError, match="exit 1"):
         run_bash(second, Path("."))

@@ -44,14 +44,15 @@ def test_a_method_of_others_saves_loads_compares_and_reports(half: type, tmp_pat
     fresh, labels = synthetic(200, 3, seed=1)
     cal = half().fit(logits, y)
     hcal.save(cal, tmp_path / "m.hcal")
-    with pytest.raises(ValueError, match=r"'half'.*not registered.*hcal\.register") as said:
+    with pytest.raises(ValueError, match=r"'half'.*not registered.*hcal\.register") as refusal:
         hcal.load(tmp_path / "m.hcal")
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(refusal.value)
     hcal.register(half)
     loaded = hcal.load(tmp_path / "m.hcal")
     assert type(loaded) is half
     np.testing.assert_allclose(loaded.predict_proba(fresh), hcal.softmax(fresh / 2), atol=1e-12)
-    assert hcal.compare(logits, y, fresh, labels, methods=["half"], n_jobs=1)["half"]["nll"] > 0
+    table = hcal.compare(logits, y, fresh, labels, methods=["half"], n_jobs=1)
+    assert table["half"]["nll"] > 0
     hcal.report(cal, fresh, labels, tmp_path / "report.html")
     assert "Half as sure" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -66,7 +67,8 @@ def test_what_cannot_be_a_method_is_not_registered(half: type) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             hcal.register(type("Other", (half,), changes))  # type: ignore[type-var]
-    assert hcal.register(type("Other", (half,), {"name": "other"})).name == "other"  # type: ignore[type-var]
+    other = hcal.register(type("Other", (half,), {"name": "other"}))  # type: ignore[type-var]
+    assert other.name == "other"
 
 
 def test_a_reader_of_others_gives_the_rows_of_an_array(
@@ -102,32 +104,33 @@ def test_a_file_type_of_the_guide_is_read_like_the_others(
     monkeypatch.setitem(formats.READERS, ".tsv", module.TabRows)
     monkeypatch.setattr(finding, "TYPES", (*finding.TYPES, ".tsv"))
     logits, y = synthetic(50, 3)
-    rows = [[*map(repr, z), str(label)] for z, label in zip(logits.tolist(), y, strict=True)]
+    rows = []
+    for scores, label in zip(logits.tolist(), y, strict=True):
+        rows.append([*map(repr, scores), str(label)])
     for extension, mark in ((".tsv", "\t"), (".csv", ",")):
         table = [["logit_cat", "logit_dog", "logit_eel", "y"], *rows]
         lines = [mark.join(cells) for cells in table]
         (tmp_path / f"table{extension}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     request = Request(scores="logit_*", label="y", input="logits")
-    new, known = (read(tmp_path / f"table{end}", request) for end in (".tsv", ".csv"))
-    np.testing.assert_array_equal(new.values, known.values)
-    np.testing.assert_array_equal(new.labels(), known.labels())
-    assert new.classes == known.classes
+    of_tsv, of_csv = (read(tmp_path / f"table{end}", request) for end in (".tsv", ".csv"))
+    np.testing.assert_array_equal(of_tsv.values, of_csv.values)
+    np.testing.assert_array_equal(of_tsv.labels(), of_csv.labels())
+    assert of_tsv.classes == of_csv.classes
     by_blocks = hcal.evaluate(batches(tmp_path / "table.tsv", request, rows=20), metrics=["nll"])
-    assert by_blocks["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(logits), y))
+    expected = hcal.metrics.nll(hcal.softmax(logits), y)
+    assert by_blocks["nll"] == pytest.approx(expected)
 
 
 def test_a_result_of_the_guide_prints_saves_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = module_of("write-a-result.md", "base_rates.py", tmp_path, monkeypatch)
-    result = module.base_rates([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.9, 0.1]], [1, 0, 0, 0])
+    probs = [[0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.9, 0.1]]
+    result = module.base_rates(probs, [1, 0, 0, 0])
     assert repr(result) == "The most frequent of 2 classes has 75.0% of 4 rows."
     assert result.to_dict()["schema"] == "hcal/base-rates/1"
     assert result.to_dict()["rates"] == [0.75, 0.25]
-    assert result.to_records()[1] == {
-        "class": 1,
-        "rate": 0.25,
-        "error": pytest.approx(0.2165, abs=1e-4),
-    }
+    of_class_1 = {"class": 1, "rate": 0.25, "error": pytest.approx(0.2165, abs=1e-4)}
+    assert result.to_records()[1] == of_class_1
     pytest.importorskip("matplotlib")
     assert "<img" in result._repr_html_()

@@ -98,19 +98,24 @@ def test_sums_within_tolerance_are_renormalised(dtype: type, slack: float) -> No
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dtype: type) -> None:
     """Whether a row was divided by its sum used to depend on the other rows: two in five changed a bit."""
-    probs = hcal.softmax(np.random.default_rng(0).normal(size=(700, 300)).astype(dtype) * 3)
+    logits = np.random.default_rng(0).normal(size=(700, 300)).astype(dtype)
+    probs = hcal.softmax(logits * 3)
     probs[5] = 0.0
     probs[5, 2] = 1.0
-    whole = inputs.check_logits(probs, input="probs")[0]
-    alone = [inputs.check_logits(probs[i : i + 1], input="probs")[0] for i in range(40)]
-    assert np.array_equal(whole[:40], np.concatenate(alone))
-    assert (whole[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
+    at_once = inputs.check_logits(probs, input="probs")[0]
+    alone = []
+    for row in range(40):
+        alone.append(inputs.check_logits(probs[row : row + 1], input="probs")[0])
+    assert np.array_equal(at_once[:40], np.concatenate(alone))
+    log_of_tiny = np.log(np.finfo(dtype).tiny)
+    assert (at_once[5, 3:] == log_of_tiny).all()
     probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
-    probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
-    cal = hcal.make_calibrator("ts", input="probs").fit(
-        probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0)
-    )
-    assert np.array_equal(cal.predict_proba(probs).argmax(axis=1), probs.argmax(axis=1))
+    top = probs[10:20, 0]
+    probs[10:20, 1] = np.nextafter(top, dtype(1))
+    y = probs.argmax(axis=1) * (np.arange(700) % 3 > 0)
+    cal = hcal.make_calibrator("ts", input="probs").fit(probs, y)
+    tops = cal.predict_proba(probs).argmax(axis=1)
+    assert np.array_equal(tops, probs.argmax(axis=1))
 
 
 def test_two_columns_that_miss_1_by_a_rounding_are_left_alone() -> None:
@@ -144,7 +149,8 @@ def test_log_probs_must_be_logarithms_of_probabilities() -> None:
 
 
 def test_probability_zero_keeps_the_order_and_stays_finite() -> None:
-    for kind, row in (("probs", [0.0, 1e-300, 1.0]), ("log_probs", [-np.inf, -700.0, 0.0])):
+    rows = {"probs": [0.0, 1e-300, 1.0], "log_probs": [-np.inf, -700.0, 0.0]}
+    for kind, row in rows.items():
         logits, _ = inputs.check_logits([row], input=kind)  # type: ignore[arg-type]
         assert np.isfinite(logits).all()
         assert (np.diff(logits[0]) > 0).all()
@@ -234,10 +240,12 @@ def test_an_absent_class_is_legal() -> None:
 def test_a_vector_is_a_binary_score_of_class_1() -> None:
     rng = np.random.default_rng(0)
     score = rng.normal(size=200) * 4
-    y = (rng.random(200) < 1 / (1 + np.exp(-score / 2))).astype(int)
+    rate = 1 / (1 + np.exp(-score / 2))
+    y = (rng.random(200) < rate).astype(int)
     p = hcal.make_calibrator("ts").fit(score, y).predict_proba(score)
     two = np.stack([np.zeros(200), score], axis=1)
-    np.testing.assert_array_equal(p, hcal.make_calibrator("ts").fit(two, y).predict_proba(two))
+    expected = hcal.make_calibrator("ts").fit(two, y).predict_proba(two)
+    np.testing.assert_array_equal(p, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
@@ -245,7 +253,8 @@ def test_the_answer_has_the_float_width_of_the_question(dtype: type) -> None:
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     got = calibrator.predict_proba(LOGITS.astype(dtype)).dtype
     # In float16 the two largest probabilities of a row would often be equal.
-    assert got == {np.int32: np.float64, np.float16: np.float32}.get(dtype, dtype)
+    expected = {np.int32: np.float64, np.float16: np.float32}.get(dtype, dtype)
+    assert got == expected
 
 
 def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
@@ -258,12 +267,12 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
     assert list(got.columns) == names
     assert list(got.index) == list(frame.index)
     np.testing.assert_array_equal(got.to_numpy(), expected)
-    np.testing.assert_array_equal(
-        calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected
-    )
+    probs = calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names))
+    np.testing.assert_array_equal(probs.to_numpy(), expected)
     tensor = calibrator.predict_proba(torch.from_numpy(LOGITS).bfloat16())
     assert tensor.dtype == torch.float32
-    two = hcal.make_calibrator("ts").fit(LOGITS[:, 0], Y == 0, classes=["other", "cat"])
+    is_cat = Y == 0
+    two = hcal.make_calibrator("ts").fit(LOGITS[:, 0], is_cat, classes=["other", "cat"])
     assert list(two.predict_proba(frame["a"]).columns) == ["other", "cat"]
     assert two.predict_proba(pl.Series(LOGITS[:, 0])).columns == ["other", "cat"]
 
@@ -281,36 +290,37 @@ def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
 
     with pytest.warns(hcal.CalibrationWarning) as caught:
         worse = Worse().fit(LOGITS, Y)
-    said = [str(w.message) for w in caught]
-    assert said[0] == "worse: gave up"
-    assert "left it worse than before" in said[1]
+    messages = [str(w.message) for w in caught]
+    assert messages[0] == "worse: gave up"
+    assert "left it worse than before" in messages[1]
     assert not worse.converged_
     assert worse.fit_.after["nll"] > worse.fit_.before["nll"]
 
 
 def test_every_door_refuses_masked_entries() -> None:
     """numpy drops the mask on conversion, and the hidden values would count."""
-    scores = np.ma.masked_array(np.tile([[0.2, 0.8], [0.6, 0.4]], (20, 1)))
+    values = np.tile([[0.2, 0.8], [0.6, 0.4]], (20, 1))
+    scores = np.ma.masked_array(values)
     y = np.ma.masked_array(np.tile([1, 0], 20))
     np.testing.assert_array_equal(
         inputs.check_probs(scores)[0], np.asarray(scores)
     )  # nothing is masked
     assert type(inputs.check_labels(y, 40, 2)) is np.ndarray
-    bad_scores, bad_y = scores.copy(), y.copy()
+    bad_scores = scores.copy()
+    bad_y = y.copy()
     bad_scores[3, 1] = bad_y[3] = np.ma.masked
-    for given, message in (
+    for arrays, message in (
         ((bad_scores, y), "probs has masked entries, first at row 3, column 1: leave these"),
         ((scores, bad_y), "y has masked entries, first at row 3"),
         ((scores, y, bad_y), "sample_weight has masked entries, first at row 3"),
     ):
-        for call in (
-            hcal.evaluate,
-            hcal.metrics.nll,
-            hcal.make_calibrator("ts", input="probs").fit,
-        ) + (() if len(given) == 3 else (hcal.reliability, _compare, _report)):
-            options = {} if len(given) == 2 else {"sample_weight": given[2]}
+        calls = [hcal.evaluate, hcal.metrics.nll, hcal.make_calibrator("ts", input="probs").fit]
+        if len(arrays) == 2:
+            calls += [hcal.reliability, _compare, _report]
+        for call in calls:
+            options = {} if len(arrays) == 2 else {"sample_weight": arrays[2]}
             with pytest.raises(ValueError, match=f"^{message}"):
-                call(*given[:2], **options)
+                call(*arrays[:2], **options)
 
 
 def _compare(scores: Any, y: Any) -> Any:

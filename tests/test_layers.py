@@ -9,6 +9,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 from helpers import ROOT
 
@@ -88,8 +89,10 @@ REGISTRIES = {
     ("metrics/registry.py", "METRICS"),
 }
 #: Names of earlier versions that told a reader nothing.
-SAY_NOTHING = {"few", "see", "look", "loud", "tell", "new", "counted", "is_elsewhere", "Wish", "Ask", "Recipe",
-               "Driver", "Crew", "Setting", "Standing"}  # fmt: skip
+SAY_NOTHING = {
+    *("few", "see", "look", "loud", "tell", "new", "counted", "is_elsewhere"),
+    *("Wish", "Ask", "Recipe", "Driver", "Crew", "Setting", "Standing"),
+}
 OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
 MUTATORS = {
     "append",
@@ -103,17 +106,26 @@ MUTATORS = {
     "remove",
     "discard",
 }
-CONTAINERS = {"dict", "list", "set", "defaultdict", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary",
-              "OrderedDict", "deque", "Counter"}  # fmt: skip
+CONTAINERS = {
+    *("dict", "list", "set", "defaultdict", "OrderedDict", "deque", "Counter"),
+    *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
+}
+LITERAL_CONTAINERS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+
+
+def nodes(tree: ast.AST, *types: type[ast.AST]) -> Iterator[Any]:
+    """Yield the nodes of these types, at any depth."""
+    return (node for node in ast.walk(tree) if isinstance(node, types))
 
 
 @cache
 def sources() -> dict[str, ast.Module]:
     """Return the files of the package, parsed, by their path in it."""
     paths = sorted(PACKAGE.rglob("*.py"))
-    return {
-        p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in paths
-    }
+    trees = {}
+    for path in paths:
+        trees[path.relative_to(PACKAGE).as_posix()] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
 
 
 def part_of(path: str) -> str:
@@ -122,34 +134,34 @@ def part_of(path: str) -> str:
 
 def hcal_imports(tree: ast.Module) -> set[str]:
     """Return every module or name of hcal that a file imports, dotted, inside functions and for types too."""
-    found = set()
+    modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert not node.level, f"relative import of {node.module}"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.split(".")[0] == "hcal"}
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in modules if name.split(".")[0] == "hcal"}
 
 
 def test_packages_import_downward_and_leave_privates_alone() -> None:
     wrong = []
     for path, tree in sources().items():
-        here = part_of(path)
+        part = part_of(path)
         if path in ("__init__.py", "__main__.py"):
             continue
-        assert here in ORDER, f"{here} is not in the order of this test"
+        assert part in ORDER, f"{part} is not in the order of this test"
         for name in hcal_imports(tree):
             parts = name.split(".")[1:]
             if not parts or parts[0] not in ORDER:
                 wrong += (
                     [f"{path}: {name}: import it from its package"]
-                    if here not in FACADE_USERS
+                    if part not in FACADE_USERS
                     else []
                 )
-            elif ORDER.index(parts[0]) > ORDER.index(here) and (path, name) not in UPWARD:
-                wrong.append(f"{path}: {here} is below {parts[0]}")
-            elif parts[0] not in (here, "_version") and any(p.startswith("_") for p in parts):
+            elif ORDER.index(parts[0]) > ORDER.index(part) and (path, name) not in UPWARD:
+                wrong.append(f"{path}: {part} is below {parts[0]}")
+            elif parts[0] not in (part, "_version") and any(p.startswith("_") for p in parts):
                 wrong.append(f"{path}: {name} is private")
     assert wrong == []
 
@@ -167,24 +179,20 @@ def test_files_are_neither_long_nor_logic_in_disguise() -> None:
 
 def test_the_package_needs_nothing_that_is_not_shipped() -> None:
     for path, tree in sources().items():
-        names = {
-            a.name.split(".")[0]
-            for n in ast.walk(tree)
-            if isinstance(n, ast.Import)
-            for a in n.names
-        }
-        names |= {
-            (n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)
-        }
+        names = set()
+        for node in nodes(tree, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        for node in nodes(tree, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
         assert not names & OUTSIDE, path
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
-        "build"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    build = project["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"] == {"packages": ["src/hcal"]}
 
 
 def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
-    folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name != "__pycache__"}
+    tests = ROOT / "tests"
+    folders = {path.name for path in tests.iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders <= {*ORDER, "studies", "fuzz", "metamorphic", "released"}
     names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(set(names)) == sorted(names), (
@@ -194,11 +202,11 @@ def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
 
 def test_what_programs_import_of_the_package_is_there() -> None:
     """Inside functions too, which no other test may call."""
-    asked = set()
+    imported = set()
     for folder in ("studies", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
-            asked |= hcal_imports(ast.parse(path.read_text(encoding="utf-8"))) - {"hcal"}
-    missing = [name for name in sorted(asked) if not _exists(name)]
+            imported |= hcal_imports(ast.parse(path.read_text(encoding="utf-8"))) - {"hcal"}
+    missing = [name for name in sorted(imported) if not _exists(name)]
     assert missing == []
 
 
@@ -212,10 +220,9 @@ def _exists(dotted: str) -> bool:
     if not file.is_file():
         return False
     tree = sources()[file.relative_to(PACKAGE).as_posix()]
-    strings = {
-        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    }
-    return name in {*bound(tree.body)} or ("__getattr__" in bound(tree.body) and name in strings)
+    strings = {node.value for node in nodes(tree, ast.Constant) if isinstance(node.value, str)}
+    names = {*bound(tree.body)}
+    return name in names or ("__getattr__" in names and name in strings)
 
 
 def bound(body: list[ast.stmt]) -> Iterator[str]:
@@ -227,7 +234,8 @@ def bound(body: list[ast.stmt]) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+            for target in targets:
+                yield from (node.id for node in nodes(target, ast.Name))
         elif isinstance(node, ast.If | ast.Try | ast.With):
             yield from bound([*node.body, *getattr(node, "orelse", [])])
             yield from bound([s for h in getattr(node, "handlers", []) for s in h.body])
@@ -238,17 +246,20 @@ def bound(body: list[ast.stmt]) -> Iterator[str]:
 
 def containers(tree: ast.Module) -> set[str]:
     """Return the names at the top of a module that hold something that can be written to."""
-    found = set()
+    names = set()
     for node in tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        made = isinstance(
-            value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
-        )
+        is_container = isinstance(value, LITERAL_CONTAINERS)
         if isinstance(value, ast.Call):
-            made = ast.unparse(value.func).split(".")[-1].split("[")[0] in CONTAINERS
-        if made:
-            found |= set(bound([node]))
-    return found
+            called = ast.unparse(value.func).split(".")[-1]
+            is_container = called.split("[")[0] in CONTAINERS
+        if is_container:
+            names |= set(bound([node]))
+    return names
+
+
+def is_method_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
 
 
 def writes(function: ast.AST) -> Iterator[str]:
@@ -256,11 +267,7 @@ def writes(function: ast.AST) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             yield ast.unparse(node.value)
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in MUTATORS
-        ):
+        elif is_method_call(node) and node.func.attr in MUTATORS:
             yield ast.unparse(node.func.value)
         elif isinstance(node, ast.Global):
             yield from node.names
@@ -268,9 +275,8 @@ def writes(function: ast.AST) -> Iterator[str]:
 
 def is_cache_of_data(function: ast.FunctionDef) -> bool:
     """Say whether a function remembers its results for anything but names, numbers and types."""
-    cached = any(
-        "cache" in ast.unparse(d).split("(")[0].split(".")[-1] for d in function.decorator_list
-    )
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    cached = any("cache" in text.split("(")[0].split(".")[-1] for text in decorators)
     cached &= not any("cached_property" in ast.unparse(d) for d in function.decorator_list)
     plain = {
         "str",
@@ -284,32 +290,32 @@ def is_cache_of_data(function: ast.FunctionDef) -> bool:
         "tuple[str, ...]",
     }
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return cached and any(
-        a.annotation is None or ast.unparse(a.annotation) not in plain for a in arguments
-    )
+    annotations = [ast.unparse(a.annotation) if a.annotation else "" for a in arguments]
+    return cached and not plain.issuperset(annotations)
 
 
 def remembered(path: str, tree: ast.Module) -> Iterator[str]:
     """Yield what a module keeps from one call for the next."""
-    held = containers(tree) | {"globals()"}
+    changeable = containers(tree) | {"globals()"}
     for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-        arguments = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-        local = {
-            n.id
-            for n in ast.walk(function)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
-        declared = {g for n in ast.walk(function) if isinstance(n, ast.Global) for g in n.names}
+        arguments = {argument.arg for argument in nodes(function.args, ast.arg)}
+        names = nodes(function, ast.Name)
+        local = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        declared = set()
+        for statement in nodes(function, ast.Global):
+            declared |= set(statement.names)
         for name in set(writes(function)):
-            if name in declared or (name in held and name not in (arguments | local)):
+            if name in declared or (name in changeable and name not in (arguments | local)):
                 yield name
         if is_cache_of_data(function):
             yield f"{function.name} is cached"
 
 
 def test_no_module_remembers_a_call() -> None:
-    found = {(path, name) for path, tree in sources().items() for name in remembered(path, tree)}
-    assert sorted(found - REGISTRIES) == []
+    memories = set()
+    for path, tree in sources().items():
+        memories |= {(path, name) for name in remembered(path, tree)}
+    assert sorted(memories - REGISTRIES) == []
 
 
 def test_the_check_for_hidden_state_sees_it() -> None:
@@ -336,7 +342,7 @@ def also_fine(LIST): LIST.append(1)
 
 def test_names_say_something() -> None:
     for path, tree in sources().items():
-        defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        defined = {node.name for node in nodes(tree, ast.FunctionDef, ast.ClassDef)}
         assert {name for name in defined if name.strip("_") in SAY_NOTHING} == set(), path
 
 
@@ -346,7 +352,5 @@ def test_what_decides_a_draw_is_called_random_state() -> None:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                assert "seed" not in {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}, (
-                    path,
-                    node.name,
-                )
+                arguments = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+                assert "seed" not in arguments, (path, node.name)

@@ -12,11 +12,11 @@ from sklearn.linear_model import LogisticRegression
 import hcal
 from hcal.integrations.sklearn import CalibratedClassifier
 
-CAL = hcal.make_calibrator("ts").fit([[0.0, 2.0], [1.0, 0.0]] * 4, [1, 1, 1, 0] * 2)
+CAL = hcal.make_calibrator("ts")
+CAL.fit([[0.0, 2.0], [1.0, 0.0]] * 4, [1, 1, 1, 0] * 2)
 CLASSIFIER = LogisticRegression()
-FITTED = CalibratedClassifier(CLASSIFIER, method="ts", ensemble=False, cv=2).fit(
-    [[0.0, 0.1], [0.2, 0.3], [1.0, 0.9], [0.8, 1.0]] * 3, [0, 1, 1, 0] * 3
-)
+FITTED = CalibratedClassifier(CLASSIFIER, method="ts", ensemble=False, cv=2)
+FITTED.fit([[0.0, 0.1], [0.2, 0.3], [1.0, 0.9], [0.8, 1.0]] * 3, [0, 1, 1, 0] * 3)
 #: Each takes what is lazy in the place of scores, labels or segments.
 DOORS: dict[str, Callable[[Any, Path], Any]] = {
     "predict_proba": lambda x, _: CAL.predict_proba(x),

@@ -49,10 +49,11 @@ def test_own_rows_are_recognised_in_every_form(k: int, n: int) -> None:
     x = logits(rng, n, k)
     kept = fingerprint(x)
     for name, form in FORMS.items():
-        found = overlap(kept, form(x))
-        assert found.refused, name
-        assert found.share > 0.5, name
-    mixed = overlap(kept, np.concatenate([x[: n // 5], logits(rng, n - n // 5, k)]))
+        judgement = overlap(kept, form(x))
+        assert judgement.refused, name
+        assert judgement.share > 0.5, name
+    fifth = n // 5
+    mixed = overlap(kept, np.concatenate([x[:fifth], logits(rng, n - fifth, k)]))
     assert mixed.refused
     assert mixed.share == pytest.approx(0.2, abs=0.06)
 
@@ -62,16 +63,17 @@ def test_fresh_rows_are_not_refused_even_where_scores_repeat() -> None:
     for k in (2, 10):
         for digits in (8, 3, 2, 1, 0):
             for n, judged in ((400, 80), (1000, 1000), (400, 4000)):
-                found = overlap(*(np.round(logits(rng, m, k), digits) if i else
-                                  fingerprint(np.round(logits(rng, m, k), digits))
-                                  for i, m in enumerate((n, judged))))  # fmt: skip
-                assert not found.refused, (k, digits, n, judged)
+                fitted = fingerprint(np.round(logits(rng, n, k), digits))
+                judgement = overlap(fitted, np.round(logits(rng, judged, k), digits))
+                assert not judgement.refused, (k, digits, n, judged)
 
 
 def test_votes_of_a_forest_are_judged_against_chance() -> None:
     rng = np.random.default_rng(2)
-    votes = np.log(rng.binomial(100, rng.beta(2, 2, size=2000)) / 100 + 1e-9)
-    x = np.stack([np.log1p(-np.exp(np.minimum(votes, -1e-9))), votes], axis=1)
+    shares = rng.binomial(100, rng.beta(2, 2, size=2000)) / 100
+    votes = np.log(shares + 1e-9)
+    against = np.log1p(-np.exp(np.minimum(votes, -1e-9)))
+    x = np.stack([against, votes], axis=1)
     kept = fingerprint(x[:1000])
     assert not overlap(kept, x[1000:]).refused
     assert overlap(kept, x[:1000][::-1]).share == 1.0  # the whole set is the whole set
@@ -106,14 +108,12 @@ def test_many_rows_are_sampled_and_the_share_is_still_estimated(
     assert len(kept["projections"]) <= 2000
     assert 0 < kept["kept_below"] < 1
     assert overlap(kept, x[:300]).share > 0.9
-    assert overlap(kept, np.concatenate([x[:3000], logits(rng, 7000, 3)])).share == pytest.approx(
-        0.3, abs=0.06
-    )
+    mixed = np.concatenate([x[:3000], logits(rng, 7000, 3)])
+    assert overlap(kept, mixed).share == pytest.approx(0.3, abs=0.06)
     assert overlap(kept, logits(rng, 10_000, 3)).share == 0
     parts = merge_fingerprints(fingerprint(x[:7000]), fingerprint(x[7000:]))
-    assert np.array_equal(
-        np.sort(parts["projections"], axis=0), np.sort(kept["projections"], axis=0)
-    )
+    projections = np.sort(parts["projections"], axis=0)
+    assert np.array_equal(projections, np.sort(kept["projections"], axis=0))
     same = fingerprint(np.zeros((5000, 3)))  # one value only: bounded all the same
     assert len(same["projections"]) <= 2000
     assert not overlap(same, np.zeros((10, 3))).refused

@@ -47,12 +47,11 @@ def test_a_missing_number_of_an_arrow_frame_is_refused_as_nan() -> None:
 
 def test_compare_takes_the_test_columns_by_name() -> None:
     tests = [SCORES, SCORES[TURNED]]
-    tables = [
-        hcal.compare(
-            SCORES[:150], LABELS[:150], test[150:], LABELS[150:], methods=["vs"], metrics=["nll"]
-        )
-        for test in tests
-    ]
+    settings = {"methods": ["vs"], "metrics": ["nll"]}
+    tables = []
+    for test in tests:
+        fit_rows = (SCORES[:150], LABELS[:150])
+        tables.append(hcal.compare(*fit_rows, test[150:], LABELS[150:], **settings))
     assert tables[0]["vs"]["nll"] == tables[1]["vs"]["nll"]
 
 
@@ -71,20 +70,24 @@ def test_drift_compares_columns_of_the_same_name() -> None:
 
 
 def test_a_monitor_takes_later_frames_by_the_names_of_the_first() -> None:
-    plain = hcal.Monitor().update(PROBS.to_numpy(), POSITIONS).update(PROBS.to_numpy(), POSITIONS)
+    plain = hcal.Monitor()
+    plain.update(PROBS.to_numpy(), POSITIONS)
+    plain.update(PROBS.to_numpy(), POSITIONS)
     named = hcal.Monitor().update(PROBS, LABELS).update(PROBS[TURNED], LABELS)
     by_number = hcal.Monitor().update(PROBS, POSITIONS).update(PROBS[TURNED], POSITIONS)
-    given = hcal.Monitor(classes=NAMES).update(PROBS[TURNED], LABELS)
+    monitor = hcal.Monitor(classes=NAMES).update(PROBS[TURNED], LABELS)
 
     assert named.log_evidence == plain.log_evidence
     assert by_number.log_evidence == plain.log_evidence
-    assert given.log_evidence == hcal.Monitor().update(PROBS.to_numpy(), POSITIONS).log_evidence
+    assert monitor.log_evidence == hcal.Monitor().update(PROBS.to_numpy(), POSITIONS).log_evidence
 
 
 def test_metrics_and_diagrams_read_names_of_columns() -> None:
-    assert nll(PROBS[TURNED], LABELS) == pytest.approx(nll(PROBS.to_numpy(), POSITIONS))
+    expected = nll(PROBS.to_numpy(), POSITIONS)
+    assert nll(PROBS[TURNED], LABELS) == pytest.approx(expected)
     numbered = PROBS.set_axis([0, 1, 2], axis=1)
-    assert nll(numbered[[2, 0, 1]], POSITIONS) == pytest.approx(nll(numbered, POSITIONS))
+    expected = nll(numbered, POSITIONS)
+    assert nll(numbered[[2, 0, 1]], POSITIONS) == pytest.approx(expected)
 
     first = hcal.reliability(PROBS, LABELS, level="class-wise", classes=NAMES).to_dict()
     second = hcal.reliability(PROBS[TURNED], LABELS, level="class-wise", classes=NAMES).to_dict()
@@ -112,7 +115,8 @@ def test_integer_names_of_classes_are_names_everywhere() -> None:
     numbered = {"classes": [1, 0]}
     turned = np.array([1, 0])[y]
     for options in ({"test": True, "metrics": ["ece_ew"]}, {"by": np.arange(400) % 2}):
-        text = hcal.evaluate(probs, np.array(["b", "a"])[y], positive="a", **named, **options)
+        labels = np.array(["b", "a"])[y]
+        text = hcal.evaluate(probs, labels, positive="a", **named, **options)
         number = hcal.evaluate(probs, turned, positive=0, **numbered, **options)
         assert number["ece_ew"] == text["ece_ew"]
         assert number.certificate is not None

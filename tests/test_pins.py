@@ -23,11 +23,11 @@ def test_every_pin_has_hashes_of_the_version_that_is_pinned() -> None:
 
 
 def test_pins_cover_what_the_project_asks_for() -> None:
-    asked = [
-        *PROJECT["dependencies"],
-        *(w for e in PROJECT["optional-dependencies"].values() for w in e),
-    ]
-    names = {re.split(r"[\[<>=!; ]", want)[0].lower().replace("_", "-") for want in asked}
+    requirements = list(PROJECT["dependencies"])
+    for extra in PROJECT["optional-dependencies"].values():
+        requirements += extra
+    written = [re.split(r"[\[<>=!; ]", requirement)[0] for requirement in requirements]
+    names = {name.lower().replace("_", "-") for name in written}
     assert names - {"hcal"} <= set(PINNED), (
         f"not in constraints.txt: {sorted(names - {'hcal'} - set(PINNED))}"
     )
@@ -78,11 +78,12 @@ def test_hashes_are_those_of_files_that_a_supported_python_installs() -> None:
 
 
 def test_an_audit_that_looked_nothing_up_is_no_audit() -> None:
-    asked = {"a": "1", "b": "2"}
-    assert pins.verdict(asked, [{}, {}])[0] == 0
-    assert pins.verdict(asked, [{}])[0] == 3
+    pinned = {"a": "1", "b": "2"}
+    assert pins.verdict(pinned, [{}, {}])[0] == 0
+    assert pins.verdict(pinned, [{}])[0] == 3
     assert pins.verdict({}, [])[0] == 3
-    assert pins.verdict(asked, [{}, {"vulns": [{"id": "CVE-1"}]}]) == (1, ["b==2: CVE-1"])
+    with_a_fault = {"vulns": [{"id": "CVE-1"}]}
+    assert pins.verdict(pinned, [{}, with_a_fault]) == (1, ["b==2: CVE-1"])
 
 
 @pytest.mark.parametrize("name", ["test", "nightly", "release"])

@@ -48,11 +48,10 @@ def in_terminal(code: str, *, stop_after: float | None = None) -> tuple[str, int
     """Run Python on a pseudo-terminal; return what it shows, and its exit code."""
     main, side = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=side, stdout=side, stderr=side, env=environment
-    )
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment)
     os.close(side)
-    shown = b""
+    output = b""
     sent = False
     while True:
         try:
@@ -61,13 +60,13 @@ def in_terminal(code: str, *, stop_after: float | None = None) -> tuple[str, int
             break
         if not part:
             break
-        shown += part
-        if stop_after is not None and not sent and b"slow work" in shown:
+        output += part
+        if stop_after is not None and not sent and b"slow work" in output:
             time.sleep(stop_after)
             process.send_signal(signal.SIGINT)
             sent = True
     os.close(main)
-    return shown.decode(errors="replace"), process.wait(timeout=60)
+    return output.decode(errors="replace"), process.wait(timeout=60)
 
 
 STEPS = """
@@ -85,11 +84,11 @@ print("done")
 
 
 def test_a_bar_says_what_runs_and_what_runs_inside() -> None:
-    shown, code = in_terminal(STEPS)
+    output, code = in_terminal(STEPS)
     assert code == 0
-    assert "slow work" in shown
-    assert "inner part" in shown
-    assert "left:" in shown
+    assert "slow work" in output
+    assert "inner part" in output
+    assert "left:" in output
 
 
 def test_short_work_and_silent_work_show_no_bar() -> None:
@@ -104,11 +103,11 @@ def test_short_work_and_silent_work_show_no_bar() -> None:
 
 
 def test_ctrl_c_takes_the_bar_away() -> None:
-    shown, code = in_terminal(STEPS.replace("0.02", "0.5"), stop_after=0.1)
-    assert "KeyboardInterrupt" in shown
+    output, code = in_terminal(STEPS.replace("0.02", "0.5"), stop_after=0.1)
+    assert "KeyboardInterrupt" in output
     assert code != 0
-    assert shown.rstrip().endswith("KeyboardInterrupt")
-    assert "\x1b[?25h" in shown  # the cursor is shown again
+    assert output.rstrip().endswith("KeyboardInterrupt")
+    assert "\x1b[?25h" in output  # the cursor is shown again
 
 
 def test_bars_of_other_threads_do_not_interfere() -> None:

@@ -37,8 +37,8 @@ HEAVY = {
 CONTRACT = [
     "PooledCalibrator", "HCalibrator", "make_calibrator", "list_calibrators", "list_metrics",
     "evaluate", "metrics", "HCalibrationLoss", "compare", "clinical", "cross_fit",
-    "MultilabelCalibrator", "reliability", "certify", "Certificate", "Monitor", "report", "register",
-    "register_metric", "export", "export_onnx", "integrations", "save", "load",
+    "MultilabelCalibrator", "reliability", "certify", "Certificate", "Monitor", "report",
+    "register", "register_metric", "export", "export_onnx", "integrations", "save", "load",
 ]  # fmt: skip
 
 
@@ -52,9 +52,8 @@ def test_the_version_is_said_once() -> None:
 
 def _loaded(code: str) -> set[str]:
     command = f"{code}; import sys; print('\\n'.join(sys.modules))"
-    got = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=True
-    )
+    command_line = [sys.executable, "-c", command]
+    got = subprocess.run(command_line, capture_output=True, text=True, check=True)
     return set(got.stdout.split())
 
 
@@ -100,7 +99,8 @@ def test_no_path_of_a_machine_and_no_loose_end_is_in_the_project() -> None:
 
 def walk(call: object) -> tuple[set[str], set[tuple[str, str]]]:
     """Return the files of the package that a call passes through, and the functions."""
-    root, seen = str(ROOT / "src" / "hcal"), set()
+    root = str(ROOT / "src" / "hcal")
+    seen = set()
 
     def note(frame: object, event: str, _: object) -> None:
         code = frame.f_code  # type: ignore[attr-defined]
@@ -112,7 +112,8 @@ def walk(call: object) -> tuple[set[str], set[tuple[str, str]]]:
         call()  # type: ignore[operator]
     finally:
         sys.setprofile(None)
-    functions = {(f, n) for f, n in seen if not n.endswith((">", "__init__"))}
+    no_function = (">", "__init__")
+    functions = {(file, name) for file, name in seen if not name.endswith(no_function)}
     return {f for f, _ in seen}, functions
 
 
@@ -173,10 +174,10 @@ def test_the_demo_numbers_of_the_readme(tmp_path: Path) -> None:
         before, after = (float(cell) for cell in line.strip("| ").split("|")[1:])
         assert before == pytest.approx(demo["before"][key], abs=SLACK), row
         assert after == pytest.approx(demo["after"][key], abs=SLACK), row
-    said = re.search(r"right ([\d.]+)\s?% of the time but claims ([\d.]+)\s?%", README)
-    assert said
-    assert float(said[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
-    assert float(said[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
+    claim = re.search(r"right ([\d.]+)\s?% of the time but claims ([\d.]+)\s?%", README)
+    assert claim
+    assert float(claim[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
+    assert float(claim[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
 
 
 def test_names_and_targets_of_the_readme_and_extras_exist() -> None:
@@ -190,13 +191,8 @@ def test_names_and_targets_of_the_readme_and_extras_exist() -> None:
         "optional-dependencies"
     ]
     support = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
-    named = set(
-        re.findall(
-            r"^\| `(\w+)` \| .*$",
-            support.split("extra | brings")[-1].split("\n\n")[0],
-            re.MULTILINE,
-        )
-    )
+    table = support.split("extra | brings")[-1].split("\n\n")[0]
+    named = set(re.findall(r"^\| `(\w+)` \| .*$", table, re.MULTILINE))
     assert named == set(extras) - {"test", "test-all", "docs"}
 
 

@@ -31,10 +31,12 @@ def expected(version: str) -> dict[str, np.ndarray]:
 
 def test_the_first_version_that_is_promised_is_there() -> None:
     assert "0.4.0" in VERSIONS
-    first = {path.split("/")[1].rpartition(".")[0].rpartition(".")[0] for path in MODELS}
+    file_names = [path.split("/")[1] for path in MODELS]
+    first = {name.rpartition(".")[0].rpartition(".")[0] for name in file_names}
     for version in VERSIONS:
-        held = {name for name in expected(version) if not name.startswith("rows.")}
-        assert held == {Path(path).stem for path in MODELS if path.startswith(f"{version}/")}
+        methods_with_values = {name for name in expected(version) if not name.startswith("rows.")}
+        models = {Path(path).stem for path in MODELS if path.startswith(f"{version}/")}
+        assert methods_with_values == models
     names = {name.replace(":", "-") for name in hcal.list_calibrators()}
     wait_for_release(names - first, "run python tests/released/write.py")
 

@@ -141,10 +141,10 @@ def test_a_notebook_shows_a_result_once_and_small(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(rich.jupyter, "display", refuse)
     plt.close("all")
-    shown = result._repr_html_()
-    assert ("<table" in shown) + ("<img" in shown) == 1
-    assert ("<img" in shown) == hasattr(result, "plot")
-    assert len(shown) < (300_000 if "<img" in shown else 20_000)
+    html = result._repr_html_()
+    assert ("<table" in html) + ("<img" in html) == 1
+    assert ("<img" in html) == hasattr(result, "plot")
+    assert len(html) < (300_000 if "<img" in html else 20_000)
     assert not hasattr(result, "_repr_mimebundle_")  # a notebook would show that one
     assert str(result)
     assert plt.get_fignums() == []  # what pyplot keeps, a notebook shows again

@@ -18,14 +18,16 @@ def use(k: int, folder: Path) -> str:
     """Fit, predict, save, load, evaluate, certify and report k classes; return a line about it."""
     rng = np.random.default_rng(k)
     truth = rng.normal(size=(4000, k)) * 1.5
-    y = (hcal.softmax(truth).cumsum(axis=1) > rng.random((4000, 1))).argmax(axis=1)
+    cumulated = hcal.softmax(truth).cumsum(axis=1)
+    y = (cumulated > rng.random((4000, 1))).argmax(axis=1)
     scores = 2.5 * truth
     cal = hcal.PooledCalibrator().fit(scores[:2000], y[:2000])
     hcal.save(cal, folder / "model.hcal")
     loaded = hcal.load(folder / "model.hcal")
     probs = loaded.predict_proba(scores[2000:])
     assert np.array_equal(probs, cal.predict_proba(scores[2000:]))
-    before = hcal.evaluate(hcal.softmax(scores[2000:]), y[2000:], metrics=["ece_ew", "nll"]).values
+    new_probs = hcal.softmax(scores[2000:])
+    before = hcal.evaluate(new_probs, y[2000:], metrics=["ece_ew", "nll"]).values
     after = hcal.evaluate(probs, y[2000:], metrics=["ece_ew", "nll"]).values
     assert after["nll"] < before["nll"]
     assert str(hcal.certify(cal, scores[2000:], y[2000:]))

@@ -23,13 +23,14 @@ from hcal.cli.app import app
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
 HEAD = """# What commands print as JSON
 
-This page is for people who write programs around the commands. You will find the fields of everything that `--json`
-prints.
+This page is for people who write programs around the commands. You will find the fields of
+everything that `--json` prints.
 
-Each command prints one object. Its `schema` names the layout: the number at its end rises when a field is removed or
-changes its meaning, and new fields may come at any time. A number that does not exist (NaN) is null. The [API
-reference](api.md) explains the fields of a result; the commands add what they know about files. *Optional* fields are
-null where they do not apply. `--require` adds `requirements`.
+Each command prints one object. Its `schema` names the layout: the number at its end rises when a
+field is removed or changes its meaning, and new fields may come at any time. A number that does
+not exist (NaN) is null. The [API reference](api.md) explains the fields of a result; the commands
+add what they know about files. *Optional* fields are null where they do not apply. `--require`
+adds `requirements`.
 
 ```python
 import numpy as np
@@ -39,7 +40,8 @@ np.savez("test.npz", probs=[[0.2, 0.8], [0.6, 0.4]], y=[1, 0])
 
 ```bash
 hcal evaluate test.npz --json > test.json
-python -c "import json; r = json.load(open('test.json')); print(r['schema'], r['metrics']['accuracy']['value'])"
+python -c "import json; r = json.load(open('test.json')); \\
+print(r['schema'], r['metrics']['accuracy']['value'])"
 ```
 
 ```text
@@ -99,10 +101,12 @@ def write_rows() -> None:
     for name in ("cal", "test"):
         evidence = rng.normal(size=(300, 3))
         probs = np.exp(evidence) / np.exp(evidence).sum(axis=1, keepdims=True)
-        y = (probs.cumsum(axis=1) > rng.random((300, 1))).argmax(axis=1)
+        cumulated = probs.cumsum(axis=1)
+        y = (cumulated > rng.random((300, 1))).argmax(axis=1)
         np.savez(f"{name}.npz", logits=2 * evidence, y=y)
     scores = rng.normal(size=(300, 2))
-    np.savez("labels.npz", logits=scores, y=(scores > rng.normal(size=(300, 2))).astype(int))
+    several_labels = (scores > rng.normal(size=(300, 2))).astype(int)
+    np.savez("labels.npz", logits=scores, y=several_labels)
     json_of(("fit", "labels.npz", "--multilabel", "--method", "ts", "-o", "labels.hcal"))
 
 

@@ -33,11 +33,17 @@ PARTS = {
     "certificates": ["tests/certificates"],
     "pool": ["tests/pool", "tests/methods/test_contract.py"],
 }
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.USub: ast.UAdd,
-}  # fmt: skip
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {ast.USub: ast.UAdd}
+for one, other in (
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.Div),
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.And, ast.Or),
+    (ast.BitAnd, ast.BitOr),
+):
+    SWAPS |= {one: other, other: one}
 LIMIT = 600  # seconds that the tests of one mutant may take; longer counts as killed
 
 
@@ -47,11 +53,8 @@ def places(tree: ast.Module) -> list[ast.AST]:
     for node in ast.walk(tree):
         aside = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         aside += [node] if isinstance(node, ast.Raise | ast.JoinedStr) else []
-        aside += (
-            [node.test]
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-            else []
-        )
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            aside.append(node.test)
         skipped |= {id(inner) for one in aside if one is not None for inner in ast.walk(one)}
     nodes = (node for node in ast.walk(tree) if id(node) not in skipped)
     return [node for node in nodes if variants(node)]
@@ -84,19 +87,21 @@ def change(node: ast.AST) -> str:
 
 def sample(part: str, count: int, seed: int) -> list[tuple[Path, int]]:
     """Return some of all (file, place) of a part."""
-    files = sorted(f for f in (ROOT / "src" / "hcal" / part).glob("*.py") if f.name != "_triton.py")
-    every_place = [
-        (f, i) for f in files for i in range(len(places(ast.parse(f.read_text(encoding="utf-8")))))
-    ]
-    random.Random(seed).shuffle(every_place)
-    return every_place[:count]
+    modules = (ROOT / "src" / "hcal" / part).glob("*.py")
+    files = sorted(file for file in modules if file.name != "_triton.py")
+    mutants = []
+    for file in files:
+        n_places = len(places(ast.parse(file.read_text(encoding="utf-8"))))
+        mutants += [(file, place) for place in range(n_places)]
+    random.Random(seed).shuffle(mutants)
+    return mutants[:count]
 
 
 def copied(place: Path) -> Path:
     """Return a copy of the tracked files of the project, the shared data beside it."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    command = ["git", "ls-files"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = done.stdout
     for name in listed.splitlines():
         (place / "hcal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, place / "hcal" / name)
@@ -108,18 +113,8 @@ def copied(place: Path) -> Path:
 def run(tree: Path, *words: str) -> bool:
     """Run pytest in a copy until the first failure; return whether all passed."""
     paths = os.pathsep.join(str(tree / name) for name in ("src", "tests", "."))
-    command = [
-        sys.executable,
-        *words[:-1],
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-    ]
+    pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    command = [sys.executable, *words[:-1], *pytest]
     done = subprocess.run(
         [*command, *words[-1].split()],
         cwd=tree,
@@ -145,14 +140,16 @@ def tests_of_lines(tree: Path, part: str) -> dict[str, dict[int, list[str]]]:
         sys.exit(f"the tests of {part} fail without any mutant")
     data = Coverage(data_file=str(tree / ".coverage"))
     data.load()
-    return {f: data.get_data().contexts_by_lineno(f) for f in data.get_data().measured_files()}
+    content = data.get_data()
+    return {file: content.contexts_by_lineno(file) for file in content.measured_files()}
 
 
 def selected(contexts: list[str], part: str, tree: Path) -> str:
     """Return the tests that run a line, as pytest names them; all tests of the part where none is known."""
-    files = {
-        f.stem: f for name in PARTS[part] for f in [tree / name, *(tree / name).rglob("test_*.py")]
-    }
+    files = {}
+    for name in PARTS[part]:
+        for file in [tree / name, *(tree / name).rglob("test_*.py")]:
+            files[file.stem] = file
     tests = []
     for context in contexts:
         module, _, test = context.rpartition(".")
@@ -173,11 +170,11 @@ def is_killed(
     number = getattr(node, "lineno", 0)
     description = f"{file.relative_to(ROOT)}:{number}  {change(node)}"
     functions = [n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef)]
-    inside = any(n.body[0].lineno <= number <= (n.end_lineno or 0) for n in functions)
+    spans = [(function.body[0].lineno, function.end_lineno or 0) for function in functions]
+    inside = any(first <= number <= last for first, last in spans)
     # What runs at import counts for every test, not for the one that happened to import the file.
-    contexts = (
-        lines.get(str(target).replace(str(tree), "", 1), {}).get(number, []) if inside else []
-    )
+    lines_of_file = lines.get(str(target).replace(str(tree), "", 1), {})
+    contexts = lines_of_file.get(number, []) if inside else []
     try:
         target.write_text(ast.unparse(ast.fix_missing_locations(parsed)) + "\n", encoding="utf-8")
         passed = run(tree, f"{selected(contexts, part, tree)} {target.relative_to(tree)}")
@@ -195,30 +192,29 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
-    parts, killed, tried = options.part or list(PARTS), Counter[str](), Counter[str]()
+    parts = options.part or list(PARTS)
+    killed = Counter[str]()
+    tried = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / str(i)) for i in range(options.workers)]
         for part in parts:
-            lines = {
-                f.replace(str(trees[0]), "", 1): found
-                for f, found in tests_of_lines(trees[0], part).items()
-            }
+            lines = {}
+            for file, contexts in tests_of_lines(trees[0], part).items():
+                lines[file.replace(str(trees[0]), "", 1)] = contexts
             chosen = sample(part, options.count // len(parts), options.seed)
 
             def work(
                 tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen
             ) -> list[tuple[bool, str]]:
                 mine = chosen[trees.index(tree) :: len(trees)]
-                outcomes = []
+                tests = []
                 for file, place in mine:
-                    outcomes.append(is_killed(tree, part, file, place, lines))
-                    print(
-                        "killed  " if outcomes[-1][0] else "SURVIVED", outcomes[-1][1], flush=True
-                    )
-                return outcomes
+                    tests.append(is_killed(tree, part, file, place, lines))
+                    print("killed  " if tests[-1][0] else "SURVIVED", tests[-1][1], flush=True)
+                return tests
 
             with ThreadPoolExecutor(len(trees)) as pool:
-                results = [outcome for outcomes in pool.map(work, trees) for outcome in outcomes]
+                results = [one for tests in pool.map(work, trees) for one in tests]
             tried[part], killed[part] = len(results), sum(dead for dead, _ in results)
     for part in parts:
         print(f"{part:18} {killed[part]:3} of {tried[part]:3} killed")

@@ -32,8 +32,8 @@ MARKERS = {
 
 def read_pins(text: str) -> dict[str, str]:
     """Return ``{name: version}`` of a constraints file, names as the index spells them."""
-    lines = re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE)
-    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in lines}
+    pairs = re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
 
 
 def hashes_of(page: str, name: str, version: str) -> list[str]:
@@ -42,13 +42,15 @@ def hashes_of(page: str, name: str, version: str) -> list[str]:
     start = re.compile(
         rf"{name.replace('-', '[-_.]')}-{re.escape(version)}(-|\.tar)", re.IGNORECASE
     )
-    return sorted({digest for file, digest in links if start.match(file) and TAGS.search(file)})
+    wheels = [(digest, file) for file, digest in links if start.match(file)]
+    return sorted({digest for digest, file in wheels if TAGS.search(file)})
 
 
 def write_hashes() -> None:
     """Write every pin with the hashes of its files: ``pip install --require-hashes`` refuses all else."""
     lines = [
-        "# Made by `make hashes` from constraints.txt: a file whose hash is not here is not installed."
+        "# Made by `make hashes` from constraints.txt: a file whose hash is not here is not "
+        "installed."
     ]
     for name, version in read_pins(PINS.read_text()).items():
         with urllib.request.urlopen(f"{INDEX.rstrip('/')}/{name}/", timeout=60) as answer:
@@ -63,30 +65,25 @@ def write_hashes() -> None:
 def licence_of(name: str) -> str:
     """Return the licence that an installed package states of itself."""
     try:
-        about = metadata(name)
+        facts = metadata(name)
     except PackageNotFoundError:
         return "not installed here"
-    classes = [
-        c.split(" :: ")[-1] for c in about.get_all("Classifier") or [] if c.startswith("License ::")
-    ]
-    stated = (about.get("License") or "").strip().splitlines()
-    return (
-        about.get("License-Expression") or ", ".join(classes) or (stated or ["see the package"])[0]
-    )
+    classifiers = facts.get_all("Classifier") or []
+    licences = [text for text in classifiers if text.startswith("License ::")]
+    classes = [text.split(" :: ")[-1] for text in licences]
+    stated = (facts.get("License") or "").strip().splitlines()
+    if facts.get("License-Expression"):
+        return facts["License-Expression"]
+    return ", ".join(classes) or (stated or ["see the package"])[0]
 
 
 def write_sbom() -> None:
     """Write a CycloneDX list of every pin with its licence."""
-    parts = [
-        {
-            "type": "library",
-            "name": name,
-            "version": version,
-            "purl": f"pkg:pypi/{name}@{version}",
-            "licenses": [{"license": {"name": licence_of(name)}}],
-        }
-        for name, version in read_pins(PINS.read_text()).items()
-    ]
+    parts = []
+    for name, version in read_pins(PINS.read_text()).items():
+        licence = {"license": {"name": licence_of(name)}}
+        part = {"type": "library", "name": name, "version": version}
+        parts.append(part | {"purl": f"pkg:pypi/{name}@{version}", "licenses": [licence]})
     bill = {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": parts}
     (ROOT / "sbom.json").write_text(json.dumps(bill, indent=1) + "\n")
 
@@ -95,18 +92,20 @@ def verdict(pins: dict[str, str], answers: list[dict[str, Any]]) -> tuple[int, l
     """Return the exit code and the lines for the database's answer, which has one entry a pin."""
     if len(answers) != len(pins) or not pins:
         return 3, [f"not audited: {len(answers)} answers for {len(pins)} pins"]
-    bad = [
-        f"{name}=={version}: {', '.join(v['id'] for v in entry['vulns'])}"
-        for (name, version), entry in zip(pins.items(), answers, strict=True)
-        if entry.get("vulns")
-    ]
+    bad = []
+    for (name, version), entry in zip(pins.items(), answers, strict=True):
+        if entry.get("vulns"):
+            numbers = ", ".join(fault["id"] for fault in entry["vulns"])
+            bad.append(f"{name}=={version}: {numbers}")
     return (1, bad) if bad else (0, [f"{len(pins)} pins, nothing known against any of them"])
 
 
 def audit() -> int:
     """Ask the OSV database about every pin; 0: nothing known, 1: something, 3: it could not be asked."""
     pins = read_pins(PINS.read_text())
-    queries = [{"package": {"ecosystem": "PyPI", "name": n}, "version": v} for n, v in pins.items()]
+    queries = []
+    for name, version in pins.items():
+        queries.append({"package": {"ecosystem": "PyPI", "name": name}, "version": version})
     try:
         body = json.dumps({"queries": queries}).encode()
         with urllib.request.urlopen(

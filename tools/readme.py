@@ -37,18 +37,16 @@ def with_demo(text: str) -> str:
     """Return the README with the numbers of a demo that is run now; its picture goes to the docs."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hcal", "demo", "--json", "-o", folder]
-        demo_result = json.loads(
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        demo = json.loads(done.stdout)
         draw(Path(folder), ROOT / "docs" / "assets" / "before-after.svg")
-    before, after = demo_result["before"], demo_result["after"]
+    before = demo["before"]
+    after = demo["after"]
     for row, key in ROWS.items():
         line = f"| {row} | {before[key]:.3f} | {after[key]:.3f} |"
         text = re.sub(rf"^\| {re.escape(row)} \|.*$", line, text, flags=re.MULTILINE)
-    sentence = (
-        f"right {before['accuracy']:.1%} of the time but claims {before['mean_confidence']:.1%}"
-    )
-    return re.sub(r"right [\d.]+% of the time but claims [\d.]+%", sentence, text)
+    claim = f"right {before['accuracy']:.1%} of the time but claims {before['mean_confidence']:.1%}"
+    return re.sub(r"right [\d.]+% of the time but claims [\d.]+%", claim, text)
 
 
 def draw(demo: Path, path: Path) -> None:
@@ -61,10 +59,12 @@ def draw(demo: Path, path: Path) -> None:
     from docs.gallery_style import STYLE
 
     task = np.load(demo / "digits.npz")
-    logits, y = task["logits_test"], task["y_test"]
+    logits = task["logits_test"]
+    y = task["y_test"]
+    calibrator = hcal.load(demo / "model.hcal")
     panels = {
         "The network as it is": hcal.softmax(logits),
-        "Calibrated by hcal": hcal.load(demo / "model.hcal").predict_proba(logits),
+        "Calibrated by hcal": calibrator.predict_proba(logits),
     }
     mpl.use("svg")
     mpl.rcParams.update(STYLE)
@@ -107,9 +107,8 @@ def board(path: Path) -> str:
         f"Brier / log-loss wins | {n['multiclass']} tables, 3 and more: Brier / log-loss wins |",
         "|---|---|---|---|",
     ]
-    methods = sorted(
-        {m for m, _, _ in cells}, key=lambda m: list(TITLES).index(m) if m in TITLES else 99
-    )
+    order = {title: place for place, title in enumerate(TITLES)}
+    methods = sorted({method for method, _, _ in cells}, key=lambda method: order.get(method, 99))
     for method in methods:
         joint = cells.get((method, "network", "joint"))
         line = (

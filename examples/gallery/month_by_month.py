@@ -38,7 +38,9 @@ blocks = [
     da.from_delayed(month_of_rows(number), shape=(ROWS, 3), dtype=float) for number in range(12)
 ]
 rows = da.concatenate(blocks)
-scores, y, month = rows[:, 0], rows[:, 1].astype(int), rows[:, 2].astype(int)
+scores = rows[:, 0]
+y = rows[:, 1].astype(int)
+month = rows[:, 2].astype(int)
 
 # %%
 # Fit on a sample of January and February, predict the year

@@ -49,8 +49,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", hcal.CalibrationWarning)  # 20 rows are few, and hcal says so
     for number in range(60):
         separate = hcal.PlattScaling().fit(score[country == number], y[country == number])
-        here = test_country == number
-        separate_probs[here] = separate.predict_proba(test_score[here])[:, 1]
+        in_country = test_country == number
+        separate_probs[in_country] = separate.predict_proba(test_score[in_country])[:, 1]
 
 probs = {
     "one for all": common.predict_proba(test_score)[:, 1],

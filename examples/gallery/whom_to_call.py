@@ -22,7 +22,9 @@ import pandas as pd
 import hcal
 
 calls = pd.read_csv("bank.csv.gz")
-first, second, upcoming = calls[:9840], calls[9840:14_760], calls[14_760:]
+first = calls[:9840]
+second = calls[9840:14_760]
+upcoming = calls[14_760:]
 labels = second["bought"].to_numpy()
 
 # %%
@@ -44,7 +46,8 @@ def chances(rows):
 one_for_all = common.predict_proba(second["score"].to_numpy())[:, 1]
 chance = chances(second)
 for name, probs in (("one calibrator", one_for_all), ("with segments", chance)):
-    loss, auc = hcal.metrics.nll(probs, labels), hcal.metrics.auc(probs, labels)
+    loss = hcal.metrics.nll(probs, labels)
+    auc = hcal.metrics.auc(probs, labels)
     print(f"{name:15} log loss {loss:.4f}, AUC {auc:.3f}")
 
 # %%
@@ -116,7 +119,8 @@ print(*expected.metrics, sep="\n")
 to_call = hcal.decide(chances(upcoming), rule) == "buys"
 bought = upcoming["bought"].to_numpy()
 caught = (to_call * bought).sum()
-recall, precision = caught / bought.sum(), caught / to_call.sum()
+recall = caught / bought.sum()
+precision = caught / to_call.sum()
 cost = (20 * (bought.sum() - caught) + to_call.sum() - caught) / len(bought)
 print(f"recall {recall:.4f}, precision {precision:.4f}, cost {cost:.4f}")
 

@@ -205,10 +205,10 @@ def live_a_day(
         if not story.drift_days:
             say(clock, f"no label yet, and drift: {drift}")
         story.drift_days.append(clock.number)
-    known = clock.number - DELAY
-    if known < first_day:
+    day_of_labels = clock.number - DELAY
+    if day_of_labels < first_day:
         return {}
-    labels = customers(known)
+    labels = customers(day_of_labels)
     words = np.where(labels.churned, "churn", "stay").tolist()
     body = {"ids": [*labels.ids, labels.ids[0], "nobody"], "labels": [*words, words[0], "stay"]}
     answer = post(f"{address}/labels", body)
@@ -217,7 +217,7 @@ def live_a_day(
     story.twice += answer["twice"]
     if answer["alarm"] and story.alarm_day is None:
         story.alarm_day = clock.number
-        say(clock, f"ALARM, with the labels of day {known}")
+        say(clock, f"ALARM, with the labels of day {day_of_labels}")
     return answer
 
 

@@ -80,11 +80,11 @@ class LimitedBody:
             await self._refuse(scope, receive, send)
             return
         body = b""
-        more = True
-        while more:
+        unfinished = True
+        while unfinished:
             message = await receive()
             body += message.get("body", b"")
-            more = message.get("more_body", False)
+            unfinished = message.get("more_body", False)
             if len(body) > self.limit:
                 await self._refuse(scope, receive, send)
                 return
@@ -103,7 +103,8 @@ class Replay:
         self.receive = receive
 
     async def __call__(self) -> Message:
-        message, self.message = self.message, None
+        message = self.message
+        self.message = None
         return await self.receive() if message is None else message
 
 

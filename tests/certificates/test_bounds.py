@@ -14,13 +14,13 @@ from hcal.certificates.bounds import bennett, certify_gain, kl, kl_interval, kl_
 @example(0.0, 0.05)
 @example(0.996, 1e-4)  # Newton's method started next to 1, where its steps vanish: the bound was 1
 @given(st.floats(0, 0.9999), st.floats(1e-7, 15))
-def test_kl_upper_is_the_root(c: float, reach: float) -> None:
-    q = float(kl_upper(c, reach))
+def test_kl_upper_is_the_root(c: float, divergence: float) -> None:
+    q = float(kl_upper(c, divergence))
     assert q >= c
     if q < 1 - 1e-9:
-        assert float(kl(c, q)) == pytest.approx(reach, rel=1e-6, abs=1e-12)
+        assert float(kl(c, q)) == pytest.approx(divergence, rel=1e-6, abs=1e-12)
     else:  # 1 is an answer only where the root is next to it
-        assert float(kl(c, 1 - 2e-9)) <= reach
+        assert float(kl(c, 1 - 2e-9)) <= divergence
 
 
 @pytest.mark.parametrize(("c", "m"), [(0.0, 50), (0.02, 50), (0.5, 50), (1.0, 50)])
@@ -42,17 +42,20 @@ def test_the_interval_is_the_chernoff_interval(c: float, m: int) -> None:
 def test_bennett_is_the_root(v: float, log_failure: float) -> None:
     x = float(bennett(v, log_failure))
     u = x / v
-    assert v * ((1 + u) * np.log1p(u) - u) == pytest.approx(log_failure, rel=1e-6)
+    information = (1 + u) * np.log1p(u) - u
+    assert v * information == pytest.approx(log_failure, rel=1e-6)
 
 
 def test_the_betting_bound_covers_and_shrinks() -> None:
     rng = np.random.default_rng(0)
-    misses = sum(lower_mean(rng.beta(2, 2, 300), 0.1) > 0.5 for _ in range(400))
+    bounds = [lower_mean(rng.beta(2, 2, 300), 0.1) for _ in range(400)]
+    misses = sum(bound > 0.5 for bound in bounds)
     assert (
         misses <= 56
     )  # 40 expected at most; 56 has probability 0.004 in a binomial of 400 and 0.1
     draws = rng.beta(2, 2, 30000)
-    wide, narrow = (draws[:n].mean() - lower_mean(draws[:n], 0.1) for n in (300, 30000))
+    wide = draws[:300].mean() - lower_mean(draws[:300], 0.1)
+    narrow = draws[:30000].mean() - lower_mean(draws[:30000], 0.1)
     assert narrow < wide / 5
 
 
@@ -60,9 +63,8 @@ def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
     rng = np.random.default_rng(1)
     better = 0
     for seed in range(100):
-        difference = np.sort(rng.normal(0, 0.3, 500).clip(-2, 2))[
-            ::-1
-        ]  # the good rows first, mean 0
+        ascending = np.sort(rng.normal(0, 0.3, 500).clip(-2, 2))
+        difference = ascending[::-1]  # the good rows first, mean 0
         gain = certify_gain(1 + difference / 2, 1 - difference / 2, 0.1, random_state=seed)
         better += gain.at_least > 0
     assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05

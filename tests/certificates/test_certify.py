@@ -27,25 +27,29 @@ def test_certificates_hold_where_the_truth_is_known(name: str, n: int, k: int, s
     for _ in range(sets):
         f, q = WORLDS[name](n, k, rng)
         y = draw_labels(q, rng)
-        top, rows = f.argmax(1), np.arange(n)
+        top = f.argmax(1)
+        rows = np.arange(n)
         pairs = [(f[rows, top], top == y, q[rows, top])]
-        pairs += [(f[:, j], y == j, q[:, j]) for j in range(k)]
+        for j in range(k):
+            pairs.append((f[:, j], y == j, q[:, j]))
         for p, c, truth in pairs:
-            found = certify_event("event", p, c, failure=0.05 / (k + 1))
-            known = truth_table(p, truth)
-            assert holds(found, known) == (True, True)
-            assert found.bound >= smooth_error(known, 15) - 1e-9
-            assert variance_bound(found.windows) >= (truth * (1 - truth)).sum() - 1e-9
+            certificate = certify_event("event", p, c, failure=0.05 / (k + 1))
+            truth_by_value = truth_table(p, truth)
+            assert holds(certificate, truth_by_value) == (True, True)
+            assert certificate.bound >= smooth_error(truth_by_value, 15) - 1e-9
+            assert variance_bound(certificate.windows) >= (truth * (1 - truth)).sum() - 1e-9
 
 
 def _binary(p: np.ndarray, q: np.ndarray, seed: int = 0) -> hcal.Certificate:
-    return hcal.certify(p, (np.random.default_rng(seed).random(len(p)) < q).astype(int))
+    y = np.random.default_rng(seed).random(len(p)) < q
+    return hcal.certify(p, y.astype(int))
 
 
 def test_a_wave_that_fools_fifteen_bins_is_refuted() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 200_000)
-    q = np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0, 1)
+    wave = np.sin(2 * np.pi * 15 * p)
+    q = np.clip(p + 0.1 * wave, 0, 1)
     y = (rng.random(len(p)) < q).astype(int)
     assert hcal.metrics.ece_ew(p, y) < 0.01  # fifteen bins see nothing
     assert hcal.certify(p, y).at_least > 0.04
@@ -73,27 +77,28 @@ def test_the_monotone_band_covers_a_rising_truth() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 5000)
     y = (rng.random(5000) < p**2).astype(int)
-    streamed = (
-        CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result(assume="monotone")
-    )
+    both_columns = np.stack([1 - p, p], axis=1)
+    streamed = CertificateStream(2).update(both_columns, y).result(assume="monotone")
     for certificate in (hcal.certify(p, y, assume="monotone"), streamed):
-        found = certificate.headline.monotone
+        monotone = certificate.headline.monotone
         table = certificate.headline.table
-        assert (found.low <= table.low**2 + 1e-9).all()
-        assert (table.high**2 <= found.high + 1e-9).all()
-        assert np.abs(p - p**2).mean() <= found.error < 0.4
-        assert not found.contradicted
-        assert ((table.low <= found.at) & (found.at <= table.high)).all()
-        assert certificate.to_dict()["monotone"]["ece_at_most"] == found.error
+        assert (monotone.low <= table.low**2 + 1e-9).all()
+        assert (table.high**2 <= monotone.high + 1e-9).all()
+        assert np.abs(p - p**2).mean() <= monotone.error < 0.4
+        assert not monotone.contradicted
+        assert ((table.low <= monotone.at) & (monotone.at <= table.high)).all()
+        assert certificate.to_dict()["monotone"]["ece_at_most"] == monotone.error
         assert any("(an assumption), the ECE is at most" in s for s in certificate.sentences)
 
 
 def test_the_monotone_bound_does_not_look_into_bins() -> None:
     """A truth that jumps inside a bin of a stream has a large ECE, though the mean of the bin is right."""
-    p, y = np.repeat([0.7001, 0.7002], [600, 1400]), np.repeat([0, 1], [600, 1400])
-    found = CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result().headline
-    assert len(found.table.count) == 1
-    assert found.monotone.error >= np.abs(p - y).mean()
+    p = np.repeat([0.7001, 0.7002], [600, 1400])
+    y = np.repeat([0, 1], [600, 1400])
+    both_columns = np.stack([1 - p, p], axis=1)
+    headline = CertificateStream(2).update(both_columns, y).result().headline
+    assert len(headline.table.count) == 1
+    assert headline.monotone.error >= np.abs(p - y).mean()
 
 
 @pytest.mark.parametrize("temperature", [1.2, 2.0])
@@ -112,45 +117,54 @@ def test_no_order_of_rows_enters_even_with_ties() -> None:
     p = np.round(rng.uniform(0, 1, 3000), 1)
     y = (rng.random(3000) < p).astype(int)
     by_label = np.argsort(y, kind="stable")
-    assert hcal.certify(p, y).to_dict() == hcal.certify(p[by_label], y[by_label]).to_dict()
+    sorted_rows = hcal.certify(p[by_label], y[by_label])
+    assert hcal.certify(p, y).to_dict() == sorted_rows.to_dict()
 
 
 def test_few_values_are_certified_one_by_one() -> None:
     rng = np.random.default_rng(0)
     p = rng.choice([0.6, 0.7, 0.95], 6000)
-    found = _binary(p, np.where(p == 0.7, 0.5, p)).headline
-    single = found.windows.level == -1
+    headline = _binary(p, np.where(p == 0.7, 0.5, p)).headline
+    single = headline.windows.level == -1
     assert single.sum() == 3
-    assert (found.windows.at_least[single] > 0).tolist() == [False, True, False]
-    assert found.discrete_error is not None
-    assert found.discrete_error >= 0.2 / 3 * 0.9
-    many = _binary(rng.uniform(0.5, 1, 1000), np.full(1000, 0.75))
-    assert many.headline.discrete_error is None
-    assert any("each prediction is seen once" in s for s in many.sentences)
+    assert (headline.windows.at_least[single] > 0).tolist() == [False, True, False]
+    assert headline.discrete_error is not None
+    assert headline.discrete_error >= 0.2 / 3 * 0.9
+    all_distinct = _binary(rng.uniform(0.5, 1, 1000), np.full(1000, 0.75))
+    assert all_distinct.headline.discrete_error is None
+    assert any("each prediction is seen once" in s for s in all_distinct.sentences)
 
 
 def test_the_bounds_shrink_as_rows_grow_and_rows_needed_agrees() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.6, 1, 40_000)
     y = rng.random(40_000) < p
-    few, many = (certify_event("top label", p[:n], y[:n]) for n in (2000, 40_000))
-    assert many.bound < few.bound / 3
-    needed = few.rows_needed(0.02)
+    of_2000 = certify_event("top label", p[:2000], y[:2000])
+    of_40_000 = certify_event("top label", p[:40_000], y[:40_000])
+    assert of_40_000.bound < of_2000.bound / 3
+    needed = of_2000.rows_needed(0.02)
     assert needed is not None
     exact = certify_event("top label", rng.uniform(0.6, 1, needed), np.zeros(needed))
     p = exact.table.low
-    typical = np.median(
-        [certify_event("top label", p, rng.random(needed) < p).bound for _ in range(15)]
-    )
+    bounds = []
+    for _ in range(15):
+        certificate = certify_event("top label", p, rng.random(needed) < p)
+        bounds.append(certificate.bound)
+    typical = np.median(bounds)
     assert typical == pytest.approx(0.02, rel=0.2)  # the recommendation is approximate
 
 
 def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     rng = np.random.default_rng(0)
     f, q = WORLDS["rare"](5000, 6, rng)
-    f, y, classes = f.astype(np.float32), draw_labels(q, rng), np.arange(6)
-    cells = CertificateStream(6).update(f[:2000], y[:2000]).update(f[2000:], y[2000:])
-    binned, exact = cells.result().classes, hcal.certify(f, y).classes
+    f = f.astype(np.float32)
+    y = draw_labels(q, rng)
+    classes = np.arange(6)
+    cells = CertificateStream(6)
+    cells.update(f[:2000], y[:2000])
+    cells.update(f[2000:], y[2000:])
+    binned = cells.result().classes
+    exact = hcal.certify(f, y).classes
     assert binned is not None
     assert exact is not None
     np.testing.assert_allclose(
@@ -158,8 +172,10 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     )  # the variance bound has other windows
     np.testing.assert_allclose(binned.bound, exact.bound, rtol=0.1, atol=0.002)
     for k in classes:  # different windows, but equally valid
-        which = np.searchsorted(np.unique(bin_of(f[:, k])), bin_of(f[:, k]))
-        sums = np.concatenate([[0], np.cumsum(np.bincount(which, q[:, k]))])
+        bins = bin_of(f[:, k])
+        which = np.searchsorted(np.unique(bins), bins)
+        sum_of_bin = np.bincount(which, q[:, k])
+        sums = np.concatenate([[0], np.cumsum(sum_of_bin)])
         w = find_windows(EventTable.of_bins(*cells.counts.classes[k]), 0.025)
         mean = (sums[w.last] - sums[w.first]) / w.rows
         assert ((mean >= w.low - 1e-9) & (mean <= w.high + 1e-9)).all()
@@ -168,22 +184,25 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
 def test_a_rare_class_has_a_narrow_band() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(0.05, 4.95, 10_000)  # mean 1 %
-    found = certify_event("class 7", p, rng.random(10_000) < p, failure=0.05 / 100)
-    assert found.band.half_width < 0.006  # the specification saw about 0.005
+    certificate = certify_event("class 7", p, rng.random(10_000) < p, failure=0.05 / 100)
+    assert certificate.band.half_width < 0.006  # the specification saw about 0.005
 
 
 # -- gain and groups ----------------------------------------------------------------------------------
 
 
 def test_classes_are_called_by_their_names() -> None:
-    rng, names = np.random.default_rng(0), ["well", "sick", "McIntosh"]
+    rng = np.random.default_rng(0)
+    names = ["well", "sick", "McIntosh"]
     p = rng.dirichlet([1, 1, 1], size=3000)
-    y = (p[:, [1, 2, 0]].cumsum(1) > rng.random((3000, 1))).argmax(1)  # every class is proven wrong
-    found, plain = hcal.certify(p, np.array(names)[y], classes=names), hcal.certify(p, y)
+    turned = p[:, [1, 2, 0]].cumsum(1)
+    y = (turned > rng.random((3000, 1))).argmax(1)  # every class is proven wrong
+    named = hcal.certify(p, np.array(names)[y], classes=names)
+    plain = hcal.certify(p, y)
     numbered = plain.sentences
     for k, name in enumerate(names):
         numbered = [line.replace(f"lass {k}", f"lass {name}") for line in numbered]
-    assert found.sentences == numbered  # the same proof, word for word
+    assert named.sentences == numbered  # the same proof, word for word
     streamed = CertificateStream(3).update(p, y).result(classes=names)
     assert "class McIntosh" in str(streamed)
     with pytest.raises(ValueError, match="classes has 2 names for 3"):
@@ -209,10 +228,12 @@ def test_the_gain_over_a_baseline() -> None:
 
 def test_a_planted_group_is_found_and_comes_first() -> None:
     rng = np.random.default_rng(0)
-    group = np.where(np.arange(10_000) < 500, "planted", rng.integers(0, 9, 10_000).astype(str))
+    sites = rng.integers(0, 9, 10_000).astype(str)
+    group = np.where(np.arange(10_000) < 500, "planted", sites)
     p = np.full((10_000, 3), 0.05)
     p[:, 0] = 0.9
-    y = np.where(rng.random(10_000) < np.where(group == "planted", 0.8, 0.9), 0, 1)
+    rate_of_0 = np.where(group == "planted", 0.8, 0.9)
+    y = np.where(rng.random(10_000) < rate_of_0, 0, 1)
     certificate = hcal.certify(p, y, by=group)
     assert certificate.subgroups[0].name == "planted"
     assert [g.proven for g in certificate.subgroups] == ["over"] + [""] * 9
@@ -230,19 +251,18 @@ def test_two_classes_are_spoken_of_by_the_positive_ones_name_and_tolerance() -> 
     certificate = hcal.certify(p, y, classes=["well", "sick"])
     assert certificate.limit == pytest.approx(0.0196, abs=0.001)
     assert certificate.headline.name == "P(sick)"
-    told = "\n".join(certificate.sentences)
-    assert "P(sick): stated 4.0 % on average" in told
-    assert "(tolerance 2.0 points)" in told
-    assert "op label" not in told
+    text = "\n".join(certificate.sentences)
+    assert "P(sick): stated 4.0 % on average" in text
+    assert "(tolerance 2.0 points)" in text
+    assert "op label" not in text
     assert 0 <= certificate.headline.estimate <= certificate.headline.bound < certificate.limit
     p = rng.uniform(0, 1, 3000)
     y = (rng.random(3000) < p).astype(int)
-    one, other = hcal.certify(p, y), hcal.certify(p, y, positive=0)
-    assert (one.headline.name, other.headline.name, one.classes) == (
-        "P(class 1)",
-        "P(class 0)",
-        None,
-    )
+    one = hcal.certify(p, y)
+    other = hcal.certify(p, y, positive=0)
+    assert one.headline.name == "P(class 1)"
+    assert other.headline.name == "P(class 0)"
+    assert one.classes is None
     # The sum by parts starts at the other end: the bounds differ by less than the band is wide.
     assert other.smooth == pytest.approx(one.smooth, rel=0.1)
     with pytest.raises(ValueError, match="positive must be 0 or 1"):
@@ -253,9 +273,9 @@ def test_the_estimate_is_near_the_truth_where_the_truth_is_known() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.9, 40_000)
     for off, far in ((0.0, 0.0), (0.03, 0.0), (0.1, 1.0)):
-        found = certify_event("class", p, rng.random(40_000) < p + off)
-        assert found.estimate == pytest.approx(off, abs=0.006)
-        assert found.share_far == pytest.approx(far, abs=0.02)
+        certificate = certify_event("class", p, rng.random(40_000) < p + off)
+        assert certificate.estimate == pytest.approx(off, abs=0.006)
+        assert certificate.share_far == pytest.approx(far, abs=0.02)
     half = certify_event("class", p, rng.random(40_000) < p + 0.1 * (p > 0.5))
     assert half.estimate == pytest.approx(0.05, abs=0.01)
     assert half.share_far == pytest.approx(0.5, abs=0.07)
@@ -263,10 +283,10 @@ def test_the_estimate_is_near_the_truth_where_the_truth_is_known() -> None:
 
 def test_nobody_is_told_to_collect_millions_of_rows() -> None:
     p = np.random.default_rng(0).uniform(0.3, 0.7, 300)
-    found = certify_event("class", p, np.random.default_rng(1).random(300) < p)
-    assert found.rows_needed(0.0005) is None
-    told = sentences.event_sentences(found, 0.0005)
-    assert any("More rows than is practical would tell" in line for line in told)
+    certificate = certify_event("class", p, np.random.default_rng(1).random(300) < p)
+    assert certificate.rows_needed(0.0005) is None
+    lines = sentences.event_sentences(certificate, 0.0005)
+    assert any("More rows than is practical would tell" in line for line in lines)
     four = hcal.certify(np.full((40, 4), 0.25), np.arange(40) % 4)
     assert any(
         s.startswith("None of the 4 classes could be certified: too few rows.")
@@ -283,11 +303,14 @@ def _fitted(name: str, x: np.ndarray, y: np.ndarray, **options: Any) -> hcal.met
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_rows_of_the_fit_are_refused(k: int) -> None:
-    (logits, y), (fresh, fresh_y) = synthetic(400, k), synthetic(400, k, seed=1)
+    logits, y = synthetic(400, k)
+    fresh, fresh_y = synthetic(400, k, seed=1)
     for method in ("ts", "iso", "hb"):
         calibrator = _fitted(method, logits, y)
-        found = hcal.certify(calibrator, fresh, fresh_y)
-        assert found.sentences[0].startswith("None of these rows was used to fit the calibrator.")
+        certificate = hcal.certify(calibrator, fresh, fresh_y)
+        assert certificate.sentences[0].startswith(
+            "None of these rows was used to fit the calibrator."
+        )
         for rows in (slice(None), slice(None, None, -1), slice(0, 80)):
             with pytest.raises(
                 RowsOfTheFitError, match=r"about \d+ % of the .* rows were used to fit"
@@ -339,23 +362,22 @@ def test_discrete_scores_that_repeat_by_chance_are_not_accused() -> None:
 def test_out_of_fold_certificates_need_no_other_rows() -> None:
     logits, y = synthetic(1500, 2)
     for method in ("hb", hcal.make_calibrator("ts")):
-        found = hcal.certify(method, logits, y, out_of_fold=True, classes=["no", "yes"])
-        assert sum(f.n for f in found.folds) == found.n == 1500
-        assert all(f.failure == pytest.approx(0.01) for f in found.folds)
-        low, high = found.overall
+        certificate = hcal.certify(method, logits, y, out_of_fold=True, classes=["no", "yes"])
+        assert sum(f.n for f in certificate.folds) == certificate.n == 1500
+        assert all(f.failure == pytest.approx(0.01) for f in certificate.folds)
+        low, high = certificate.overall
         assert low < 0 < high
-        assert found.estimate < found.bound < 0.5
-        assert "without its fold (5 folds)" in found.sentences[0]
-        assert "P(yes)" in str(found)
-        json.dumps(found.to_dict())
-    for scale, told in (
+        assert certificate.estimate < certificate.bound < 0.5
+        assert "without its fold (5 folds)" in certificate.sentences[0]
+        assert "P(yes)" in str(certificate)
+        json.dumps(certificate.to_dict())
+    for scale, starts in (
         (3, "5 of 5 fits are proven to be off."),
         (1, "No fit is proven to be off."),
     ):
-        assert (
-            hcal.certify("uncal", *synthetic(2000, 3, scale=scale), out_of_fold=True).sentences[-1]
-            == told
-        )
+        rows = synthetic(2000, 3, scale=scale)
+        sentences = hcal.certify("uncal", *rows, out_of_fold=True).sentences
+        assert sentences[-1] == starts
     for extra in ({"groups": y}, {"by": y}, {"assume": "monotone"}):
         with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)
@@ -401,9 +423,9 @@ def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
     text = str(certificate)
     assert f"{n:,} rows, {k} classes." in text
     assert "smooth error at most" in text
-    found = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
-    assert found["sentences"] == certificate.sentences
-    assert 0 <= found["smooth_at_most"] <= 1
+    content = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
+    assert content["sentences"] == certificate.sentences
+    assert 0 <= content["smooth_at_most"] <= 1
 
 
 def test_words_of_a_gain() -> None:
@@ -422,9 +444,9 @@ def test_few_rows_have_a_bound_and_no_estimate() -> None:
     p = 1 / (1 + np.exp(1 - 1.5 * score))
 
     few = hcal.certify(p[:300], y[:300].astype(int))
-    many = hcal.certify(p, y.astype(int))
+    on_all_rows = hcal.certify(p, y.astype(int))
 
     assert few.headline.estimate is None
     assert few.headline.share_far is None
     assert "an estimate needs at least 800 rows" in str(few)
-    assert many.headline.estimate == pytest.approx(0.06, abs=0.015)
+    assert on_all_rows.headline.estimate == pytest.approx(0.06, abs=0.015)

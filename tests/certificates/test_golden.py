@@ -35,20 +35,21 @@ def _rows(world: str, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
     for name, value in event.to_dict().items():
         for part, inner in value.items() if isinstance(value, dict) else [("", value)]:
-            sample = (
-                [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]]
-                if isinstance(inner, list)
-                else inner
-            )
+            sample = inner
+            if isinstance(inner, list):
+                step = max(1, len(inner) // 9)
+                sample = [f"{x:.6g}" for x in inner[::step]]
             yield f"  {name} {part} {f'{inner:.6g}' if isinstance(inner, float) else sample}"
     yield f"  rows needed {[event.rows_needed(bound) for bound in (0.1, 0.05, 0.02, 0.001)]}"
     tails = threshold_table(event.table, 0.05)
-    yield f"  {[f'{x:.5g}' for x in (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])]}"
+    numbers = (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])
+    yield f"  {[f'{x:.5g}' for x in numbers]}"
 
 
 def _lines() -> Iterator[str]:
     f, y = _rows("T=2", 3000, 4)
-    names, groups = ["ant", "bee", "cat", "dog"], np.arange(3000) % 10 // 4
+    names = ["ant", "bee", "cat", "dog"]
+    groups = np.arange(3000) % 10 // 4
     cooler = f**0.5 / (f**0.5).sum(axis=1, keepdims=True)
     yield str(hcal.certify(f, y, classes=names, by=groups, baseline=cooler))
     for world, k, n in (
@@ -57,29 +58,24 @@ def _lines() -> Iterator[str]:
         ("rare", 12, 3000),
         ("certain", 3, 300),
     ):
-        found = hcal.certify(*_rows(world, n, k))
-        yield from (world, str(found), *_numbers(found.headline))
-        columns = {} if found.classes is None else found.classes.to_dict()
+        certificate = hcal.certify(*_rows(world, n, k))
+        yield from (world, str(certificate), *_numbers(certificate.headline))
+        columns = {} if certificate.classes is None else certificate.classes.to_dict()
         for name in ("frequency", "stated", "low", "high", "bound", "at_least"):
             yield f"  {name} {np.round(columns.get(name, []), 6).tolist()}"
     streamed = CertificateStream(4).update(f[:1700], y[:1700], groups[:1700])
-    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(
-        confidence=0.9
-    )
-    yield from (
-        "blocks",
-        str(found),
-        *_numbers(found.headline),
-        *(str(g.group_row()) for g in found.subgroups),
-    )
+    second = CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])
+    certificate = streamed.merge(second).result(confidence=0.9)
+    yield from ("blocks", str(certificate), *_numbers(certificate.headline))
+    yield from (str(group.group_row()) for group in certificate.subgroups)
     yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, folds=4))
     fitted = hcal.make_calibrator("uncal", input="probs").fit(f, y)
     for tolerance in (0.0, 0.02, "auto"):
         monitor = hcal.Monitor(tolerance=tolerance, classes=names, calibrator=fitted)
-        for day, (world, n) in enumerate((("T=1", 1500), ("T=2", 1200), ("T=1", 3300)), 1):
-            monitor.update(
-                *_rows(world, n, 4, day), name=world, digest=str(day), date=f"2026-01-0{day}"
-            )
+        parts = (("T=1", 1500), ("T=2", 1200), ("T=1", 3300))
+        for day, (world, n) in enumerate(parts, 1):
+            file = {"name": world, "digest": str(day), "date": f"2026-01-0{day}"}
+            monitor.update(*_rows(world, n, 4, day), **file)
             yield f"{monitor} {monitor.log_evidence:.6g} {monitor.strongest()}"
         yield "\n".join(map(str, monitor.alarms)) + monitor.prometheus()
         yield from (str(monitor.windows(since)) for since in (None, "2026-01-02"))
@@ -94,9 +90,9 @@ def test_everything_is_as_it_was() -> None:
 def test_results_cannot_be_changed() -> None:
     public = [getattr(certificates, name) for name in certificates.__all__]
     parts = [Refutation, Band, EventTable, Tails, Windows, certificates.bounds.Gain]
-    found = [c for c in [*public, *parts] if dataclasses.is_dataclass(c)]
-    assert len(found) > 8
-    assert all(c.__dataclass_params__.frozen for c in found)  # type: ignore[attr-defined]
+    result_classes = [c for c in [*public, *parts] if dataclasses.is_dataclass(c)]
+    assert len(result_classes) > 8
+    assert all(c.__dataclass_params__.frozen for c in result_classes)  # type: ignore[attr-defined]
 
 
 def test_a_missing_group_is_named_by_its_row() -> None:
@@ -113,10 +109,9 @@ def test_the_bound_of_an_event_alone() -> None:
         ((-0.1, 0.1), False),
         ((0.0, 0.0), False),
     ):
-        assert (
-            Band(np.ones(1), np.ones(1), *np.array([ends]).T, half_width=0.1, smooth=0.1).refutes
-            == refuted
-        )
+        low, high = np.array([ends]).T
+        band = Band(np.ones(1), np.ones(1), low, high, half_width=0.1, smooth=0.1)
+        assert band.refutes == refuted
     f, y = _rows("T=1", 800, 2)
     alone = certify_event("P(class 1)", f[:, 1], y == 1, failure=0.025)
     assert certify_event("P(class 1)", f[:, 1], y == 1).failure == 0.05

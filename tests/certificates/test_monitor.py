@@ -33,10 +33,11 @@ def _stream(n: int, k: int, world: str, seed: int = 0) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("family", ["top-label", "class-wise"])
 def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance: float) -> None:
     p = np.concatenate([np.linspace(0, 1, 101), [1e-9, 1 - 1e-9]])
-    won, lost = (
-        np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance))
-        for c in (True, False)
-    )
+    payoffs = []
+    for occurred in (True, False):
+        events = np.full(len(p), occurred)
+        payoffs.append(np.exp(log_payoffs(p, events, FAMILIES[family], tolerance)))
+    won, lost = payoffs
     for off in (-tolerance, 0.0, tolerance):
         q = np.clip(p + off, 0, 1)[:, None]
         assert (q * won + (1 - q) * lost <= 1 + 1e-9).all()
@@ -45,16 +46,17 @@ def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance:
 
 
 def test_false_alarms_are_rare() -> None:
-    alarms = sum(
-        hcal.Monitor(confidence=0.8).update(*_stream(3000, 3, "T=1", s)).alarm is not None
-        for s in range(40)
-    )
+    alarms = 0
+    for seed in range(40):
+        monitor = hcal.Monitor(confidence=0.8).update(*_stream(3000, 3, "T=1", seed))
+        alarms += monitor.alarm is not None
     assert alarms <= 14  # at most 8 expected; 14 has probability 0.02 in a binomial of 40 and 0.2
 
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_a_drift_at_a_known_row_is_found_after_it(k: int) -> None:
-    before, after = _stream(6000, k, "T=1", 3), _stream(4000, k, "T=2", 4)
+    before = _stream(6000, k, "T=1", 3)
+    after = _stream(4000, k, "T=2", 4)
     monitor = hcal.Monitor().update(*before)
     assert monitor.alarm is None
     monitor.update(*after)
@@ -72,13 +74,13 @@ def test_the_class_that_drifts_is_named_with_its_direction() -> None:
     y = draw_labels(q / q.sum(1, keepdims=True), rng)
     monitor = hcal.Monitor(tolerance=0.01).update(f, y)
     assert monitor.alarm is not None
-    assert (monitor.alarm.family, monitor.alarm.event) == ("class-wise", "class 2")
+    assert monitor.alarm.family == "class-wise"
+    assert monitor.alarm.event == "class 2"
     assert monitor.alarm.direction.startswith("stated too high")
     names = ["ant", "bee", "cat", "dog"]
     named = hcal.Monitor(tolerance=0.01, classes=names)
-    named = hcal.Monitor.from_state(json.loads(json.dumps(named.state))).update(
-        f, np.array(names)[y]
-    )
+    stored = json.loads(json.dumps(named.state))
+    named = hcal.Monitor.from_state(stored).update(f, np.array(names)[y])
     assert named.alarm is not None
     assert named.alarm.event == "class cat"
     assert named.evidence == monitor.evidence
@@ -102,7 +104,7 @@ def test_the_state_does_not_depend_on_how_rows_were_split(
     k: int, world: str, tmp_path: Path
 ) -> None:
     f, y = _stream(3000, k, world)
-    whole = hcal.Monitor().update(f, y)
+    at_once = hcal.Monitor().update(f, y)
     rng = np.random.default_rng(0)
     for cuts in (
         np.arange(77, 3000, 77),
@@ -113,10 +115,10 @@ def test_the_state_does_not_depend_on_how_rows_were_split(
         parts = hcal.Monitor()
         for rows in np.split(np.arange(3000), cuts):
             parts.update(f[rows], y[rows])
-        assert_same(parts.state, whole.state)
+        assert_same(parts.state, at_once.state)
     parts.save(tmp_path / "watch.json")
-    assert_same(hcal.Monitor.load(tmp_path / "watch.json").state, whole.state)
-    assert whole.alarm is not None
+    assert_same(hcal.Monitor.load(tmp_path / "watch.json").state, at_once.state)
+    assert at_once.alarm is not None
 
 
 def assert_same(state: Any, expected: Any) -> None:
@@ -149,11 +151,17 @@ def test_no_row_of_sixteen_threads_is_lost() -> None:
     f, y = _stream(2400, 4, "T=1")
     monitor = hcal.Monitor()
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda i: monitor.update(f[i : i + 10], y[i : i + 10]), range(0, 2400, 10)))
+
+        def add(start: int) -> None:
+            monitor.update(f[start : start + 10], y[start : start + 10])
+
+        list(pool.map(add, range(0, 2400, 10)))
     assert monitor.n == 2400
     assert monitor._total[0].tolist() == [2400.0] * 5
-    assert monitor._total[1] == pytest.approx(np.append(f.max(axis=1).sum(), f.sum(axis=0)))
-    assert [block[0, 0] for block in monitor._recent] == [BLOCK] * 18 + [2400 - 18 * BLOCK]
+    total = np.append(f.max(axis=1).sum(), f.sum(axis=0))
+    assert monitor._total[1] == pytest.approx(total)
+    rows_of_blocks = [block[0, 0] for block in monitor._recent]
+    assert rows_of_blocks == [BLOCK] * 18 + [2400 - 18 * BLOCK]
     copied = pickle.loads(pickle.dumps(monitor))
     assert copied.update(f[:1], y[:1]).n == 2401
 
@@ -169,10 +177,10 @@ for _ in range(5):
     update_state(sys.argv[1], p, rng.random(100) < p)
 """
     path = tmp_path / "watch.json"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(number)])
-        for number in range(6)
-    ]
+    processes = []
+    for number in range(6):
+        command = [sys.executable, "-c", code, str(path), str(number)]
+        processes.append(subprocess.Popen(command))
     assert [process.wait(120) for process in processes] == [0] * 6
     assert hcal.Monitor.load(path).n == 3000
 
@@ -213,7 +221,8 @@ def _binary(rng: np.random.Generator, n: int, off: float = 0.0) -> tuple[np.ndar
 
 def test_an_alarm_names_rows_and_size_and_ends() -> None:
     rng = np.random.default_rng(0)
-    monitor = hcal.Monitor(confidence=0.99, classes=["well", "sick"]).update(*_binary(rng, 3000))
+    monitor = hcal.Monitor(confidence=0.99, classes=["well", "sick"])
+    monitor.update(*_binary(rng, 3000))
     monitor.update(*_binary(rng, 2000, off=0.2))
     alarm = monitor.alarm
     assert alarm is not None
@@ -233,14 +242,17 @@ def test_an_alarm_names_rows_and_size_and_ends() -> None:
     assert views["before"]["gap"] > 3 * views["before"]["standard_error"]
     assert abs(views["recent"]["gap"]) < 3 * views["recent"]["standard_error"]
     assert views["recent"]["rows"] + views["before"]["rows"] == 11_000
-    assert (monitor.reset().n, monitor.log_evidence, monitor.evidence) == (0, 0.0, 1.0)
+    assert monitor.reset().n == 0
+    assert monitor.log_evidence == 0.0
+    assert monitor.evidence == 1.0
     assert monitor.windows()["recent"]["rows"] == 0
     assert monitor.alarms == []
 
 
 def test_files_are_remembered_and_refused_a_second_time() -> None:
     rng = np.random.default_rng(0)
-    monitor, batches = hcal.Monitor(), [_binary(rng, 500, off) for off in (0.0, 0.0, 0.1)]
+    monitor = hcal.Monitor()
+    batches = [_binary(rng, 500, off) for off in (0.0, 0.0, 0.1)]
     for day, batch in enumerate(batches, 1):
         monitor.update(*batch, name=f"{day}.csv", digest=str(day), date=f"2026-01-0{day}")
     back = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
@@ -251,11 +263,12 @@ def test_files_are_remembered_and_refused_a_second_time() -> None:
         back.update(*_binary(rng, 500), name="again\x1b.csv", digest="2")
     assert back.n == 1500
     since = back.windows(since="2026-01-03")
-    assert (since["before"]["rows"], since["recent"]["rows"]) == (1000, 500)
-    assert since["recent"]["stated"] == pytest.approx(
-        batches[2][0].mean()
-    )  # of P(class 1), as in "before"
-    assert since["before"]["observed"] == pytest.approx(np.mean([y for _, y in batches[:2]]))
+    assert since["before"]["rows"] == 1000
+    assert since["recent"]["rows"] == 500
+    expected = batches[2][0].mean()
+    assert since["recent"]["stated"] == pytest.approx(expected)  # of P(class 1), as in "before"
+    observed = np.mean([y for _, y in batches[:2]])
+    assert since["before"]["observed"] == pytest.approx(observed)
     assert since["recent"]["gap"] > since["before"]["gap"]
 
 
@@ -276,14 +289,16 @@ def test_the_automatic_tolerance_is_that_of_the_calibrators_fit() -> None:
         assert (monitor.alarm is not None) == raised
         restored = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
         assert restored.log_evidence == monitor.log_evidence
-        assert restored.reset().update(p[:1], [0])._allowed[1] == monitor._allowed[1]
+        one_row = restored.reset().update(p[:1], [0])
+        assert one_row._allowed[1] == monitor._allowed[1]
 
 
 def test_the_automatic_tolerance_does_not_depend_on_the_first_rows() -> None:
     cal = hcal.make_calibrator("uncal", input="probs").fit(*_rare(20_000, seed=1))
-    first_rows = [
-        hcal.Monitor(tolerance="auto", calibrator=cal).update(*_rare(n)) for n in (1, 500)
-    ]
+    first_rows = []
+    for n in (1, 500):
+        monitor = hcal.Monitor(tolerance="auto", calibrator=cal)
+        first_rows.append(monitor.update(*_rare(n)))
     assert first_rows[0]._allowed.tolist() == first_rows[1]._allowed.tolist()
     for nothing in (None, hcal.make_calibrator("ts")):
         with pytest.raises(ValueError, match="is decided by the fit of a calibrator"):
@@ -298,9 +313,9 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path: Path) 
 
     def refused(text: str) -> None:
         path.write_text(text)
-        with pytest.raises(ValueError, match="is not the state of a monitor") as found:
+        with pytest.raises(ValueError, match="is not the state of a monitor") as refusal:
             hcal.Monitor.load(path)
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(refusal.value)
 
     def changed(*keys: object, value: object) -> str:
         copy = json.loads(json.dumps(state))
@@ -356,9 +371,9 @@ def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
     assert false <= 2
     for k in (2, 5, 50):
         old, new = 2 * rng.normal(size=(2, 1000, k))
-        found = drift(old, 1.6 * new)
-        assert found.changed
-        assert "The scores have changed" in str(found)
+        change = drift(old, 1.6 * new)
+        assert change.changed
+        assert "The scores have changed" in str(change)
     assert drift(old[:50], new[:50]).rows == (50, 50)
     with pytest.raises(ValueError, match="too few rows: at least 50"):
         drift(old[:49], new)

@@ -33,16 +33,17 @@ def _world(n: int = 6000, k: int = 5, name: str = "T=1.2") -> tuple[np.ndarray, 
 def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows() -> None:
     f, y = _world()
     group = y % 2
-    whole = CertificateStream(5).update(f, y, group)
-    first, second = CertificateStream(5), CertificateStream(5)
-    first.update(f[:1000], y[:1000], group[:1000]).update(
-        f[1000:2500], y[1000:2500], group[1000:2500]
-    )
+    at_once = CertificateStream(5).update(f, y, group)
+    first = CertificateStream(5)
+    second = CertificateStream(5)
+    first.update(f[:1000], y[:1000], group[:1000])
+    first.update(f[1000:2500], y[1000:2500], group[1000:2500])
     second.update(f[2500:], y[2500:], group[2500:])
     merged = pickle.loads(pickle.dumps(second)).merge(first).result().to_dict()
-    expected = whole.result().to_dict()
+    expected = at_once.result().to_dict()
     assert merged["smooth_at_most"] == pytest.approx(expected["smooth_at_most"], abs=1e-12)
-    streamed, exact = CertificateStream(5).update(f, y).result(), hcal.certify(f, y)
+    streamed = CertificateStream(5).update(f, y).result()
+    exact = hcal.certify(f, y)
     assert streamed.headline.bound == pytest.approx(
         exact.headline.bound, abs=0.004
     )  # half a bin, on average
@@ -55,7 +56,8 @@ def test_parts_and_machines_give_the_same_certificate_close_to_that_of_the_rows(
 def test_every_probability_lies_in_its_bin(dtype: type) -> None:
     rng = np.random.default_rng(0)
     small = 10 ** -rng.uniform(0, 14, 20_000)
-    p = np.concatenate([rng.random(20_000), small, 1 - small, [0, 0.5, 1]]).astype(dtype)
+    ends = [0, 0.5, 1]
+    p = np.concatenate([rng.random(20_000), small, 1 - small, ends]).astype(dtype)
     low, high = bin_edges()
     which = bin_of(p)
     assert (low[which] <= p + 1e-7).all()  # 1 − p is rounded to float32
@@ -68,10 +70,12 @@ def test_every_probability_lies_in_its_bin(dtype: type) -> None:
 def test_rows_of_the_fit_are_refused_block_by_block() -> None:
     rng = np.random.default_rng(0)
     x = 2 * rng.normal(size=(2000, 5))
-    p, y = hcal.softmax(x), rng.integers(0, 5, 2000)
+    p = hcal.softmax(x)
+    y = rng.integers(0, 5, 2000)
     kept = fingerprint(x[:1000])
     parts = [CertificateStream(5, fitted_on=kept) for _ in range(2)]
-    for part, rows in zip(parts, (slice(0, 1000), slice(1000, 2000)), strict=True):
+    halves = (slice(0, 1000), slice(1000, 2000))
+    for part, rows in zip(parts, halves, strict=True):
         part.update(p[rows], y[rows], logits=x[rows])
     assert parts[1].result().sentences[0].startswith("None of these rows was used to fit")
     with pytest.raises(RowsOfTheFitError, match="about 50 % of the 2,000 rows"):
@@ -90,17 +94,21 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 
 def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path: Path) -> None:
-    (x, y), (fresh, labels) = synthetic(600, 3, seed=1), synthetic(600, 3, seed=2)
+    x, y = synthetic(600, 3, seed=1)
+    fresh, labels = synthetic(600, 3, seed=2)
     np.savez(tmp_path / "own.npz", logits=x, y=y)
     np.savez(tmp_path / "new.npz", logits=fresh, y=labels)
     cal = hcal.make_calibrator("ts").fit(x, y)
     source = hcal.io.batches(tmp_path / "new.npz", rows=250)
-    found = hcal.certify(cal, source, confidence=0.9)
-    assert found.sentences[0].startswith("None of these rows was used to fit")
-    assert (found.n, found.confidence) == (600, 0.9)
-    assert found.to_dict() == hcal.certify(cal, fresh, labels, confidence=0.9).to_dict()
+    certificate = hcal.certify(cal, source, confidence=0.9)
+    assert certificate.sentences[0].startswith("None of these rows was used to fit")
+    assert certificate.n == 600
+    assert certificate.confidence == 0.9
+    expected = hcal.certify(cal, fresh, labels, confidence=0.9).to_dict()
+    assert certificate.to_dict() == expected
     plain = hcal.certify(source)
-    assert plain.to_dict() == hcal.certify(hcal.softmax(fresh), labels).to_dict()
+    expected = hcal.certify(hcal.softmax(fresh), labels).to_dict()
+    assert plain.to_dict() == expected
     with pytest.raises(RowsOfTheFitError, match="about 100 %"):
         hcal.certify(cal, hcal.io.batches(tmp_path / "own.npz", rows=250))
 
@@ -116,13 +124,14 @@ def test_more_rows_than_the_sample_are_counted(
     rows = Rows.of(scores, y, input="logits", by={"country": country})
     exact = hcal.certify(hcal.softmax(scores), y, by=country)
     counted = hcal.certify(rows.blocks(170))
-    assert (counted.n, [event.name for event in counted.subgroups]) == (
-        1500,
-        [event.name for event in exact.subgroups],
+    assert counted.n == 1500
+    assert [event.name for event in counted.subgroups] == (
+        [event.name for event in exact.subgroups]
     )
     assert counted.headline.overall == pytest.approx(exact.headline.overall, abs=2e-4)
     for ours, theirs in zip(counted.subgroups, exact.subgroups, strict=True):
-        assert (ours.n, ours.observed) == (theirs.n, pytest.approx(theirs.observed))
+        assert ours.n == theirs.n
+        assert ours.observed == pytest.approx(theirs.observed)
         assert ours.bound == pytest.approx(theirs.bound, abs=0.01)
 
     np.savez(tmp_path / "rows.npz", logits=scores, y=y, patient=patient)
@@ -134,28 +143,30 @@ def test_more_rows_than_the_sample_are_counted(
     cal = hcal.make_calibrator("platt").fit(*synthetic(400, 2, seed=7))
     gained = certify_source(open_blocks(rows.blocks(170)), Terms(), 1, calibrator=cal, gain=True)
     assert gained.gain is not None
-    assert (gained.n, gained.gain.at_least < gained.gain.at_most) == (1500, True)
+    assert gained.n == 1500
+    assert gained.gain.at_least < gained.gain.at_most
 
 
 def test_a_group_in_two_blocks_counts_once() -> None:
     scores, y = synthetic(900, 2, seed=1)
     patient = np.array([f"p{number}" for number in np.arange(900) // 7])
-    whole = hcal.certify(hcal.softmax(scores), y, groups=patient)
-    blocks = [
-        Rows.of(scores[rows], y[rows], input="logits", groups=patient[rows])
-        for rows in np.array_split(np.arange(900), 8)
-    ]
-    assert hcal.certify(iter(blocks)).to_dict() == whole.to_dict()
+    at_once = hcal.certify(hcal.softmax(scores), y, groups=patient)
+    blocks = []
+    for rows in np.array_split(np.arange(900), 8):
+        blocks.append(Rows.of(scores[rows], y[rows], input="logits", groups=patient[rows]))
+    assert hcal.certify(iter(blocks)).to_dict() == at_once.to_dict()
+    two_groups = replace(blocks[0], groups=blocks[0].groups % 2)  # type: ignore[operator]
     with pytest.raises(
         ValueError, match="groups has 2 groups, and a certificate needs at least 20"
     ):
-        hcal.certify(iter([replace(block, groups=block.groups % 2) for block in blocks[:1]]))  # type: ignore[operator]
+        hcal.certify(iter([two_groups]))
 
 
 def test_many_segments_need_memory_for_the_bins_that_they_fill() -> None:
     rng = np.random.default_rng(0)
     p = rng.random(20_000)
-    data = Data(np.stack([1 - p, p], axis=1), (rng.random(20_000) < p).astype(int))
+    y = (rng.random(20_000) < p).astype(int)
+    data = Data(np.stack([1 - p, p], axis=1), y)
     by = Segments.of(rng.integers(0, 5000, 20_000), 20_000)
     counts = EventCounts(2, 1).update(data, by)
     assert len(counts.segments.cells) <= 20_000

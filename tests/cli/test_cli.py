@@ -43,7 +43,9 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
     with np.load(task) as f:
         expected = hcal.make_calibrator("ts").fit(f["logits_cal"], f["y_cal"])
     fit = hcal.load(path).fit_
-    assert (fit.file, fit.part, fit.sha256) == ("task.npz", "cal", checksum(task))
+    assert fit.file == "task.npz"
+    assert fit.part == "cal"
+    assert fit.sha256 == checksum(task)
     assert fit.request == {"input": "logits"}
     assert fit.date.startswith("20")
     assert fit.after == expected.fit_.after
@@ -51,7 +53,8 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
 
 def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
     """A missing attribute of a fitted calibrator once imported scikit-learn, pandas and scipy.stats: 1 s."""
-    code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\ntry: app()\nexcept SystemExit: pass\n"
+    code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\n"
+    code += "try: app()\nexcept SystemExit: pass\n"
     command = [
         sys.executable,
         "-c",
@@ -62,7 +65,8 @@ def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
         task.with_name("m.hcal"),
         "-q",
     ]
-    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
     heavy = {
         "sklearn",
         "pandas",
@@ -83,25 +87,27 @@ def test_apply_reads_the_test_part_and_writes_what_the_library_computes(
     path = task.with_name("probs.npz")
     run("apply", model, task, "-o", path)
     with np.load(task) as f, np.load(path) as got:
-        np.testing.assert_array_equal(
-            got["probs"], hcal.load(model).predict_proba(f["logits_test"])
-        )
+        expected = hcal.load(model).predict_proba(f["logits_test"])
+        np.testing.assert_array_equal(got["probs"], expected)
         np.testing.assert_array_equal(got["y"], f["y_test"])
 
 
 def test_evaluate_agrees_with_the_library(task: Path, model: Path) -> None:
     result = run("evaluate", task, "--model", model, "--json")
-    found = json.loads(result.stdout)
+    evaluation = json.loads(result.stdout)
     with np.load(task) as f:
-        logits, y = f["logits_test"], f["y_test"]
+        logits = f["logits_test"]
+        y = f["y_test"]
     probs = hcal.load(model).predict_proba(logits)
-    assert found["schema"] == "hcal/evaluate/1"
-    assert found["n"] == 600
-    assert found["changed"] == 0
-    for name, row in found["metrics"].items():
-        assert row["value"] == pytest.approx(getattr(hcal.metrics, name)(probs, y)), name
-    ece = found["metrics"]["ece_ew"]
-    assert ece["baseline"] == pytest.approx(hcal.metrics.ece_ew(hcal.softmax(logits), y))
+    assert evaluation["schema"] == "hcal/evaluate/1"
+    assert evaluation["n"] == 600
+    assert evaluation["changed"] == 0
+    for name, row in evaluation["metrics"].items():
+        expected = getattr(hcal.metrics, name)(probs, y)
+        assert row["value"] == pytest.approx(expected), name
+    ece = evaluation["metrics"]["ece_ew"]
+    expected = hcal.metrics.ece_ew(hcal.softmax(logits), y)
+    assert ece["baseline"] == pytest.approx(expected)
     assert ece["baseline"] > SYNTHETIC_ECE_BEFORE > 3 * ece["value"]
 
 
@@ -130,35 +136,43 @@ def test_evaluate_prints_levels_and_a_diagram(task: Path, model: Path) -> None:
     ):
         assert text in result.output
     assert "█" not in run("evaluate", task, "--no-diagram").output
-    found = json.loads(run("evaluate", task, "--metrics", "nll, brier", "--json").stdout)
-    assert list(found["metrics"]) == ["nll", "brier"]
+    evaluation = json.loads(run("evaluate", task, "--metrics", "nll, brier", "--json").stdout)
+    assert list(evaluation["metrics"]) == ["nll", "brier"]
 
 
 def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     odds = 2 * rng.normal(size=300)
-    y = (rng.random(300) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    rate = 1 / (1 + np.exp(-odds))
+    y = (rng.random(300) < rate).astype(np.int64)
     z = np.stack([np.zeros(300), odds + 2], axis=1)  # biased: the crossing has to move
     task, model = (tmp_path / name for name in ("two.npz", "m.hcal"))
     np.savez(task, logits=z, y=y)
-    told = run("fit", task, "-o", model, "--classes", "ham,spam")
+    printed = run("fit", task, "-o", model, "--classes", "ham,spam")
     cal = hcal.load(model)
-    moved = int((cal.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).sum())
+    tops = cal.predict_proba(z).argmax(axis=1)
+    moved = int((tops != z.argmax(axis=1)).sum())
     assert moved > 10
-    assert "class spam is now predicted when the model's own score is above" in told.output
-    assert f"{moved} of 300 predictions change" in told.output
-    found = json.loads(run("fit", task, "-o", model, "--json").stdout)
-    assert (found["method"], found["rows"], found["classes"]) == ("pool", 300, 2)
-    assert found["fit"]["converged"]
-    assert found["fit"]["details"]["changed_predictions"] == moved
+    assert "class spam is now predicted when the model's own score is above" in printed.output
+    assert f"{moved} of 300 predictions change" in printed.output
+    summary = json.loads(run("fit", task, "-o", model, "--json").stdout)
+    assert summary["method"] == "pool"
+    assert summary["rows"] == 300
+    assert summary["classes"] == 2
+    assert summary["fit"]["converged"]
+    assert summary["fit"]["details"]["changed_predictions"] == moved
 
 
 def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
-    path, cal = task.with_name("shifted.npz"), hcal.load(model)
+    path = task.with_name("shifted.npz")
+    cal = hcal.load(model)
     with np.load(task) as f:
         logits = f["logits_test"]
-    known = cal.with_prior([0.1, 0.2, 0.3, 0.4])
-    for option, expected in (("0.1,0.2,0.3,0.4", known), ("estimate", cal.with_prior_from(logits))):
+    with_known_frequencies = cal.with_prior([0.1, 0.2, 0.3, 0.4])
+    for option, expected in (
+        ("0.1,0.2,0.3,0.4", with_known_frequencies),
+        ("estimate", cal.with_prior_from(logits)),
+    ):
         run("apply", model, task, "-o", path, "--prior", option)
         with np.load(path) as got:
             np.testing.assert_array_equal(got["probs"], expected.predict_proba(logits))
@@ -167,12 +181,9 @@ def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
         ("0.5,0.5", "4"),
         ("often", "numbers with commas, or 'estimate', got 'often'"),
     ):
-        assert (
-            words
-            in run(
-                "apply", model, task, "-o", task.with_name("none.npz"), "--prior", option, code=1
-            ).output
-        )
+        output = task.with_name("none.npz")
+        refused = run("apply", model, task, "-o", output, "--prior", option, code=1)
+        assert words in refused.output
         assert not task.with_name("none.npz").exists()
 
 
@@ -311,14 +322,16 @@ def test_log_levels_choose_the_notes_and_never_the_warnings(tmp_path: Path) -> N
     path.write_text("\n".join(["probs,y", *rows]), encoding="utf-8")
     options = ("--scores", "probs", "--input", "probs", "--unlabelled", "drop", "--method", "ts")
     fit = ("fit", path, *options, "-o", tmp_path / "m.hcal")
-    shown = {level: run(*fit, "--log-level", level).stderr for level in ("debug", "info", "error")}
+    messages = {
+        level: run(*fit, "--log-level", level).stderr for level in ("debug", "info", "error")
+    }
     note = "note: 10 rows without a label were dropped"
-    assert note in shown["debug"]
-    assert "debug: fitting ts" in shown["debug"]
-    assert note in shown["info"]
-    assert "debug:" not in shown["info"]
-    assert note not in shown["error"]
-    assert all("warning: " in text for text in shown.values())
+    assert note in messages["debug"]
+    assert "debug: fitting ts" in messages["debug"]
+    assert note in messages["info"]
+    assert "debug:" not in messages["info"]
+    assert note not in messages["error"]
+    assert all("warning: " in text for text in messages.values())
     assert note in run(*fit).stderr
     assert note not in run(*fit, "-q").stderr
     assert "loud" in run(*fit, "--log-level", "loud", code=2).stderr
@@ -351,9 +364,9 @@ def test_help_explains_each_command_in_a_line_with_examples() -> None:
         "demo",
     ):
         assert f"│ {command} " in text
-        told = run(command, "--help").output
-        assert "Examples:" in told
-        assert f" hcal {command}" in told
+        help_page = run(command, "--help").output
+        assert "Examples:" in help_page
+        assert f" hcal {command}" in help_page
     assert run("--version").output == f"hcal {hcal.__version__}\n"
 
 
@@ -363,11 +376,11 @@ def test_the_installed_command_runs_and_completes() -> None:
     for command in ([installed], [sys.executable, "-m", "hcal"]):
         got = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         assert got.stdout == f"hcal {hcal.__version__}\n"
-    asked = {
+    environment = {
         **os.environ,
         "_HCAL_COMPLETE": "complete_bash",
         "COMP_WORDS": "hcal ev",
         "COMP_CWORD": "1",
     }
-    got = subprocess.run([installed], capture_output=True, text=True, env=asked, check=False)
+    got = subprocess.run([installed], capture_output=True, text=True, env=environment, check=False)
     assert got.stdout.strip() == "evaluate"

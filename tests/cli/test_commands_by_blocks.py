@@ -32,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(4):
         rows = slice(i * N // 4, (i + 1) * N // 4)
         frame = pd.DataFrame(z[rows], columns=[f"logits_{k}" for k in range(4)])
-        frame.assign(y=y[rows], key=np.arange(N)[rows]).to_parquet(where / "parts" / f"{i}.parquet")
+        part = frame.assign(y=y[rows], key=np.arange(N)[rows])
+        part.to_parquet(where / "parts" / f"{i}.parquet")
     cal, labels = synthetic(1000, seed=1)
     hcal.save(hcal.make_calibrator("ts").fit(cal, labels), where / "m.hcal")
     return where
@@ -46,9 +47,9 @@ def test_apply_is_the_same_by_blocks_and_by_files(folder: Path, tmp_path: Path) 
     run("apply", model, folder / "parts", "--id", "key", "-o", tmp_path / "one.csv")
     expected = np.load(tmp_path / "a.npz")["probs"]
     np.testing.assert_array_equal(np.load(tmp_path / "b.npz")["probs"], expected)
-    found = pd.concat([pd.read_parquet(tmp_path / "parts" / f"{i}.parquet") for i in range(4)])
-    np.testing.assert_array_equal(found[[f"probs_{k}" for k in range(4)]], expected)
-    assert found["key"].tolist() == list(range(N))
+    applied = pd.concat([pd.read_parquet(tmp_path / "parts" / f"{i}.parquet") for i in range(4)])
+    np.testing.assert_array_equal(applied[[f"probs_{k}" for k in range(4)]], expected)
+    assert applied["key"].tolist() == list(range(N))
     one = pd.read_csv(tmp_path / "one.csv")
     np.testing.assert_allclose(one[[f"probs_{k}" for k in range(4)]], expected, rtol=1e-12)
 
@@ -59,14 +60,16 @@ def test_the_name_of_an_option_before_is_refused_with_the_new_one(folder: Path) 
 
 
 def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path) -> None:
-    asked = ("--model", folder / "m.hcal", "--metrics", "nll,brier,ece_ew", "--json")
-    whole = json.loads(run("evaluate", folder / "whole.npz", *asked).stdout)
-    blocks = json.loads(run("evaluate", folder / "parts", *asked).stdout)
+    of_model = ("--model", folder / "m.hcal", "--metrics", "nll,brier,ece_ew", "--json")
+    in_memory = json.loads(run("evaluate", folder / "whole.npz", *of_model).stdout)
+    blocks = json.loads(run("evaluate", folder / "parts", *of_model).stdout)
     for name, row in blocks["metrics"].items():
-        assert row["value"] == pytest.approx(whole["metrics"][name]["value"], rel=1e-9)
-    assert blocks["changed"] == whole["changed"]
-    told = json.loads(run("certify", folder / "whole.npz", "--batch-rows", 300, "--json").stdout)
-    assert told["n"] == N
+        assert row["value"] == pytest.approx(in_memory["metrics"][name]["value"], rel=1e-9)
+    assert blocks["changed"] == in_memory["changed"]
+    certificate = json.loads(
+        run("certify", folder / "whole.npz", "--batch-rows", 300, "--json").stdout
+    )
+    assert certificate["n"] == N
     for name, options in (
         ("whole", ()),
         ("blocks", ("--batch-rows", 777)),
@@ -82,10 +85,11 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
             *options,
             "--json",
         )
-    one, two = (
-        hcal.load(tmp_path / f"{name}.hcal").fit_.details["temperature"]
-        for name in ("whole", "blocks")
-    )
+    temperatures = []
+    for name in ("whole", "blocks"):
+        model = hcal.load(tmp_path / f"{name}.hcal")
+        temperatures.append(model.fit_.details["temperature"])
+    one, two = temperatures
     assert one == pytest.approx(two, rel=1e-6)
     assert hcal.load(tmp_path / "sample.hcal").fit_.rows == 1500
     run("report", folder / "parts", "--model", folder / "m.hcal", "-o", tmp_path / "r.html")
@@ -95,29 +99,25 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
 def test_rows_of_the_fit_are_found_among_blocks(folder: Path, tmp_path: Path) -> None:
     z, y = synthetic(1000, seed=1)
     fresh, labels = synthetic(1000, seed=5)
-    np.savez(
-        tmp_path / "mixed.npz", logits=np.concatenate([fresh, z]), y=np.concatenate([labels, y])
-    )
+    scores = np.concatenate([fresh, z])
+    np.savez(tmp_path / "mixed.npz", logits=scores, y=np.concatenate([labels, y]))
     model = ("--model", folder / "m.hcal", "--batch-rows", 300)
     assert "used to fit" in run("certify", tmp_path / "mixed.npz", *model, code=1).stderr
 
 
 @pytest.mark.slow
 def test_workers_change_nothing(folder: Path, tmp_path: Path) -> None:
-    for asked in (("evaluate", "--metrics", "nll,brier"), ("report", "-o", tmp_path / "r.html")):
-        command = (*asked, folder / "parts", "--json")
+    for words in (("evaluate", "--metrics", "nll,brier"), ("report", "-o", tmp_path / "r.html")):
+        command = (*words, folder / "parts", "--json")
         one = json.loads(run(*command).stdout)
         two = json.loads(run(*command, "--jobs", 2).stdout)
         for content in (one, two):
             content.pop("run", None)  # the command of a report
         assert one == two
     with patch("hcal.passes.Processes.__call__", side_effect=RuntimeError("asked")):
-        assert (
-            "asked"
-            in run(
-                "report", folder / "parts", "-o", tmp_path / "r.html", "--jobs", 2, code=1
-            ).stderr
-        )
+        page = tmp_path / "r.html"
+        refused = run("report", folder / "parts", "-o", page, "--jobs", 2, code=1)
+        assert "asked" in refused.stderr
     model = folder / "m.hcal"
     run("apply", model, folder / "parts", "-o", tmp_path / "two", "--jobs", 2)
     assert len(list((tmp_path / "two").iterdir())) == 4
@@ -136,18 +136,21 @@ def test_a_file_larger_than_memory(tmp_path: Path) -> None:
     x, y = synthetic(n=500, k=10, seed=1)
     hcal.save(hcal.make_calibrator("ts").fit(x, y), tmp_path / "m.hcal")
 
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
     def call(words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hcal", *words.split()],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=os.environ | one_thread,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         )
 
     refused = call("evaluate big.npy --input logits --labels y.npy")
-    assert (refused.returncode, "--batch-rows" in refused.stderr) == (1, True), refused.stderr
+    assert refused.returncode == 1, refused.stderr
+    assert "--batch-rows" in refused.stderr, refused.stderr
     done = call("apply m.hcal big.npy -o p.npy")
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "p.npy", mmap_mode="r").shape == (n, 10)

@@ -43,10 +43,10 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_holds_all_options_of_a_command() -> None:
     assert run("fit", "--config", "hcal.toml").output == ""
     assert hcal.load("from-config.hcal").name == "ts"
-    found = json.loads(run("evaluate", "--config", "hcal.toml", "--json").stdout)
-    assert list(found["metrics"]) == ["nll", "brier"]
-    assert found["confidence"] == 0.9
-    assert len(found["requirements"]) == 2
+    evaluation = json.loads(run("evaluate", "--config", "hcal.toml", "--json").stdout)
+    assert list(evaluation["metrics"]) == ["nll", "brier"]
+    assert evaluation["confidence"] == 0.9
+    assert len(evaluation["requirements"]) == 2
 
 
 def test_the_command_line_wins() -> None:
@@ -54,9 +54,9 @@ def test_the_command_line_wins() -> None:
     assert hcal.load("other.hcal").name == "platt"
     assert not Path("from-config.hcal").exists()
     options = ("--metrics", "accuracy", "--require", "accuracy>=0", "--json")
-    found = json.loads(run("evaluate", "--config", "hcal.toml", *options).stdout)
-    assert list(found["metrics"]) == ["accuracy"]
-    assert [check["name"] for check in found["requirements"]] == ["accuracy"]
+    evaluation = json.loads(run("evaluate", "--config", "hcal.toml", *options).stdout)
+    assert list(evaluation["metrics"]) == ["accuracy"]
+    assert [check["name"] for check in evaluation["requirements"]] == ["accuracy"]
 
 
 @pytest.mark.parametrize(

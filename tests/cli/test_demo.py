@@ -25,7 +25,7 @@ def test_the_network_is_real_over_confident_and_repeatable() -> None:
 def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
     tmp_path: Path,
 ) -> None:
-    told = run("demo", "--method", "ts", "-o", tmp_path).output
+    output = run("demo", "--method", "ts", "-o", tmp_path).output
     for text in (
         "over-confident by",
         "before",
@@ -34,7 +34,7 @@ def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
         "Not one prediction changed",
         "next:",
     ):
-        assert text in told
+        assert text in output
     assert {p.name for p in tmp_path.iterdir()} == {
         "digits.npz",
         "model.hcal",
@@ -42,7 +42,7 @@ def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
         "report.html",
     }
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    asked = (
+    command = (
         "evaluate",
         tmp_path / "digits.npz",
         "--model",
@@ -50,8 +50,8 @@ def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
         "--metrics",
         "ece_ew,nll,accuracy",
     )
-    found = json.loads(run(*asked, "--json").stdout)
-    metrics = found["metrics"]
+    evaluation = json.loads(run(*command, "--json").stdout)
+    metrics = evaluation["metrics"]
     assert metrics["ece_ew"]["value"] < metrics["ece_ew"]["baseline"]
     assert metrics["nll"]["value"] < metrics["nll"]["baseline"]
     assert metrics["accuracy"]["value"] == pytest.approx(metrics["accuracy"]["baseline"])

@@ -64,7 +64,8 @@ def test_brackets_in_names_are_printed(
     """``run[/x].npz``, which closes a tag, ended in a MarkupError after the file was written."""
     monkeypatch.chdir(folder)
     Path(f"{name}.npz").parent.mkdir(exist_ok=True)
-    data, model = f"{name}.npz", f"{name}.hcal"
+    data = f"{name}.npz"
+    model = f"{name}.hcal"
     os.link("task.npz", data)
     for command, wrote in (
         (("fit", data, "--method", "ts", "-o", model), model),
@@ -90,9 +91,9 @@ def test_errors_of_the_world_are_one_line(folder: Path, monkeypatch: pytest.Monk
         (ValueError("many\nlines\n" + "x" * 10_000), "error: many lines xxx"),
     ):
         monkeypatch.setattr("hcal.io.read", Mock(side_effect=error))
-        said = run("evaluate", folder / "task.npz", code=1).stderr
-        assert_one_line(said, message)
-        assert len(said) < 700
+        message_printed = run("evaluate", folder / "task.npz", code=1).stderr
+        assert_one_line(message_printed, message)
+        assert len(message_printed) < 700
 
 
 @pytest.mark.parametrize(

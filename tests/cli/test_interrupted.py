@@ -65,13 +65,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output:
     command = {"m.hcal": "fit", "r.html": "report"}.get(output, "apply")
     (folder / output).write_text("old")
     code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))"
-    process = start(
-        folder,
-        *command_of(command, output),
-        "-q",
-        code=code,
-        env={**os.environ, "NUMBA_CACHE_DIR": ""},
-    )
+    words = command_of(command, output)
+    process = start(folder, *words, "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""})
     _, err = process.communicate()
     assert process.returncode == 1
     assert_one_line(err, "error: ")
@@ -92,7 +87,8 @@ def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ..
 #: Everything that the commands load, loaded before the fault is arranged.
 _LOADED = """
 import encodings.ascii, encodings.cp437, mmap, os, resource, tempfile
-import hcal, hcal.cli.app, hcal.cli.models, hcal.cli.measure, hcal.io, hcal.reporting, scipy.optimize
+import hcal, hcal.cli.app, hcal.cli.models, hcal.cli.measure, hcal.io, hcal.reporting
+import scipy.optimize
 cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
 hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
 with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +136,8 @@ def test_a_closed_pipe_keeps_the_output(
     finally:
         os.close(write)
     _, err = process.communicate()
-    assert (process.returncode, err) == (1, "")
+    assert process.returncode == 1
+    assert err == ""
     assert command == "evaluate" or (folder / OUTPUTS[command]).stat().st_size > 100
 
 
@@ -169,8 +166,8 @@ def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
     model = hcal.make_calibrator("ts").fit(*synthetic(200, 40))
     hcal.save(model, folder / "model.hcal")
     code = (
-        _LOADED
-        + "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 2**24\n"
+        _LOADED + "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "size = pages * resource.getpagesize() + 2**24\n"
         "resource.setrlimit(resource.RLIMIT_AS, (size, size))"
     )
     process = start(folder, *command_of(command), "-q", code=code)

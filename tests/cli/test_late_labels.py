@@ -44,16 +44,16 @@ def labels_command(name: str, day: str) -> tuple[str, ...]:
 def test_scores_wait_for_their_labels_and_an_alarm_comes_with_them() -> None:
     good = write_scores("week1.csv", 0)
     bad = write_scores("week2.csv", 1000)
-    said = run("watch", "week1.csv", *SCORES, *STORE, "--date", "2026-01-05").stdout
-    assert "1,000 new rows of 1,000; 1,000 rows wait for their labels" in said
+    output = run("watch", "week1.csv", *SCORES, *STORE, "--date", "2026-01-05").stdout
+    assert "1,000 new rows of 1,000; 1,000 rows wait for their labels" in output
     run("watch", "week2.csv", *SCORES, *STORE, "--date", "2026-01-12")
     again = run("watch", "week2.csv", *SCORES, *STORE, "--date", "2026-01-12").stdout
     assert "0 new rows of 1,000; 2,000 rows wait" in again
     write_labels("labels1.csv", good, 0)
     write_labels("labels2.csv", bad, 1000, off=0.2)
-    said = run(*labels_command("labels1.csv", "2026-01-26")).stdout
-    assert "1,000 rows have scores and labels now, 1,000 still wait" in said
-    assert "no alarm" in said
+    output = run(*labels_command("labels1.csv", "2026-01-26")).stdout
+    assert "1,000 rows have scores and labels now, 1,000 still wait" in output
+    assert "no alarm" in output
     run(*labels_command("labels2.csv", "2026-02-02"), code=3)
     again = run(*labels_command("labels2.csv", "2026-02-02"), code=3)
     assert "was added before" in again.stderr
@@ -123,7 +123,8 @@ def test_drift_needs_no_labels_and_runs_at_once() -> None:
 def test_names_of_classes_travel_from_the_model_to_the_labels() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=900)
-    y = np.where(rng.random(900) < 1 / (1 + np.exp(-z)), "yes", "no")
+    rate = 1 / (1 + np.exp(-z))
+    y = np.where(rng.random(900) < rate, "yes", "no")
     lines = [f"r{i},{value:.6f},{label}" for i, (value, label) in enumerate(zip(z, y, strict=True))]
     Path("cal.csv").write_text("\n".join(["key,logit_yes,answer", *lines]))
     fit = ("--scores", "logit_yes", "--label", "answer", "--id", "key", "--classes", "no,yes")
@@ -136,7 +137,8 @@ def test_names_of_classes_travel_from_the_model_to_the_labels() -> None:
     late = ("watch", "labels.csv", "--model", "m.hcal", *STORE, *STATE, "--late-labels")
     run(*late, "--label", "answer")
     monitor = hcal.Monitor.load("watch.json")
-    assert (monitor.n, monitor.classes) == (900, ("no", "yes"))
+    assert monitor.n == 900
+    assert monitor.classes == ("no", "yes")
     assert monitor.alarm is None
 
 

@@ -69,7 +69,8 @@ def test_blocks_and_cross_fits_are_checked_too(folder: Path) -> None:
     with np.load("task.npz") as task:
         (folder / "parts").mkdir()
         np.savez(folder / "parts" / "a.npz", logits=task["logits_test"], y=task["y_test"])
-        np.savez(folder / "small.npz", logits=task["logits_cal"][:, :2], y=task["y_cal"] % 2)
+        two_columns = task["logits_cal"][:, :2]
+        np.savez(folder / "small.npz", logits=two_columns, y=task["y_cal"] % 2)
     run("evaluate", "parts", *MODEL, "--require", "ece_ew<0", code=3)
     run("report", "parts", *MODEL, "-o", "r.html", "--require", "ece_ew<0", code=3)
     run("certify", "parts", *MODEL, "--require", "smooth<0.0001", code=3)
@@ -101,7 +102,8 @@ def test_nan_meets_nothing(folder: Path) -> None:
 
 
 def test_a_value_is_never_shown_as_if_it_met_the_requirement() -> None:
-    result = hcal.evaluate([[0.5 - 1e-7, 0.5 + 1e-7]] * 4, [1] * 4, metrics=["brier"])
+    almost_half = [[0.5 - 1e-7, 0.5 + 1e-7]] * 4
+    result = hcal.evaluate(almost_half, [1] * 4, metrics=["brier"])
     [failure] = hcal.require(result, ["brier>=0.5"]).failures
     assert failure == f"required brier>=0.5, but brier is {result['brier']!r}"
 
@@ -109,7 +111,8 @@ def test_a_value_is_never_shown_as_if_it_met_the_requirement() -> None:
 def test_a_model_of_several_labels_has_no_single_result(folder: Path) -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(200, 2))
-    y = (rng.random((200, 2)) < 1 / (1 + np.exp(-scores))).astype(int)
+    rate = 1 / (1 + np.exp(-scores))
+    y = (rng.random((200, 2)) < rate).astype(int)
     hcal.save(hcal.MultilabelCalibrator("platt").fit(scores, y), folder / "several.hcal")
     np.savez(folder / "several.npz", logits=scores, y=y)
     command = ("evaluate", "several.npz", "--model", "several.hcal")
@@ -121,7 +124,8 @@ def test_a_file_that_was_watched_before_ends_with_the_present_alarm(folder: Path
     rng = np.random.default_rng(0)
     for name, off in (("good", 0.0), ("bad", 0.2)):
         p = rng.uniform(0.5, 1, 2000)
-        np.savez(folder / f"{name}.npz", probs=p, y=(rng.random(2000) < p - off).astype(int))
+        y = (rng.random(2000) < p - off).astype(int)
+        np.savez(folder / f"{name}.npz", probs=p, y=y)
     watch = ("watch", "--state", "watch.json")
     run(*watch, "good.npz")
     again = run(*watch, "good.npz")

@@ -32,7 +32,8 @@ def table(path: Path, seed: int, rows: int = 300) -> Path:
         out = csv.writer(file)
         out.writerow(["key", *(f"logit_{NAMES[k]}" for k in order), "target", "site"])
         for i, (row, label) in enumerate(zip(logits, y, strict=True)):
-            out.writerow([f"r{i:04}", *(float(row[k]) for k in order), NAMES[label], "ab"[i % 2]])
+            cells = [float(row[k]) for k in order]
+            out.writerow([f"r{i:04}", *cells, NAMES[label], "ab"[i % 2]])
     return path
 
 
@@ -63,11 +64,11 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
     expected = hcal.load(model).predict_proba(logits)
     got = read(out, Request(id="key", label="target"))
     np.testing.assert_allclose(got.values, expected, rtol=1e-12)
-    found = json.loads(run("evaluate", new, "--model", model, "--by", "site", "--json").stdout)
-    assert found["metrics"]["nll"]["value"] == pytest.approx(hcal.metrics.nll(expected, y))
-    assert len(found["groups"]) == 2
+    evaluation = json.loads(run("evaluate", new, "--model", model, "--by", "site", "--json").stdout)
+    assert evaluation["metrics"]["nll"]["value"] == pytest.approx(hcal.metrics.nll(expected, y))
+    assert len(evaluation["groups"]) == 2
     assert "class" in run("certify", new, "--model", model).stdout
-    told = run("info", model).stdout
+    output = run("info", model).stdout
     for words in (
         "Temperature scaling",
         "cat, dog, eel, fox",
@@ -75,7 +76,7 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
         "on 300 rows",
         "cal.csv",
     ):
-        assert words in told
+        assert words in output
     assert json.loads(run("info", model, "--json").stdout)["fit"]["request"]["id"] == "key"
     wrong = table(tmp_path / "wrong.csv", 2).read_text().replace("logit_cat", "cat_score")
     (tmp_path / "wrong.csv").write_text(wrong)
@@ -86,18 +87,22 @@ def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
 
 
 def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> None:
-    model, days = tmp_path / "m.hcal", tmp_path / "days"
+    model = tmp_path / "m.hcal"
+    days = tmp_path / "days"
     days.mkdir()
     for i in range(5):
         table(days / f"day{i}.csv", i, rows=40)
     run("fit", table(tmp_path / "cal.csv", 2), *FOUR, "--method", "ts", "-o", model, "-q")
-    found = json.loads(run("apply", model, days, "-o", tmp_path / "out", "--json").stdout)
-    assert (found["files"], found["rows"]) == (5, 200)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [f"day{i}.csv" for i in range(5)]
+    summary = json.loads(run("apply", model, days, "-o", tmp_path / "out", "--json").stdout)
+    assert summary["files"] == 5
+    assert summary["rows"] == 200
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == [f"day{i}.csv" for i in range(5)]
 
 
 def test_rows_without_a_label(tmp_path: Path) -> None:
-    cal, model = two_classes(tmp_path / "cal.csv", 0, unlabelled=7), tmp_path / "m.hcal"
+    cal = two_classes(tmp_path / "cal.csv", 0, unlabelled=7)
+    model = tmp_path / "m.hcal"
     refused = run("fit", cal, *TWO, "-o", model, code=1).stderr
     assert "--unlabelled drop" in refused
     assert "7" in refused
@@ -111,25 +116,24 @@ def test_rows_without_a_label(tmp_path: Path) -> None:
 
 
 def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
-    cal, new = (
-        two_classes(tmp_path / "cal.csv", 0, 2000),
-        two_classes(tmp_path / "new.csv", 1, 2000),
-    )
-    model, page = tmp_path / "m.hcal", tmp_path / "r.html"
+    cal = two_classes(tmp_path / "cal.csv", 0, 2000)
+    new = two_classes(tmp_path / "new.csv", 1, 2000)
+    model = tmp_path / "m.hcal"
+    page = tmp_path / "r.html"
     run("fit", cal, *TWO, "-o", model, "-q")
-    told = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
-    assert "P(sick) stated" in told
-    assert "observed" in told
+    evaluated = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
+    assert "P(sick) stated" in evaluated
+    assert "observed" in evaluated
     command = ("evaluate", new, "--model", model, "--metrics", "nll", "--confidence", 0.9)
-    found = json.loads(run(*command, "--json").stdout)
-    assert 0.7 < found["clinical"]["slope"]["value"] < 1.3
-    said = run("certify", new, "--model", model).stdout
-    assert "P(sick): stated" in said
-    assert "tolerance" in said
-    said = run(
+    evaluation = json.loads(run(*command, "--json").stdout)
+    assert 0.7 < evaluation["clinical"]["slope"]["value"] < 1.3
+    output = run("certify", new, "--model", model).stdout
+    assert "P(sick): stated" in output
+    assert "tolerance" in output
+    output = run(
         "report", new, "--model", model, "-o", page, "--threshold", 0.1, "--cost", "fn=10,fp=1"
     ).stdout
-    assert "P(sick)" in said
+    assert "P(sick)" in output
     assert "P(sick)" in page.read_text(encoding="utf-8")
     assert (
         "--cost takes fn=10,fp=1" in run("report", new, "-o", page, "--cost", "10", code=1).stderr
@@ -137,36 +141,39 @@ def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
 
 
 def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
-    study, page = two_classes(tmp_path / "study.csv", 0, 250), tmp_path / "r.html"
+    study = two_classes(tmp_path / "study.csv", 0, 250)
+    page = tmp_path / "r.html"
     run("report", study, *TWO, "--cross-fit", "--method", "platt", "-o", page)
     text = page.read_text(encoding="utf-8")
     assert "each row predicted by a fit without it" in text
-    said = run("certify", study, *TWO, "--out-of-fold", "iso").stdout
-    assert "250" in said
+    output = run("certify", study, *TWO, "--out-of-fold", "iso").stdout
+    assert "250" in output
 
 
 def test_a_certificate_of_applied_probabilities_asks_for_the_model(tmp_path: Path) -> None:
     """Apply, then certify, was a way around the check of the rows of the fit."""
-    cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
+    cal = two_classes(tmp_path / "cal.csv", 0)
+    model = tmp_path / "m.hcal"
     run("fit", cal, *TWO, "--method", "platt", "-o", model, "-q")
     for name in ("p.npz", "p.parquet"):
         run("apply", model, cal, "-o", tmp_path / name)
-        asked = () if name == "p.npz" else ("--label", "y", "--id", "id")
-        told = run("certify", tmp_path / name, *asked, code=1).stderr
-        assert "written by hcal apply with the model" in told
-        assert "--fresh" in told
-        run("certify", tmp_path / name, *asked, "--fresh")
-        run("evaluate", tmp_path / name, *asked, "--metrics", "nll")
+        options = () if name == "p.npz" else ("--label", "y", "--id", "id")
+        refusal = run("certify", tmp_path / name, *options, code=1).stderr
+        assert "written by hcal apply with the model" in refusal
+        assert "--fresh" in refusal
+        run("certify", tmp_path / name, *options, "--fresh")
+        run("evaluate", tmp_path / name, *options, "--metrics", "nll")
 
 
 def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     for i in range(2):
-        (a, ya), (b, yb) = synthetic(150, seed=i), synthetic(150, seed=i + 5)
+        a, ya = synthetic(150, seed=i)
+        b, yb = synthetic(150, seed=i + 5)
         np.savez(tasks / f"t{i}.npz", logits_cal=a, y_cal=ya, logits_test=b, y_test=yb)
     results = tmp_path / "r.csv"
-    asked = (
+    command = (
         "compare",
         tasks,
         "--methods",
@@ -178,22 +185,21 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
         "--out",
         results,
     )
-    first = run(*asked).stdout
+    first = run(*command).stdout
     assert "platt" in first
     lines = results.read_text().count("\n")
-    assert run(*asked, "--markdown").stdout.lstrip().startswith("|")
+    assert run(*command, "--markdown").stdout.lstrip().startswith("|")
     assert results.read_text().count("\n") == lines
-    assert "tabular" in run(*asked, "--latex").stdout
-    assert run(*asked, "--sort", "nll").stdout
+    assert "tabular" in run(*command, "--latex").stdout
+    assert run(*command, "--sort", "nll").stdout
     rng = np.random.default_rng(0)
     for i in range(
         2
     ):  # files without a test part: predicted out of fold, not on the rows of the fit
-        scores = (
-            ",".join(["p_a", "p_b", "y"])
-            + "\n"
-            + "".join(f"{a},{-a},{i}\n" for a in rng.normal(size=80).round(3) for i in "01")
-        )
+        lines = ["p_a,p_b,y"]
+        for score in rng.normal(size=80).round(3):
+            lines += [f"{score},{-score},0", f"{score},{-score},1"]
+        scores = "\n".join([*lines, ""])
         (tmp_path / f"{i}.csv").write_text(scores)
     both = (
         "compare",
@@ -225,8 +231,8 @@ def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
     direct = json.loads(
         run("evaluate", test, "--model", model, "--metrics", "nll,brier", "--json").stdout
     )
-    asked = ("compare", cal, "--test", test, "--methods", "pool,ts", "--metrics", "nll,brier")
-    table = json.loads(run(*asked, "--json").stdout)["methods"]
+    command = ("compare", cal, "--test", test, "--methods", "pool,ts", "--metrics", "nll,brier")
+    table = json.loads(run(*command, "--json").stdout)["methods"]
     for metric in ("nll", "brier"):
         assert table["pool"][metric] == pytest.approx(direct["metrics"][metric]["value"])
         assert table["uncal"][metric] == pytest.approx(direct["metrics"][metric]["baseline"])
@@ -239,17 +245,21 @@ def test_compare_measures_the_calibrator_of_questions_that_fit_writes(
 def test_several_labels_a_row(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(400, 3))
-    y = (rng.random(z.shape) < 1 / (1 + np.exp(-z))).astype(int)
+    rate = 1 / (1 + np.exp(-z))
+    y = (rng.random(z.shape) < rate).astype(int)
     np.savez(tmp_path / "a.npz", logits=3 * z, y=y)
-    model, out = tmp_path / "m.hcal", tmp_path / "p.npz"
+    model = tmp_path / "m.hcal"
+    out = tmp_path / "p.npz"
     assert "MultilabelCalibrator" in run("fit", tmp_path / "a.npz", "-o", model, code=1).stderr
     run("fit", tmp_path / "a.npz", "--multilabel", "--method", "platt", "-o", model)
     assert hcal.load(model).predict_proba(3 * z).shape == (400, 3)
     assert "label" in run("info", model).stdout
     run("apply", model, tmp_path / "a.npz", "-o", out)
-    np.testing.assert_array_equal(np.load(out)["probs"], hcal.load(model).predict_proba(3 * z))
-    found = json.loads(run("evaluate", tmp_path / "a.npz", "--model", model, "--json").stdout)
-    assert found["labels"]["mean"] == pytest.approx(hcal.load(model).evaluate(3 * z, y)["mean"])
+    expected = hcal.load(model).predict_proba(3 * z)
+    np.testing.assert_array_equal(np.load(out)["probs"], expected)
+    evaluation = json.loads(run("evaluate", tmp_path / "a.npz", "--model", model, "--json").stdout)
+    mean = hcal.load(model).evaluate(3 * z, y)["mean"]
+    assert evaluation["labels"]["mean"] == pytest.approx(mean)
     assert "mean: nll" in run("evaluate", tmp_path / "a.npz", "--model", model).stdout
     assert (
         "several labels a row"
@@ -262,9 +272,11 @@ def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:
     logits, y = synthetic(200, 2)
     np.savez(tmp_path / "a.npz", logits=logits, y=y)
     model = tmp_path / "m.hcal"
-    shown = run("fit", tmp_path / "a.npz", "--classes", f"{evil},b", "--method", "ts", "-o", model)
+    printed = run(
+        "fit", tmp_path / "a.npz", "--classes", f"{evil},b", "--method", "ts", "-o", model
+    )
     for result in (
-        shown,
+        printed,
         run("info", model),
         run("evaluate", tmp_path / "a.npz", "--model", model, "--metrics", "nll"),
         run("certify", tmp_path / "a.npz", "--classes", f"{evil},b"),
@@ -273,13 +285,14 @@ def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:
 
 
 def test_language_models_stated_confidence_and_logprobs(tmp_path: Path) -> None:
-    said = ["95,5 %", "9/10", "8 out of 10", "very likely", "70-80 %", "no idea"] * 30
+    statements = ["95,5 %", "9/10", "8 out of 10", "very likely", "70-80 %", "no idea"] * 30
     right = [True, True, False, True, True, False] * 30
-    lines = [
-        json.dumps({"answer": "Paris.", "target": "Paris" if ok else "Rome", "confidence": c})
-        for c, ok in zip(said, right, strict=True)
-    ]
-    file, model = tmp_path / "stated.jsonl", tmp_path / "m.hcal"
+    lines = []
+    for statement, is_right in zip(statements, right, strict=True):
+        target = "Paris" if is_right else "Rome"
+        lines.append(json.dumps({"answer": "Paris.", "target": target, "confidence": statement}))
+    file = tmp_path / "stated.jsonl"
+    model = tmp_path / "m.hcal"
     file.write_text("\n".join(lines))
     refused = run("fit", file, "-o", model, code=1).stderr
     assert "no idea" in refused or "70-80" in refused
@@ -292,7 +305,8 @@ def test_questions_keep_their_number_and_their_options(tmp_path: Path) -> None:
 
     write_samples(tmp_path, n=60, counts=(4, 3))
     (file,) = tmp_path.glob("*.jsonl")
-    model, out = tmp_path / "m.hcal", tmp_path / "out.csv"
+    model = tmp_path / "m.hcal"
+    out = tmp_path / "out.csv"
     run("fit", file, "-o", model, "-q")
     run("apply", model, file, "-o", out)
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
@@ -305,12 +319,12 @@ def test_questions_keep_their_number_and_their_options(tmp_path: Path) -> None:
 def test_nothing_may_be_asked_to_be_preserved(tmp_path: Path) -> None:
     logits, y = synthetic(200)
     np.savez(tmp_path / "a.npz", logits=logits, y=y)
-    for said in (
+    for options in (
         ("--param", "preserve=None"),
         ("--param", "preserve=null"),
         ("--preserve", "none"),
     ):
-        run("fit", tmp_path / "a.npz", *said, "-o", tmp_path / "m.hcal", "-q")
+        run("fit", tmp_path / "a.npz", *options, "-o", tmp_path / "m.hcal", "-q")
         assert hcal.load(tmp_path / "m.hcal").preserves is None
 
 
@@ -344,15 +358,16 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
 
     rng = np.random.default_rng(0)
     z = 2 * rng.normal(size=400)
-    y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(int)
+    rate = 1 / (1 + np.exp(-z))
+    y = (rng.random(400) < rate).astype(int)
     p = 1 / (1 + np.exp(-2 * z))
-    two, names = np.stack([1 - p, p], axis=1), np.array(["well", "sick"])[y]
-    of_probs, three = (
-        hcal.make_calibrator("ts", input="probs"),
-        hcal.make_calibrator("ts").fit(*synthetic(90, 3)),
-    )
+    two = np.stack([1 - p, p], axis=1)
+    names = np.array(["well", "sick"])[y]
+    of_probs = hcal.make_calibrator("ts", input="probs")
+    three = hcal.make_calibrator("ts").fit(*synthetic(90, 3))
     wrapper = CalibratedClassifier(GaussianNB(), method="ts")
-    frame, labels = pd.DataFrame({"a": z}), pd.Series(names, name="target", dtype=object)
+    frame = pd.DataFrame({"a": z})
+    labels = pd.Series(names, name="target", dtype=object)
     missing = labels.where(np.arange(400) > 1)
     wrapped = wrapper.fit(frame, labels)
     np.savez(tmp_path / "a.npz", probs=100 * two, y=y)
@@ -413,18 +428,18 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
-    cal, new, model = (
-        two_classes(tmp_path / "a.csv", 0),
-        two_classes(tmp_path / "b.csv", 1),
-        tmp_path / "m.hcal",
-    )
+    cal = two_classes(tmp_path / "a.csv", 0)
+    new = two_classes(tmp_path / "b.csv", 1)
+    model = tmp_path / "m.hcal"
     run("fit", cal, "--scores", "p_*", "--label", "y", "--method", "platt", "-o", model, "-q")
     new.write_text(
         new.read_text().replace("p_well,p_sick", "p_sick,p_well")
     )  # the names, not the numbers
-    found = json.loads(
+    evaluation = json.loads(
         run("evaluate", new, "--model", model, "--metrics", "accuracy", "--json").stdout
     )
-    assert any("probability of sick is lower on its own rows" in text for text in found["warnings"])
-    told = run("fit", new, "--scores", "p_*", "--label", "y", "--id", "id", "-o", model).stderr
-    assert "the class names, the columns or the labels swapped?" in told
+    assert any(
+        "probability of sick is lower on its own rows" in text for text in evaluation["warnings"]
+    )
+    warning = run("fit", new, "--scores", "p_*", "--label", "y", "--id", "id", "-o", model).stderr
+    assert "the class names, the columns or the labels swapped?" in warning

@@ -57,7 +57,8 @@ def test_the_proof_holds_where_confidences_are_equal() -> None:
         right = (rng.random(300) >= error[place]).astype(int)
         kept = hcal.abstain_below(value[place], right, error=0.1, positive=1, confidence=0.8)
         answered = value >= kept.bounds.threshold[:, None]
-        risk = (answered * share * error).sum(axis=1) / (answered * share).sum(axis=1)
+        answers = answered * share
+        risk = (answers * error).sum(axis=1) / answers.sum(axis=1)
         failures += bool((risk > kept.bounds.at_most).any())
     assert failures <= 0.2 * draws
 
@@ -89,7 +90,8 @@ def test_the_curve_and_its_areas_are_those_of_the_definition() -> None:
     kept = hcal.abstain_below(p, y, error=0.3)
     risks = np.cumsum(wrong[np.argsort(-sure)]) / np.arange(1, 401)
     assert kept.aurc == pytest.approx(risks.mean())
-    assert kept.best_aurc == pytest.approx((np.cumsum(np.sort(wrong)) / np.arange(1, 401)).mean())
+    best_risks = np.cumsum(np.sort(wrong)) / np.arange(1, 401)
+    assert kept.best_aurc == pytest.approx(best_risks.mean())
     assert kept.auroc == pytest.approx(roc_auc_score(1 - wrong, sure))
     np.testing.assert_allclose(kept.curve.risk, risks)
     for record in kept.to_records():
@@ -103,7 +105,9 @@ def test_the_curve_and_its_areas_are_those_of_the_definition() -> None:
 
 def test_equal_confidences_are_answered_together() -> None:
     sure = np.repeat([0.6, 0.9], 300)
-    right = np.concatenate([np.arange(300) % 3 > 0, np.arange(300) % 30 > 0]).astype(int)
+    two_of_three = np.arange(300) % 3 > 0
+    nearly_all = np.arange(300) % 30 > 0
+    right = np.concatenate([two_of_three, nearly_all]).astype(int)
     kept = hcal.abstain_below(sure, right, error=0.1, positive=1)
     assert kept.coverage == 0.5
     assert 0.6 < kept.threshold <= 0.9
@@ -113,9 +117,8 @@ def test_equal_confidences_are_answered_together() -> None:
     again = hcal.abstain_below(sure[shuffled], right[shuffled], error=0.1, positive=1)
     assert again.to_dict() == kept.to_dict()
     half = np.float32(sure)
-    assert (
-        hcal.decide(half, hcal.abstain_below(half, right, error=0.1, positive=1)) == 1
-    ).sum() == 300
+    rule = hcal.abstain_below(half, right, error=0.1, positive=1)
+    assert (hcal.decide(half, rule) == 1).sum() == 300
 
 
 def test_what_cannot_be_proven_is_said() -> None:
@@ -124,12 +127,14 @@ def test_what_cannot_be_proven_is_said() -> None:
     assert not nothing.proven
     assert (hcal.decide([1.0, 0.9], nothing) == -1).all()
     assert "No threshold is proven to keep the error at 3 %" in str(nothing)
-    certain = hcal.abstain_below(np.ones(60), np.ones(60, dtype=int), error=0.01, positive=1)
+    always_right = np.ones(60, dtype=int)
+    certain = hcal.abstain_below(np.ones(60), always_right, error=0.01, positive=1)
     assert certain.rows_needed is not None
     assert 200 < certain.rows_needed < 900
     enough = np.ones(certain.rows_needed)
     assert hcal.abstain_below(enough, enough.astype(int), error=0.01, positive=1).coverage == 1.0
-    hopeless = hcal.abstain_below(np.full(500, 0.7), np.arange(500) % 2, error=0.1, positive=1)
+    half_right = np.arange(500) % 2
+    hopeless = hcal.abstain_below(np.full(500, 0.7), half_right, error=0.1, positive=1)
     assert hopeless.rows_needed is None
     assert np.isnan(certain.auroc)
 
@@ -170,7 +175,8 @@ def test_a_saved_result_decides_and_the_command_too(
     kept = hcal.abstain_below(sure, right, error=0.15, positive=1)
     Path("rule.json").write_text(kept.to_json(), encoding="utf-8")
     assert read_rule("rule.json") == kept.rule
-    np.savez("answers.npz", probs=np.stack([1 - sure, sure], axis=1), y=right)
+    probs = np.stack([1 - sure, sure], axis=1)
+    np.savez("answers.npz", probs=probs, y=right)
     words = ["decide", "answers.npz", "--error", "0.15", "--positive", "1", "--save", "saved.json"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -178,7 +184,8 @@ def test_a_saved_result_decides_and_the_command_too(
     assert json.loads(Path("saved.json").read_text(encoding="utf-8"))["coverage"] == kept.coverage
     np.testing.assert_array_equal(hcal.decide(sure, "saved.json"), hcal.decide(sure, kept))
     result = CliRunner().invoke(app, ["decide", "answers.npz", "--rule", "saved.json", "--json"])
-    assert json.loads(result.output)["decided"][""] == (sure < kept.threshold).sum()
+    expected = (sure < kept.threshold).sum()
+    assert json.loads(result.output)["decided"][""] == expected
 
 
 def test_there_is_a_picture() -> None:

@@ -85,7 +85,8 @@ def test_expectations_are_sums_over_all_labels() -> None:
 def test_several_classes_average_over_them() -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.4, 0.6, 0.8], 30_000)
-    y = (probs.cumsum(axis=1) < rng.random((30_000, 1))).sum(axis=1)
+    cumulated = probs.cumsum(axis=1)
+    y = (cumulated < rng.random((30_000, 1))).sum(axis=1)
     table = np.array([[0.0, 1, 5], [2, 0, 1], [10, 3, 0]])
     estimates = hcal.estimate(probs, list(ASSUMPTIONS), cost=table)
     decided = hcal.decisions.CostRule(table).decide(probs)
@@ -140,7 +141,8 @@ def test_segments_are_their_rows() -> None:
         assert entry.metrics == alone.metrics
         assert entry.n == 300
     assert [entry.segment for entry in estimates.segments] == ["DE", "FR", "IT"]
-    assert list(estimates.to_frame()["segment"]) == ["", "", *np.repeat(["DE", "FR", "IT"], 2)]
+    segments = list(estimates.to_frame()["segment"])
+    assert segments == ["", "", "DE", "DE", "FR", "FR", "IT", "IT"]
     assert "country" in str(estimates)
 
 
@@ -182,7 +184,8 @@ def test_the_command_estimates_by_segment(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     risk = rng.beta(1, 9, 500)
-    frame = pd.DataFrame({"probs": risk, "country": np.where(np.arange(500) % 2, "DE", "FR")})
+    countries = np.where(np.arange(500) % 2, "DE", "FR")
+    frame = pd.DataFrame({"probs": risk, "country": countries})
     frame.to_csv("new.csv", index=False)
     words = ["estimate", "new.csv", "--threshold", "0.1", "--cost", "fn=20,fp=1", "--by", "country"]
     content = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)

@@ -37,28 +37,39 @@ def chosen(p: np.ndarray, y: np.ndarray, **aim: Any) -> Thresholds:
 
 def mean_cost(p: np.ndarray, y: np.ndarray, threshold: float) -> float:
     decided = p >= threshold
-    return float((20 * (~decided & (y == 1)) + (decided & (y == 0))).mean())
+    missed = ~decided & (y == 1)
+    false_alarm = decided & (y == 0)
+    return float((20 * missed + false_alarm).mean())
+
+
+def precision(p: np.ndarray, y: np.ndarray, threshold: float) -> float:
+    return float(y[p >= threshold].mean())
+
+
+def caught(p: np.ndarray, y: np.ndarray, threshold: float) -> int:
+    return int(y[p >= threshold].sum())
 
 
 def test_no_threshold_is_better_than_the_chosen_one() -> None:
     p, y = rare()
-    every = [0.0, *np.unique(p), 1.1]
+    candidates = [0.0, *np.unique(p), 1.1]
     result = chosen(p, y, cost=COST)
     assert result.cost is not None
-    assert result.cost.value == pytest.approx(min(mean_cost(p, y, t) for t in every))
+    expected = min(mean_cost(p, y, t) for t in candidates)
+    assert result.cost.value == pytest.approx(expected)
     assert result.cost.value == pytest.approx(mean_cost(p, y, result.threshold))
     assert min(point.cost or 9 for point in result.points) == result.cost.value
 
     result = chosen(p, y, capacity=0.05)
-    shares = [(p >= t).mean() for t in every]
+    shares = [(p >= t).mean() for t in candidates]
     assert result.share.value == max(share for share in shares if share <= 0.05)
 
     result = chosen(p, y, precision=0.2)
-    precise = [(p >= t).mean() for t in every[:-1] if y[p >= t].mean() >= 0.2]
+    precise = [(p >= t).mean() for t in candidates[:-1] if precision(p, y, t) >= 0.2]
     assert result.share.value == max(precise)
 
     result = chosen(p, y, recall=0.8)
-    catching = [(p >= t).mean() for t in every if y[p >= t].sum() >= 0.8 * y.sum()]
+    catching = [(p >= t).mean() for t in candidates if caught(p, y, t) >= 0.8 * y.sum()]
     assert result.share.value == min(catching)
 
 
@@ -87,22 +98,25 @@ def test_scikit_learn_finds_no_better_threshold_and_decides_the_same() -> None:
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 3))
-    y = (rng.random(2000) < 1 / (1 + np.exp(4 - X @ [1.0, 0.5, 0.2]))).astype(int)
+    rate = 1 / (1 + np.exp(4 - X @ [1.0, 0.5, 0.2]))
+    y = (rng.random(2000) < rate).astype(int)
     model = LogisticRegression().fit(X[:1000], y[:1000])
-    X, y = X[1000:], y[1000:]
+    X = X[1000:]
+    y = y[1000:]
     p = model.predict_proba(X)[:, 1]
 
     def gain(truth: np.ndarray, decided: np.ndarray) -> float:
         table = confusion_matrix(truth, decided)
         return -float(20 * table[1, 0] + table[0, 1])
 
-    tuned = TunedThresholdClassifierCV(
-        model, scoring=make_scorer(gain), cv="prefit", refit=False, thresholds=500
-    ).fit(X, y)
+    search = {"cv": "prefit", "refit": False, "thresholds": 500}
+    tuned = TunedThresholdClassifierCV(model, scoring=make_scorer(gain), **search)
+    tuned.fit(X, y)
     ours = chosen(p, y, cost=COST)
     assert ours.cost is not None
     assert ours.cost.value <= -tuned.best_score_ / len(y) + 1e-12
-    assert ours.cost.value == pytest.approx(-tuned.best_score_ / len(y), rel=0.02)
+    expected = -tuned.best_score_ / len(y)
+    assert ours.cost.value == pytest.approx(expected, rel=0.02)
     fixed = FixedThresholdClassifier(FrozenEstimator(model), threshold=ours.threshold).fit(X, y)
     np.testing.assert_array_equal(fixed.predict(X), hcal.decide(p, ours))
 
@@ -137,7 +151,8 @@ def test_a_weight_is_so_many_rows_and_groups_are_drawn_as_a_whole() -> None:
     assert alone.cost is not None
     plain = chosen(p, y, cost=COST).cost
     assert plain is not None
-    assert alone.cost.high - alone.cost.low == pytest.approx(plain.high - plain.low, rel=0.1)
+    width = alone.cost.high - alone.cost.low
+    assert width == pytest.approx(plain.high - plain.low, rel=0.1)
     fourfold = np.tile(np.arange(len(p)), 4)
     grouped = chosen(p[fourfold], y[fourfold], cost=COST, groups=fourfold).cost
     assert grouped is not None
@@ -186,17 +201,20 @@ def test_intervals_cover_the_truth_of_a_chosen_threshold() -> None:
 def test_a_table_of_costs_decides_for_the_least_expected_cost() -> None:
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), 2000)
-    y = (p.cumsum(axis=1) > rng.random((2000, 1))).argmax(axis=1)
+    cumulated = p.cumsum(axis=1)
+    y = (cumulated > rng.random((2000, 1))).argmax(axis=1)
     costs = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 1.0], [10.0, 1.0, 0.0]])
     result = hcal.thresholds(p, y, cost=costs, classes=["a", "b", "c"])
     assert isinstance(result, CostTable)
-    decisions = [min(range(3), key=lambda j: row @ costs[:, j]) for row in p]
-    np.testing.assert_array_equal(hcal.decide(p, result), np.array(["a", "b", "c"])[decisions])
+    decisions = (p @ costs).argmin(axis=1)
+    names = np.array(["a", "b", "c"])
+    np.testing.assert_array_equal(hcal.decide(p, result), names[decisions])
     assert result.cost.value == pytest.approx(costs[y, decisions].mean())
     assert result.cost.low < result.predicted_cost < result.cost.high
     assert result.cost.value < result.most_probable_cost
     two = hcal.thresholds(p[:, 1], y == 1, cost=[[0, 1], [20, 0]])
-    np.testing.assert_array_equal(hcal.decide(p[:, 1], two), p[:, 1] > 1 / 21)
+    decided = hcal.decide(p[:, 1], two)
+    np.testing.assert_array_equal(decided, p[:, 1] > 1 / 21)
 
 
 def test_bad_questions_get_one_line() -> None:
@@ -254,7 +272,8 @@ def test_all_none_and_ties() -> None:
     everybody = chosen(p, y, cost=COST)
     assert everybody.share.value == 1
     assert everybody.threshold == 0
-    certain = chosen(np.array([0.0, 1.0, 1.0]), np.array([1, 0, 1]), cost={"fn": 1, "fp": 20})
+    risks = np.array([0.0, 1.0, 1.0])
+    certain = chosen(risks, np.array([1, 0, 1]), cost={"fn": 1, "fp": 20})
     assert hcal.decide([0.0, 1.0], certain).tolist() == [0, 0]
     tied = chosen(np.full(100, 0.3), np.arange(100) % 3 == 0, capacity=0.5)
     assert tied.share.value == 0
@@ -277,9 +296,8 @@ def test_the_command_chooses_saves_and_decides(
     p, y = rare(2000)
     lines = [f"{i},{p[i]},{y[i]}" for i in range(2000)]
     Path("old.csv").write_text("\n".join(["id,prob,y", *lines]), encoding="utf-8")
-    Path("new.csv").write_text(
-        "\n".join(["id,prob", *(line.rpartition(",")[0] for line in lines)]), encoding="utf-8"
-    )
+    without_labels = ["id,prob", *(line.rpartition(",")[0] for line in lines)]
+    Path("new.csv").write_text("\n".join(without_labels), encoding="utf-8")
     read = ["--scores", "prob", "--input", "probs", "--id", "id"]
     run = CliRunner().invoke
     result = run(app, ["decide", "old.csv", *read, "--cost", "fn=20,fp=1", "--save", "r.json"])
@@ -291,12 +309,11 @@ def test_the_command_chooses_saves_and_decides(
     assert json.loads(result.output)["decided"]["1"] == decided.sum()
     written = Path("out.csv").read_text(encoding="utf-8").splitlines()
     assert written[0] == "id,decision,probs_0,probs_1"
-    assert [int(line.split(",")[1]) for line in written[1:]] == decided.tolist()
+    decisions = [int(line.split(",")[1]) for line in written[1:]]
+    assert decisions == decided.tolist()
     result = run(app, ["decide", "new.csv", *read, "--threshold", "0.2", "--json"])
-    assert json.loads(result.output)["decided"] == {
-        "0": int((p < 0.2).sum()),
-        "1": int((p >= 0.2).sum()),
-    }
+    counts = {"0": int((p < 0.2).sum()), "1": int((p >= 0.2).sum())}
+    assert json.loads(result.output)["decided"] == counts
     Path("costs.json").write_text("[[0, 1], [20, 0]]", encoding="utf-8")
     result = run(app, ["decide", "old.csv", *read, "--cost", "costs.json"])
     assert "the probabilities expected" in result.output

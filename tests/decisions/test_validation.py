@@ -27,7 +27,8 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return twelve columns, of which four matter, and an outcome."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 12))
-    y = (rng.random(n) < 1 / (1 + np.exp(1 - X @ EFFECTS))).astype(int)
+    rate = 1 / (1 + np.exp(1 - X @ EFFECTS))
+    y = (rng.random(n) < rate).astype(int)
     return X, y
 
 
@@ -40,17 +41,20 @@ def test_corrected_figures_are_those_of_new_rows() -> None:
     covered = np.zeros(4)
     for seed in range(draws):
         X, y = rows(200, seed)
-        found = hcal.validate(LogisticRegression(C=np.inf), X, y, resamples=30, random_state=seed)
-        truth[seed] = figures_of(found.model.predict_proba(new_X)[:, 1], new_y.astype(float))
-        apparent[seed] = [figure.apparent for figure in found.figures]
-        corrected[seed] = [figure.corrected for figure in found.figures]
-        low = np.array([figure.low for figure in found.figures])
-        high = np.array([figure.high for figure in found.figures])
+        validation = hcal.validate(
+            LogisticRegression(C=np.inf), X, y, resamples=30, random_state=seed
+        )
+        truth[seed] = figures_of(validation.model.predict_proba(new_X)[:, 1], new_y.astype(float))
+        apparent[seed] = [figure.apparent for figure in validation.figures]
+        corrected[seed] = [figure.corrected for figure in validation.figures]
+        low = np.array([figure.low for figure in validation.figures])
+        high = np.array([figure.high for figure in validation.figures])
         covered += (low <= truth[seed]) & (truth[seed] <= high)
-        assert not found.remembers
+        assert not validation.remembers
     gap = np.abs(corrected.mean(axis=0) - truth.mean(axis=0))
     before = np.abs(apparent.mean(axis=0) - truth.mean(axis=0))
-    assert (gap[[0, 2, 3]] < 0.4 * before[[0, 2, 3]]).all()
+    moved = [0, 2, 3]
+    assert (gap[moved] < 0.4 * before[moved]).all()
     assert (covered >= 0.8 * draws).all()
 
 
@@ -58,14 +62,14 @@ def test_a_forest_remembers_its_rows() -> None:
     X, y = rows(200, 0)
     new_X, new_y = rows(20_000, 1_000_000)
     forest = RandomForestClassifier(30, random_state=0)
-    found = hcal.validate(forest, X, y, resamples=30)
-    truth = roc_auc_score(new_y, found.model.predict_proba(new_X)[:, 1])
-    assert found.remembers
-    assert found.auc.apparent > 0.99
-    assert found.auc.corrected > truth + 0.1
-    assert found.auc.out_of_bag == pytest.approx(truth, abs=0.06)
-    assert found.gate_values()["auc"] == found.auc.out_of_bag
-    assert "take the out-of-bag figures" in str(found)
+    validation = hcal.validate(forest, X, y, resamples=30)
+    truth = roc_auc_score(new_y, validation.model.predict_proba(new_X)[:, 1])
+    assert validation.remembers
+    assert validation.auc.apparent > 0.99
+    assert validation.auc.corrected > truth + 0.1
+    assert validation.auc.out_of_bag == pytest.approx(truth, abs=0.06)
+    assert validation.gate_values()["auc"] == validation.auc.out_of_bag
+    assert "take the out-of-bag figures" in str(validation)
 
 
 def test_figures_are_those_of_their_definitions() -> None:
@@ -76,7 +80,8 @@ def test_figures_are_those_of_their_definitions() -> None:
     panel = hcal.clinical(risk, event.astype(int))
     assert slope == pytest.approx(panel.slope.value)
     assert intercept == pytest.approx(panel.intercept.value)
-    assert brier == pytest.approx(hcal.metrics.brier(np.stack([1 - risk, risk], axis=1), event))
+    probs = np.stack([1 - risk, risk], axis=1)
+    assert brier == pytest.approx(hcal.metrics.brier(probs, event))
     assert auc == pytest.approx(roc_auc_score(event, risk))
 
 
@@ -101,7 +106,8 @@ def test_copies_of_a_row_are_one_group_of_a_calibrator_inside() -> None:
     hcal.validate(Copies(), X, y, resamples=20)
     assert Copies.seen[0][1] is None
     for value, group in Copies.seen[1:]:
-        assert len(set(zip(value, group, strict=True))) == len(set(group)) == len(set(value))
+        pairs = set(zip(value, group, strict=True))
+        assert len(pairs) == len(set(group)) == len(set(value))
 
 
 def test_groups_are_drawn_whole() -> None:
@@ -120,21 +126,21 @@ def test_pipelines_frames_and_labels_of_any_kind() -> None:
     frame = pd.DataFrame(X).add_prefix("x")
     labels = np.where(y == 1, "ill", "well")
     model = make_pipeline(StandardScaler(), LogisticRegression())
-    found = hcal.validate(model, frame, labels, positive="ill", resamples=20)
+    validation = hcal.validate(model, frame, labels, positive="ill", resamples=20)
     same = hcal.validate(model, X, y, resamples=20)
-    for figure, other in zip(found.figures, same.figures, strict=True):
+    for figure, other in zip(validation.figures, same.figures, strict=True):
         assert figure.corrected == pytest.approx(other.corrected)
-    assert json.loads(found.to_json())["schema"] == "hcal/validation/1"
-    assert list(found.to_frame()["name"]) == ["slope", "intercept", "brier", "auc"]
+    assert json.loads(validation.to_json())["schema"] == "hcal/validation/1"
+    assert list(validation.to_frame()["name"]) == ["slope", "intercept", "brier", "auc"]
 
 
 def test_model_and_calibrator_are_validated_together() -> None:
     X, y = rows(150, 0)
     model = CalibratedClassifier(LogisticRegression(C=np.inf), method="platt")
-    found = hcal.validate(model, X, y, resamples=20)
+    validation = hcal.validate(model, X, y, resamples=20)
     alone = hcal.validate(LogisticRegression(C=np.inf), X, y, resamples=20)
     # The calibrator of folds flattens what the regression overstates.
-    assert found.slope.corrected > alone.slope.corrected + 0.1
+    assert validation.slope.corrected > alone.slope.corrected + 0.1
 
 
 def test_what_cannot_be_validated_is_said() -> None:

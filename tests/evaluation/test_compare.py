@@ -56,13 +56,11 @@ def test_scores_are_those_of_the_methods(
         p = hcal.make_calibrator(name).fit(z, y).predict_proba(z_test)
         for metric in ("ks", "cwece_a", "nll"):
             expected = getattr(hcal.metrics, metric)(p, y_test)
-            assert (
-                table[name][metric]
-                == table.to_dict()["methods"][name][metric]
-                == frame.loc[name, metric]
-                == expected
-            )
-    assert table.best("ks") == min(("uncal", "ts", "iso"), key=lambda n: table[n]["ks"])
+            assert table[name][metric] == expected
+            assert table.to_dict()["methods"][name][metric] == expected
+            assert frame.loc[name, metric] == expected
+    errors = {name: table[name]["ks"] for name in ("uncal", "ts", "iso")}
+    assert table.best("ks") == min(errors, key=errors.get)
     assert all(r.fit_s >= 0 and r.predict_s >= 0 for r in table)
     for order in (table.best, table.sorted):
         with pytest.raises(ValueError, match="no method has a value of 'mmce'"):
@@ -81,7 +79,8 @@ def test_an_error_is_a_row_and_not_the_end(task: tuple[np.ndarray, ...]) -> None
 
 def test_collapse_is_flagged_and_never_the_best() -> None:
     task = *synthetic(300, 4, scale=1, seed=0), *synthetic(500, 4, scale=1, seed=1)
-    table = hcal.compare(*task, methods={"timid": Timid(), "ts": "ts"}, metrics=["cwece_a"])
+    methods = {"timid": Timid(), "ts": "ts"}
+    table = hcal.compare(*task, methods=methods, metrics=["cwece_a"])
     assert table.to_dict()["methods"]["timid"]["collapsed"]
     assert not table.to_dict()["methods"]["ts"]["collapsed"]
     assert table.best("cwece_a") != "timid"
@@ -102,15 +101,17 @@ def test_variants_and_instances(task: tuple[np.ndarray, ...]) -> None:
     assert table["hb 5"] != table["hb 20"]
     # Cells can be run and brought together by hand.
     rows = Task.from_arrays("task", *task)
-    cells = [
-        run_cell(Work("task", rows, n, hcal.make_calibrator(n), ("ks",))) for n in ("uncal", "ts")
-    ]
+    cells = []
+    for name in ("uncal", "ts"):
+        work = Work("task", rows, name, hcal.make_calibrator(name), ("ks",))
+        cells.append(run_cell(work))
     assert Comparison(cells, ["ks"])["ts"] == table["mine"]
 
 
 def test_probs_in_place_of_logits(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_test, y_test = task
-    p, p_test = hcal.softmax(z), hcal.softmax(z_test)
+    p = hcal.softmax(z)
+    p_test = hcal.softmax(z_test)
     of_probs = hcal.compare(p, y, p_test, y_test, methods=["hb", "ts"], input="probs")
     of_logits = hcal.compare(*task, methods=["hb", "ts"])
     assert of_probs["hb"]["nll"] == pytest.approx(of_logits["hb"]["nll"], rel=1e-12)
@@ -128,39 +129,39 @@ def test_folds_do_not_favour_flexible_methods() -> None:
     """Folds dealt along labels repeat their noise: isotonic regression then beat the temperature that was true."""
     for seed in range(2):
         z, y = synthetic(800, 3, scale=2.0, seed=seed)
-        assert (
-            hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best(
-                "nll"
-            )
-            == "ts"
-        )
+        settings = {"methods": ["ts", "iso"], "metrics": ["nll"], "resamples": 0}
+        table = hcal.compare(z, y, folds=5, **settings)
+        assert table.best("nll") == "ts"
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, resamples=0)
-    out, fold = np.empty_like(z), deal_folds(z, 4)
+    out = np.empty_like(z)
+    fold = deal_folds(z, 4)
     for k in range(4):
-        held = fold == k
-        out[held] = hcal.make_calibrator("hb").fit(z[~held], y[~held]).predict_proba(z[held])
-    assert table["hb"]["nll"] == pytest.approx(hcal.metrics.nll(out, y))
-    found = hcal.cross_fit("hb", z, y, folds=4, resamples=0)
-    np.testing.assert_allclose(found.probs, out)
-    assert found.slope is None
+        in_fold = fold == k
+        cal = hcal.make_calibrator("hb").fit(z[~in_fold], y[~in_fold])
+        out[in_fold] = cal.predict_proba(z[in_fold])
+    expected = hcal.metrics.nll(out, y)
+    assert table["hb"]["nll"] == pytest.approx(expected)
+    crossed = hcal.cross_fit("hb", z, y, folds=4, resamples=0)
+    np.testing.assert_allclose(crossed.probs, out)
+    assert crossed.slope is None
 
 
 def test_cross_fit_corrects_optimism() -> None:
     """A method with many parameters looks better on its own rows; the corrected score is that of new rows."""
     z, y = synthetic(250, 2, seed=7)
-    found = hcal.cross_fit("iso", z, y, resamples=40)
+    crossed = hcal.cross_fit("iso", z, y, resamples=40)
     fresh = synthetic(20_000, 2, seed=8)
-    new = hcal.metrics.brier(found.calibrator.predict_proba(fresh[0]), fresh[1])
-    assert found.brier is not None
-    assert found.slope is not None
-    assert found.brier.apparent < found.brier.corrected
-    assert abs(found.brier.corrected - new) < 0.05
-    assert found.slope.optimism > 0
-    assert "Corrected for optimism by 40 bootstrap fits" in str(found)
+    new = hcal.metrics.brier(crossed.calibrator.predict_proba(fresh[0]), fresh[1])
+    assert crossed.brier is not None
+    assert crossed.slope is not None
+    assert crossed.brier.apparent < crossed.brier.corrected
+    assert abs(crossed.brier.corrected - new) < 0.05
+    assert crossed.slope.optimism > 0
+    assert "Corrected for optimism by 40 bootstrap fits" in str(crossed)
     groups = np.repeat(np.arange(50), 5)
     fold = hcal.cross_fit("ts", z, y, groups=groups, resamples=0).fold
     assert all(len(np.unique(fold[groups == g])) == 1 for g in range(50))
@@ -170,7 +171,9 @@ def test_cross_fit_corrects_optimism() -> None:
 
 def test_grouped_folds_keep_copies_together() -> None:
     z, y = synthetic(60, 3)
-    z, y, groups = np.repeat(z, 5, axis=0), np.repeat(y, 5), np.repeat(np.arange(60), 5)
+    z = np.repeat(z, 5, axis=0)
+    y = np.repeat(y, 5)
+    groups = np.repeat(np.arange(60), 5)
     honest = hcal.compare(z, y, methods=["lece"], folds=5, groups=groups)
     leaky = hcal.compare(z, y, methods=["lece"], folds=5)
     assert leaky["lece"]["nll"] < honest["lece"]["nll"]
@@ -178,41 +181,47 @@ def test_grouped_folds_keep_copies_together() -> None:
 
 def test_processes_give_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
     methods = {"bad": ("hb", {"bins": 0}), "hb": "hb", "iso": "iso"}
-    alone, together = (hcal.compare(*task, methods=methods, n_jobs=n, resamples=20) for n in (1, 2))
+    alone = hcal.compare(*task, methods=methods, n_jobs=1, resamples=20)
+    together = hcal.compare(*task, methods=methods, n_jobs=2, resamples=20)
     assert [r.label for r in together] == [r.label for r in alone]
     assert [dict(r.scores) for r in together] == [dict(r.scores) for r in alone]
-    said = "ValueError: parameter 'bins' of 'hb' must be an integer of at least 1, got 0"
-    assert together.errors == alone.errors == {"bad": said}
+    message = "ValueError: parameter 'bins' of 'hb' must be an integer of at least 1, got 0"
+    assert together.errors == alone.errors == {"bad": message}
 
 
 def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ...]) -> None:
-    table = hcal.compare(*task, methods={"a": "ts", "b": "ts", "hb": "hb"}, resamples=60)
-    found = table.differences("nll")
+    methods = {"a": "ts", "b": "ts", "hb": "hb"}
+    table = hcal.compare(*task, methods=methods, resamples=60)
+    differences = table.differences("nll")
     # Two copies of a method differ by nothing, and are in bold together; hb is told apart.
-    assert found["a"].change == found["b"].change == 0.0
+    assert differences["a"].change == differences["b"].change == 0.0
     assert table.ties("nll") == {"a", "b"}
-    assert found["uncal"].p_value < 0.01
-    assert found["uncal"].low < found["uncal"].change < found["uncal"].high
+    assert differences["uncal"].p_value < 0.01
+    assert differences["uncal"].low < differences["uncal"].change < differences["uncal"].high
     # The interval is that of an independent paired bootstrap, within its own noise.
     z, y, z_test, y_test = task
     p = hcal.make_calibrator("ts").fit(z, y).predict_proba(z_test)
-    rows = np.log(p[np.arange(500), y_test]) - np.log(hcal.softmax(z_test)[np.arange(500), y_test])
-    assert found["uncal"].high - found["uncal"].change == pytest.approx(
-        1.96 * rows.std() / np.sqrt(500), rel=0.35
-    )
+    true_class = (np.arange(500), y_test)
+    rows = np.log(p[true_class]) - np.log(hcal.softmax(z_test)[true_class])
+    upper = differences["uncal"].high - differences["uncal"].change
+    expected = 1.96 * rows.std() / np.sqrt(500)
+    assert upper == pytest.approx(expected, rel=0.35)
     assert table["a"]["phi"] == pytest.approx(rows.mean())
-    assert holm({"a": 0.5, "b": 0.001, "c": 0.02}) == {"b": 0.003, "c": 0.04, "a": 0.5}
+    corrected = holm({"a": 0.5, "b": 0.001, "c": 0.02})
+    assert corrected == {"b": 0.003, "c": 0.04, "a": 0.5}
 
 
 def test_several_tasks_files_and_formats(task: tuple[np.ndarray, ...], tmp_path: Path) -> None:
     other = *synthetic(300, 3, seed=2), *synthetic(400, 3, seed=3)
     file = tmp_path / "other.npz"
-    np.savez(
-        file, **dict(zip(("logits_cal", "y_cal", "logits_test", "y_test"), other, strict=True))
-    )
-    table = hcal.compare(tasks={"one": task, "two": file}, methods=["ts", "hb"], resamples=20)
-    one, two = hcal.compare(*task, methods=["ts"]), hcal.compare(*other, methods=["ts"])
-    assert table["ts"]["nll"] == pytest.approx((one["ts"]["nll"] + two["ts"]["nll"]) / 2)
+    keys = ("logits_cal", "y_cal", "logits_test", "y_test")
+    np.savez(file, **dict(zip(keys, other, strict=True)))
+    tasks = {"one": task, "two": file}
+    table = hcal.compare(tasks=tasks, methods=["ts", "hb"], resamples=20)
+    one = hcal.compare(*task, methods=["ts"])
+    two = hcal.compare(*other, methods=["ts"])
+    mean = (one["ts"]["nll"] + two["ts"]["nll"]) / 2
+    assert table["ts"]["nll"] == pytest.approx(mean)
     assert table.task("two")["ts"]["nll"] == pytest.approx(two["ts"]["nll"])
     assert table.best("phi") == "ts"
     assert "means over 2 tasks" in str(table)
@@ -231,7 +240,8 @@ def test_a_results_file_is_gone_on_from(task: tuple[np.ndarray, ...], tmp_path: 
     with path.open("a") as file:
         file.write('"a line that a crash cut off')
     again = hcal.compare(*task, methods=["ts", "hb"], results=path, resamples=20)
-    assert [dict(r.scores) for r in again][:2] == [dict(r.scores) for r in first]
+    first_scores = [dict(row.scores) for row in first]
+    assert [dict(row.scores) for row in again][:2] == first_scores
     assert path.stat().st_size > size
     assert len(read_cells(path)) == 3
     unchanged = path.read_bytes()
@@ -239,7 +249,8 @@ def test_a_results_file_is_gone_on_from(task: tuple[np.ndarray, ...], tmp_path: 
     assert path.read_bytes() == unchanged
     assert last.differences("nll")["ts"] == again.differences("nll")["ts"]
     # Other rows, metrics or parameters are other cells.
-    hcal.compare(*task, methods={"ts": "ts", "hb": ("hb", {"bins": 7})}, results=path, resamples=20)
+    methods = {"ts": "ts", "hb": ("hb", {"bins": 7})}
+    hcal.compare(*task, methods=methods, results=path, resamples=20)
     assert len(read_cells(path)) == 4
     path.write_text("x,y\n1,2\n")
     with pytest.raises(ValueError, match="is not a results file"):
@@ -260,10 +271,10 @@ for number in range(20):
     path = tmp_path / "results.jsonl"
     path.write_text('{"key": "cut o')
 
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(number)])
-        for number in range(6)
-    ]
+    processes = []
+    for number in range(6):
+        command = [sys.executable, "-c", code, str(path), str(number)]
+        processes.append(subprocess.Popen(command))
 
     assert [process.wait(120) for process in processes] == [0] * 6
     assert len(read_cells(path)) == 120
@@ -303,6 +314,6 @@ def test_bad_calls_say_why(task: tuple[np.ndarray, ...]) -> None:
 def test_a_dask_cluster_gives_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as client:
-        there = hcal.compare(*task, methods=["ts", "hb"], scheduler=client, resamples=20)
-    here = hcal.compare(*task, methods=["ts", "hb"], n_jobs=1, resamples=20)
-    assert [dict(r.scores) for r in there] == [dict(r.scores) for r in here]
+        on_cluster = hcal.compare(*task, methods=["ts", "hb"], scheduler=client, resamples=20)
+    in_memory = hcal.compare(*task, methods=["ts", "hb"], n_jobs=1, resamples=20)
+    assert [dict(r.scores) for r in on_cluster] == [dict(r.scores) for r in in_memory]

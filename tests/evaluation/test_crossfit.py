@@ -16,29 +16,30 @@ from helpers import synthetic
 def copies(n: int, times: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Every row several times, and the group of each row."""
     z, y = synthetic(n, 3, seed=seed)
-    return np.repeat(z, times, axis=0), np.repeat(y, times), np.repeat(np.arange(n), times)
+    copies = np.repeat(z, times, axis=0)
+    return copies, np.repeat(y, times), np.repeat(np.arange(n), times)
 
 
 def test_groups_reach_the_inner_fits_and_the_returned_calibrator() -> None:
     """Folds inside of the fit shared copies of a row, so a method with neighbours copied its own labels."""
     z, y, groups = copies(100, 6, 0)
     fresh, truth = synthetic(4000, 3, seed=1)
-    found = hcal.cross_fit("lece", z, y, groups=groups, resamples=0)
+    crossed = hcal.cross_fit("lece", z, y, groups=groups, resamples=0)
     direct = hcal.make_calibrator("lece").fit(z, y, groups=groups)
     np.testing.assert_array_equal(
-        found.calibrator.predict_proba(fresh), direct.predict_proba(fresh)
+        crossed.calibrator.predict_proba(fresh), direct.predict_proba(fresh)
     )
     blind = hcal.make_calibrator("lece").fit(z, y)
     nll = hcal.metrics.nll
-    held_back = nll(found.calibrator.predict_proba(fresh), truth)
+    held_back = nll(crossed.calibrator.predict_proba(fresh), truth)
     assert held_back < nll(blind.predict_proba(fresh), truth) - 0.05
     # The folds' fits know the groups too: their rows are predicted by fits with groups.
-    for number in np.unique(found.fold):
-        left_out = found.fold == number
-        fit = hcal.make_calibrator("lece").fit(z[~left_out], y[~left_out], groups=groups[~left_out])
-        np.testing.assert_allclose(
-            found.probs[left_out], fit.predict_proba(z[left_out]), rtol=1e-9, atol=1e-12
-        )
+    for number in np.unique(crossed.fold):
+        left_out = crossed.fold == number
+        kept = ~left_out
+        fit = hcal.make_calibrator("lece").fit(z[kept], y[kept], groups=groups[kept])
+        expected = fit.predict_proba(z[left_out])
+        np.testing.assert_allclose(crossed.probs[left_out], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_compare_passes_groups_to_the_fits_with_and_without_a_test_part() -> None:
@@ -49,22 +50,24 @@ def test_compare_passes_groups_to_the_fits_with_and_without_a_test_part() -> Non
     assert table["lece"]["nll"] == pytest.approx(hcal.metrics.nll(expected, test[1]))
     folded = hcal.compare(z, y, methods=["lece"], groups=groups, folds=4, resamples=0)
     crossed = hcal.cross_fit("lece", z, y, groups=groups, folds=4, resamples=0)
-    assert folded["lece"]["nll"] == pytest.approx(hcal.metrics.nll(crossed.probs, y))
+    expected = hcal.metrics.nll(crossed.probs, y)
+    assert folded["lece"]["nll"] == pytest.approx(expected)
 
 
 def test_weights_reach_every_fit() -> None:
     z, y = synthetic(200, 3, seed=4)
     times = np.random.default_rng(0).integers(1, 4, 200)
     test = synthetic(300, 3, seed=5)
-    found = hcal.cross_fit("ts", z, y, times, resamples=0)
+    crossed = hcal.cross_fit("ts", z, y, times, resamples=0)
     direct = hcal.make_calibrator("ts").fit(z, y, times).predict_proba(test[0])
-    np.testing.assert_allclose(found.calibrator.predict_proba(test[0]), direct)
-    copied = hcal.cross_fit(
-        "ts", np.repeat(z, times, axis=0), np.repeat(y, times), groups=np.repeat(range(200), times)
-    )
+    np.testing.assert_allclose(crossed.calibrator.predict_proba(test[0]), direct)
+    copies = np.repeat(z, times, axis=0)
+    rows = np.repeat(range(200), times)
+    copied = hcal.cross_fit("ts", copies, np.repeat(y, times), groups=rows)
     np.testing.assert_allclose(copied.calibrator.predict_proba(test[0]), direct, rtol=1e-6)
     table = hcal.compare(z, y, *test, methods=["ts"], sample_weight=times, resamples=0)
-    assert table["ts"]["nll"] == pytest.approx(hcal.metrics.nll(direct, test[1]))
+    expected = hcal.metrics.nll(direct, test[1])
+    assert table["ts"]["nll"] == pytest.approx(expected)
     weight = np.arange(300) % 3
     table = hcal.compare(z, y, *test, methods=["ts"], test_weight=weight, resamples=20)
     plain = hcal.make_calibrator("ts").fit(z, y).predict_proba(test[0])
@@ -75,14 +78,15 @@ def test_weights_reach_every_fit() -> None:
 def test_names_of_classes_reach_the_returned_calibrator() -> None:
     z, y = synthetic(150, 3, seed=6)
     names = np.array(["ant", "bee", "cow"])
-    found = hcal.cross_fit("ts", z, names[y], classes=list(names), resamples=0)
-    assert list(found.calibrator.classes_) == list(names)
+    crossed = hcal.cross_fit("ts", z, names[y], classes=list(names), resamples=0)
+    assert list(crossed.calibrator.classes_) == list(names)
     frame = pd.DataFrame(z, columns=names)
     of_frame = hcal.cross_fit("ts", frame, names[y], resamples=0)
     assert list(of_frame.calibrator.classes_) == list(names)
-    numbers = hcal.cross_fit("ts", z, np.array([30, 10, 20])[y], classes=[30, 10, 20], resamples=5)
+    codes = np.array([30, 10, 20])
+    numbers = hcal.cross_fit("ts", z, codes[y], classes=[30, 10, 20], resamples=5)
     assert list(numbers.calibrator.classes_) == [30, 10, 20]
-    np.testing.assert_allclose(numbers.probs, found.probs)
+    np.testing.assert_allclose(numbers.probs, crossed.probs)
 
 
 @pytest.mark.parametrize(
@@ -120,32 +124,34 @@ def test_the_words_say_whose_optimism_is_corrected() -> None:
 def test_few_groups_give_no_correction_and_never_a_better_one() -> None:
     """Two resampled clusters could turn an apparent slope of 0.9 into a corrected one of 1.05."""
     z, y = synthetic(240, 2, seed=9)
-    found = hcal.cross_fit("iso", z, y, groups=np.arange(240) % 4, resamples=20)
-    assert found.slope is None
-    assert found.brier is None
-    assert "cannot be estimated from 4 groups" in str(found)
+    crossed = hcal.cross_fit("iso", z, y, groups=np.arange(240) % 4, resamples=20)
+    assert crossed.slope is None
+    assert crossed.brier is None
+    assert "cannot be estimated from 4 groups" in str(crossed)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         groups = rng.integers(0, 24, 240)
-        found = hcal.cross_fit("platt", z, y, groups=groups, resamples=6, random_state=seed)
-        assert found.brier.corrected >= found.brier.apparent
-        assert found.slope.corrected <= found.slope.apparent
+        crossed = hcal.cross_fit("platt", z, y, groups=groups, resamples=6, random_state=seed)
+        assert crossed.brier.corrected >= crossed.brier.apparent
+        assert crossed.slope.corrected <= crossed.slope.apparent
 
 
 def test_a_draw_without_a_slope_does_not_lose_the_slope() -> None:
     z, y = synthetic(40, 2, scale=1.0, seed=10)
     y[:] = 0
-    y[np.argsort(z[:, 1] - z[:, 0])[[12, 25, 39]]] = 1  # many draws hold no event
-    found = hcal.cross_fit("platt", z, y, resamples=40)
-    assert np.isfinite(found.slope.corrected)
-    assert "had no slope" in str(found)
+    by_score = np.argsort(z[:, 1] - z[:, 0])
+    y[by_score[[12, 25, 39]]] = 1  # many draws hold no event
+    crossed = hcal.cross_fit("platt", z, y, resamples=40)
+    assert np.isfinite(crossed.slope.corrected)
+    assert "had no slope" in str(crossed)
 
 
 def test_fits_of_bootstrap_samples_are_silent() -> None:
     """A fit that leaves a bootstrap sample worse says nothing about the calibrator that is returned."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(300, 8))
-    y = (rng.random(300) < 1 / (1 + np.exp(1 - x[:, 0] - 0.6 * x[:, 1]))).astype(int)
+    rate = 1 / (1 + np.exp(1 - x[:, 0] - 0.6 * x[:, 1]))
+    y = (rng.random(300) < rate).astype(int)
     score = LogisticRegression(C=100).fit(x, y).decision_function(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -22,9 +22,11 @@ def table(scores: np.ndarray) -> Comparison:
 
 def test_the_signed_rank_test_is_that_of_all_signs() -> None:
     rng = np.random.default_rng(0)
-    for differences in (rng.normal(size=8), np.array([0.1, -0.1, 0.2, 0.0, 0.3, 0.3, -0.2])):
+    with_ties = np.array([0.1, -0.1, 0.2, 0.0, 0.3, 0.3, -0.2])
+    for differences in (rng.normal(size=8), with_ties):
         sizes = np.abs(differences).round(12)
-        ranks = np.array([(sizes < s).sum() + ((sizes == s).sum() + 1) / 2 for s in sizes])
+        ranks = [(sizes < s).sum() + ((sizes == s).sum() + 1) / 2 for s in sizes]
+        ranks = np.array(ranks)
         ranks[sizes == 0] = 0
         observed = ranks @ np.sign(differences)
         signs = itertools.product([-1, 1], repeat=len(ranks))
@@ -54,9 +56,9 @@ def test_the_best_of_many_equal_methods_is_not_better() -> None:
     for _ in range(200):
         scores = rng.normal(size=10)
         drawn = scores[:, None] + rng.normal(size=(10, 200))
-        cells = [
-            Cell("t", f"m{i}", "ts", {"nll": scores[i]}, drawn={"nll": drawn[i]}) for i in range(10)
-        ]
+        cells = []
+        for i in range(10):
+            cells.append(Cell("t", f"m{i}", "ts", {"nll": scores[i]}, drawn={"nll": drawn[i]}))
         differences = Comparison(cells, ["nll"]).differences("nll")
         rejected += any(d.p_value < 0.05 for d in differences.values())
         excluded = {label for label, d in differences.items() if d.low > 0}
@@ -66,7 +68,9 @@ def test_the_best_of_many_equal_methods_is_not_better() -> None:
 
 def test_a_real_difference_is_found() -> None:
     rng = np.random.default_rng(2)
-    scores = rng.normal(size=(12, 1)) + [0.0, 0.5, 0.5] + 0.05 * rng.normal(size=(12, 3))
+    of_task = rng.normal(size=(12, 1))
+    of_method = np.array([0.0, 0.5, 0.5])
+    scores = of_task + of_method + 0.05 * rng.normal(size=(12, 3))
     comparison = table(scores)
     differences = comparison.differences("nll")
     assert comparison.ties("nll") == {"m0"}

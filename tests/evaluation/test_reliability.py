@@ -20,7 +20,8 @@ P = softmax(LOGITS)
 @pytest.mark.parametrize("binning", ["equal-width", "equal-mass"])
 def test_top_label_curve_is_its_definition(binning: str) -> None:
     curve = hcal.reliability(P, Y, bins=10, binning=binning)[0]
-    conf, hit = P.max(1), (P.argmax(1) == Y).astype(float)
+    conf = P.max(1)
+    hit = (P.argmax(1) == Y).astype(float)
     assert curve.weight.sum() == 500
     for b in range(10):
         inside = (conf > curve.edges[b]) & (conf <= curve.edges[b + 1])
@@ -29,11 +30,11 @@ def test_top_label_curve_is_its_definition(binning: str) -> None:
             assert curve.predicted[b] == pytest.approx(conf[inside].mean())
             assert curve.observed[b] == pytest.approx(hit[inside].mean())
         else:
-            assert np.isnan(
-                [curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]
-            ).all()
+            empty = [curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]]
+            assert np.isnan(empty).all()
     if binning == "equal-width":
-        assert curve.error == pytest.approx(hcal.metrics.ece_ew(P, Y, bins=10))
+        expected = hcal.metrics.ece_ew(P, Y, bins=10)
+        assert curve.error == pytest.approx(expected)
     else:
         assert np.ptp(curve.weight) <= 1
 
@@ -41,7 +42,8 @@ def test_top_label_curve_is_its_definition(binning: str) -> None:
 def test_class_curves_are_those_of_the_class_wise_error() -> None:
     diagram = hcal.reliability(P, Y, level="class-wise")
     assert len(diagram) == 4
-    assert np.mean([c.error for c in diagram.curves]) == pytest.approx(hcal.metrics.cwece_a(P, Y))
+    mean_error = np.mean([curve.error for curve in diagram.curves])
+    assert mean_error == pytest.approx(hcal.metrics.cwece_a(P, Y))
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
@@ -50,14 +52,15 @@ def test_class_curves_are_those_of_the_class_wise_error() -> None:
 )
 def test_band_is_the_binomial_quantile(n: int, p: float, level: float) -> None:
     low, high = consistency_band(np.array([p]), np.array([float(n)]), level)
-    expected = binom.ppf([(1 - level) / 2, (1 + level) / 2], n, p) / n
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    expected = binom.ppf(tails, n, p) / n
     assert [low[0], high[0]] == pytest.approx(expected.tolist(), abs=1e-12)
 
 
 def test_bands_hold_calibrated_predictions() -> None:
     logits, y = synthetic(20000, 4, scale=1.0, seed=1)
-    found = hcal.reliability(softmax(logits), y, level="class-wise")
-    outside = np.concatenate([c.outside[c.weight > 0] for c in found.curves])
+    diagram = hcal.reliability(softmax(logits), y, level="class-wise")
+    outside = np.concatenate([c.outside[c.weight > 0] for c in diagram.curves])
     # 60 bins at a nominal 5 %: more than 8 outside has a probability below 1 %.
     assert outside.sum() <= 8
     bad = hcal.reliability(P, Y)[0]
@@ -79,7 +82,8 @@ def test_plots() -> None:
     assert len([a for a in figure.axes if a.get_visible()]) == 4
     worst = int(np.argmax([c.error for c in classes.curves]))
     assert figure.axes[0].get_title().startswith(f"class {worst}:")
-    assert len([a for a in classes.plot(classes=[2, 0]).axes if a.get_visible()]) == 2
+    axes = classes.plot(classes=[2, 0]).axes
+    assert len([axis for axis in axes if axis.get_visible()]) == 2
     assert classes.plot(classes=[3]).get_title().startswith("class 3:")
     with pytest.raises(ValueError, match=r"classes must lie in 0..3, got 4"):
         classes.plot(classes=[4])
@@ -133,8 +137,10 @@ def test_corp_parts_add_up_to_the_brier_score() -> None:
     p, y = events(500, 1, power=2)
     parts = hcal.reliability(p, y, level="class-wise", binning="corp")[1].parts
     total = parts.miscalibration - parts.discrimination + parts.uncertainty
-    assert total == pytest.approx(np.mean((p - y) ** 2), rel=1e-12)
-    assert parts.uncertainty == pytest.approx(y.mean() * (1 - y.mean()))
+    expected = np.mean((p - y) ** 2)
+    assert total == pytest.approx(expected, rel=1e-12)
+    expected = y.mean() * (1 - y.mean())
+    assert parts.uncertainty == pytest.approx(expected)
     assert parts.miscalibration > 0.01
     assert parts.discrimination > 0
 
@@ -144,7 +150,8 @@ def test_a_weight_is_a_repetition() -> None:
     w = np.random.default_rng(0).integers(1, 4, 60)
     for binning in ("equal-width", "corp", "smooth"):
         one = hcal.reliability(p, y, binning=binning, sample_weight=w)[0]
-        two = hcal.reliability(np.repeat(p, w), np.repeat(y, w), binning=binning)[0]
+        repeated = np.repeat(p, w)
+        two = hcal.reliability(repeated, np.repeat(y, w), binning=binning)[0]
         np.testing.assert_allclose(one.observed, two.observed, atol=1e-9)
         np.testing.assert_allclose(one.weight, two.weight)
         assert one.error == pytest.approx(two.error)
@@ -171,7 +178,8 @@ def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
     inner = (curve.predicted > 0.2) & (curve.predicted < 0.8)
     # The kernel is as wide as the error, 0.16: it smooths p² by σ² = 0.03 and pulls at the ends.
     assert np.abs(curve.observed[inner] - curve.predicted[inner] ** 2).max() < 0.06
-    assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
+    expected = np.mean(p - p**2)
+    assert curve.error == pytest.approx(expected, rel=0.1)
     top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
     assert top.error == hcal.metrics.smece(p, y, event="top-label")
 
@@ -200,8 +208,8 @@ def test_models_and_segments_are_curves_with_labels() -> None:
     assert len(both) == 6
     german = both["raw, DE"]
     rows = country == "DE"
-    own = hcal.reliability(p[rows] ** 2, y[rows], bins=5)[0]
-    np.testing.assert_array_equal(german.observed, own.observed)
+    german_alone = hcal.reliability(p[rows] ** 2, y[rows], bins=5)[0]
+    np.testing.assert_array_equal(german.observed, german_alone.observed)
     frame = both.to_frame()
     assert set(frame["model"]) == {"raw", "calibrated"}
     assert set(frame["segment"]) == {"FR", "DE", "IT"}
@@ -235,8 +243,8 @@ def test_one_picture_has_labels_colours_and_the_shares_of_rows() -> None:
     only = hcal.reliability(models, y).plot(curves=["calibrated"], legend=False)
     assert only.get_title().startswith("calibrated: error")
     assert only.get_legend() is None
-    many = hcal.reliability(p, y, by=np.arange(900) % 9)
-    texts = [text.get_text() for text in many.plot().get_legend().get_texts()]
+    nine_curves = hcal.reliability(p, y, by=np.arange(900) % 9)
+    texts = [text.get_text() for text in nine_curves.plot().get_legend().get_texts()]
     assert texts[-1] == "7 of 9; curves= chooses others"
     with pytest.raises(ValueError, match="1 entries for 2 curves"):
         hcal.reliability(models, y).plot(colors=["red"])
@@ -258,8 +266,8 @@ def test_axes_fit_rare_positives(binning: str) -> None:
     # The points of bins with enough rows use more than a third of the axis.
     assert np.ptp(np.log(points)) > np.log(high / low) / 3
     assert diagram.shares.sum() == pytest.approx(1)
-    some = hcal.reliability(np.minimum(p, 0.09), y, binning="equal-mass")
-    assert some.axis.high <= 0.2 or some.axis.log
+    below_ten_percent = hcal.reliability(np.minimum(p, 0.09), y, binning="equal-mass")
+    assert below_ten_percent.axis.high <= 0.2 or below_ten_percent.axis.log
     plt.close("all")
 
 
@@ -282,7 +290,8 @@ def test_intervals_of_bins_are_wilsons() -> None:
     curve = hcal.reliability(p, y, bins=1, confidence=0.9)[0]
     rate = y.mean()
     z = 1.6448536269514722
-    solved = np.roots([1 + z**2 / 700, -(2 * rate + z**2 / 700), rate**2])
+    coefficients = [1 + z**2 / 700, -(2 * rate + z**2 / 700), rate**2]
+    solved = np.roots(coefficients)
     assert [curve.interval_low[0], curve.interval_high[0]] == pytest.approx(sorted(solved))
 
 
@@ -291,10 +300,9 @@ def test_bands_are_wider_for_rows_in_groups(binning: str) -> None:
     p, y = events(400, 7)
     groups = np.repeat(np.arange(400), 9)
     alone = hcal.reliability(p, y, binning=binning, bins=8)[0]
-    nine = hcal.reliability(np.repeat(p, 9), np.repeat(y, 9), binning=binning, bins=8)[0]
-    grouped = hcal.reliability(
-        np.repeat(p, 9), np.repeat(y, 9), binning=binning, bins=8, groups=groups
-    )[0]
+    copies = np.repeat(p, 9), np.repeat(y, 9)
+    nine = hcal.reliability(*copies, binning=binning, bins=8)[0]
+    grouped = hcal.reliability(*copies, binning=binning, bins=8, groups=groups)[0]
     # Nine copies of a row tell as much as one.
     widths = [np.nanmean(curve.high - curve.low) for curve in (alone, nine, grouped)]
     assert widths[2] == pytest.approx(widths[0], rel=0.15)

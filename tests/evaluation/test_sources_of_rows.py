@@ -21,12 +21,9 @@ METRICS = ("nll", "brier", "ece_ew", "ks", "skce")
 def table(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """Four files of rows with groups and segments; a group has rows in two of them."""
     scores, y = synthetic(1200, 2)
-    columns = {
-        "logits": scores,
-        "y": y,
-        "site": np.array([f"s{number}" for number in np.arange(1200) // 7]),
-        "country": np.array(["DE", "FR", "IT"])[np.arange(1200) % 3],
-    }
+    sites = [f"s{number}" for number in np.arange(1200) // 7]
+    countries = np.array(["DE", "FR", "IT"])[np.arange(1200) % 3]
+    columns = {"logits": scores, "y": y, "site": np.array(sites), "country": countries}
     folder = tmp_path / "days"
     folder.mkdir()
     for day in range(4):
@@ -47,12 +44,9 @@ def test_blocks_files_and_generators_are_evaluated_as_arrays(
     folder, columns = table
     cal = hcal.make_calibrator("platt").fit(*synthetic(500, 2, seed=5))
     settings: dict[str, Any] = {"confidence": confidence, "metrics": METRICS, "resamples": 50}
-    rows = Rows.of(
-        columns["logits"], columns["y"], input="logits", by={"country": columns["country"]}
-    )
-    in_memory = hcal.evaluate(
-        cal, columns["logits"], columns["y"], by={"country": columns["country"]}, **settings
-    )
+    by = {"country": columns["country"]}
+    rows = Rows.of(columns["logits"], columns["y"], input="logits", by=by)
+    in_memory = hcal.evaluate(cal, columns["logits"], columns["y"], by=by, **settings)
     others = [
         hcal.evaluate(cal, rows, **settings),
         hcal.evaluate(cal, rows.blocks(170), **settings),
@@ -66,10 +60,10 @@ def test_blocks_files_and_generators_are_evaluated_as_arrays(
 
 def test_groups_that_lie_in_two_blocks_are_one_group(table: tuple[Path, dict[str, Any]]) -> None:
     folder, columns = table
+    probs = hcal.softmax(columns["logits"])
     in_memory = hcal.evaluate(
-        hcal.softmax(columns["logits"]), columns["y"], groups=columns["site"], confidence=0.9,
-        metrics=METRICS, resamples=50,
-    )  # fmt: skip
+        probs, columns["y"], groups=columns["site"], confidence=0.9, metrics=METRICS, resamples=50
+    )
     by_file = hcal.evaluate(folder, groups="site", confidence=0.9, metrics=METRICS, resamples=50)
     assert in_memory.certificate is not None
     assert in_memory.certificate.n_groups == len(np.unique(columns["site"]))
@@ -82,25 +76,28 @@ def test_what_does_not_fit_into_the_sample_is_added_up(
     folder, columns = table
     monkeypatch.setattr(survey, "SAMPLE_ROWS", 500)
     cal = hcal.make_calibrator("platt").fit(*synthetic(500, 2, seed=5))
-    whole = hcal.evaluate(
-        cal, columns["logits"], columns["y"], confidence=0.9, by=columns["country"]
-    )
+    countries = columns["country"]
+    in_memory = hcal.evaluate(cal, columns["logits"], columns["y"], confidence=0.9, by=countries)
     summed = hcal.evaluate(cal, folder, confidence=0.9, by="country")
-    assert (summed.n, summed.sample_rows, whole.sample_rows) == (1200, 500, None)
+    assert summed.n == 1200
+    assert summed.sample_rows == 500
+    assert in_memory.sample_rows is None
     for name in ("nll", "brier", "ece_ew", "accuracy"):
         assert summed.how[name] == "all rows"
-        assert summed[name] == pytest.approx(whole[name], rel=1e-9)
-        assert summed.differences[name].change == pytest.approx(whole.differences[name].change)
+        assert summed[name] == pytest.approx(in_memory[name], rel=1e-9)
+        assert summed.differences[name].change == pytest.approx(in_memory.differences[name].change)
     assert summed.how["skce"] == "sample"
-    assert summed["ks"] == pytest.approx(whole["ks"], abs=1e-6)
+    assert summed["ks"] == pytest.approx(in_memory["ks"], abs=1e-6)
     assert summed.before is not None
-    assert whole.before is not None
-    assert summed.before.nll == pytest.approx(whole.before.nll)
-    assert (summed.changed, summed.accuracy) == (whole.changed, pytest.approx(whole.accuracy))
+    assert in_memory.before is not None
+    assert summed.before.nll == pytest.approx(in_memory.before.nll)
+    assert summed.changed == in_memory.changed
+    assert summed.accuracy == pytest.approx(in_memory.accuracy)
     # The certificate counts all rows, and every segment.
     assert summed.certificate is not None
-    assert (summed.certificate.n, len(summed.groups)) == (1200, 3)
-    assert summed.groups[0].n == whole.groups[0].n
+    assert summed.certificate.n == 1200
+    assert len(summed.groups) == 3
+    assert summed.groups[0].n == in_memory.groups[0].n
     assert any("seeded sample of 500 of 1,200 rows" in line for line in summed.sampling)
 
 
@@ -114,7 +111,8 @@ def test_a_generator_that_is_longer_than_the_sample(monkeypatch: pytest.MonkeyPa
             yield Rows.of(scores[first : first + 333], y[first : first + 333], input="logits")
 
     result = hcal.evaluate(stream())
-    assert (result.n, result.sample_rows) == (2000, 300)
+    assert result.n == 2000
+    assert result.sample_rows == 300
     assert result.nll == pytest.approx(hcal.evaluate(hcal.softmax(scores), y).nll)
 
 
@@ -122,9 +120,9 @@ def test_named_columns_of_blocks_go_by_name() -> None:
     scores, y = synthetic(900, 3)
     names = ("ant", "bee", "cat")
     cal = hcal.make_calibrator("vs").fit(scores, y, classes=names)
-    turned = Rows.of(
-        scores[:, [2, 0, 1]], np.array(names)[y], input="logits", classes=("cat", "ant", "bee")
-    )
+    turned_scores = scores[:, [2, 0, 1]]
+    labels = np.array(names)[y]
+    turned = Rows.of(turned_scores, labels, input="logits", classes=("cat", "ant", "bee"))
     expected = hcal.evaluate(cal, scores, y)
     assert hcal.evaluate(cal, turned.blocks(200)).values == pytest.approx(expected.values)
     other = Rows.of(scores, y, input="logits", classes=("ant", "bee", "dog"))
@@ -138,9 +136,11 @@ def test_one_column_of_probabilities_is_refused_over_the_whole_source(tmp_path: 
     """Each block alone could be logits by chance (house.md, Rows)."""
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=400)
-    y = (rng.random(400) < 1 / (1 + np.exp(-logits))).astype(int)
+    rate = 1 / (1 + np.exp(-logits))
+    y = (rng.random(400) < rate).astype(int)
     cal = hcal.make_calibrator("platt").fit(logits, y)
-    for name, column in (("logits", np.sort(logits)), ("not logits", rng.random(400))):
+    columns = {"logits": np.sort(logits), "not logits": rng.random(400)}
+    for name, column in columns.items():
         np.savez(tmp_path / f"{name}.npz", logits=column, y=y)
     source = hcal.io.batches(tmp_path / "logits.npz", rows=7)
     assert hcal.evaluate(cal, source).n == hcal.evaluate(source).n == 400

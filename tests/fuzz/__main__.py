@@ -18,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 
 def fuzzers() -> list[str]:
     """Return the names of the modules of this folder that are fuzzers and not their helpers."""
-    names = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("_", "test_")))
+    modules = [path.stem for path in HERE.glob("*.py")]
+    names = sorted(name for name in modules if not name.startswith(("_", "test_")))
     return [name for name in names if hasattr(importlib.import_module(name), "main")]
 
 
@@ -28,18 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=2000, help="cases of each fuzzer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one fuzzer, by its name")
-    given = parser.parse_args(arguments)
-    known = fuzzers()
-    if given.only is not None and given.only not in known:
-        parser.error(f"unknown fuzzer {given.only!r}; there are {', '.join(known)}")
-    found = []
-    for name in known if given.only is None else [given.only]:
+    options = parser.parse_args(arguments)
+    targets = fuzzers()
+    if options.only is not None and options.only not in targets:
+        parser.error(f"unknown fuzzer {options.only!r}; there are {', '.join(targets)}")
+    failed = []
+    for name in targets if options.only is None else [options.only]:
         began = time.monotonic()
-        code = importlib.import_module(name).main(given.count, given.seed)
-        said = "FOUND" if code else "nothing found"
-        print(f"{name}: {said}, {time.monotonic() - began:.0f} s", flush=True)
-        found += [name] if code else []
-    return 1 if found else 0
+        code = importlib.import_module(name).main(options.count, options.seed)
+        outcome = "FOUND" if code else "nothing found"
+        print(f"{name}: {outcome}, {time.monotonic() - began:.0f} s", flush=True)
+        failed += [name] if code else []
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

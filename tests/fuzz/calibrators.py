@@ -29,9 +29,8 @@ PATIENCE = 60.0
 
 
 def _mixed(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    scale = rng.choice(
-        [0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308], size=(n, 1)
-    )
+    scales = [0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308]
+    scale = rng.choice(scales, size=(n, 1))
     return np.clip(rng.normal(size=(n, k)), -1.5, 1.5) * scale
 
 
@@ -139,14 +138,14 @@ def _scores(case: Case, rng: np.random.Generator, n: int) -> tuple[np.ndarray, A
         return z, FORMS[case.form](z)
     with np.errstate(all="ignore"):
         p = hcal.softmax(np.clip(z, -1e300, 1e300))  # saturates: exact zeros and ones
-        given = p if case.kind == "probs" else np.log(p)
-    return z, given if case.form in NARROW else FORMS[case.form](given)
+        scores = p if case.kind == "probs" else np.log(p)
+    return z, scores if case.form in NARROW else FORMS[case.form](scores)
 
 
 def check(case: Case) -> None:
     """Fit and predict; raise where a promise is broken."""
     rng = np.random.default_rng(case.number)
-    z, given = _scores(case, rng, case.n)
+    z, scores = _scores(case, rng, case.n)
     y = LABELS[case.labels](rng, z)
     weight = WEIGHTS[case.weights](rng, case.n)
     _, new = _scores(case, rng, 7)
@@ -155,9 +154,9 @@ def check(case: Case) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        calibrator.fit(given, y, sample_weight=weight)
+        calibrator.fit(scores, y, sample_weight=weight)
         assert time.monotonic() - began < PATIENCE, "takes too long"
-        for rows in (given, new):
+        for rows in (scores, new):
             _check_probabilities(calibrator, rows)
 
 
@@ -172,9 +171,9 @@ def _check_probabilities(calibrator: Any, rows: Any) -> None:
     if calibrator.preserves is not None and p.dtype != np.float16:
         assert (p.argmax(axis=1) == rows.argmax(axis=1)).all(), "argmax"
     alone = np.concatenate([calibrator.predict_proba(row[None]) for row in rows[:3]])
-    assert np.abs(alone.astype(np.float64) - wide[:3]).max() < 1e-9 + slack * (
-        p.dtype != np.float64
-    ), "batch"
+    difference = np.abs(alone.astype(np.float64) - wide[:3]).max()
+    rounding = slack * (p.dtype != np.float64)
+    assert difference < 1e-9 + rounding, "batch"
 
 
 def run_case(case: Case) -> str:

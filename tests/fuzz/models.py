@@ -78,7 +78,7 @@ VALUES += [
 
 def originals() -> list[bytes]:
     """Return a model file of every method that can be fitted here, of 2 and of 5 classes in turn."""
-    found = []
+    files = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder) / "m.hcal"
@@ -90,8 +90,8 @@ def originals() -> list[bytes]:
             calibrator = quick(name).fit(logits, y)
             calibrator.fit_.details["request"] = Request(scores="p_*", label="y").to_json()
             hcal.save(calibrator, path)
-            found.append(path.read_bytes())
-    return found
+            files.append(path.read_bytes())
+    return files
 
 
 def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
@@ -109,14 +109,17 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
     elif isinstance(header.get(part), dict):
         _deep(header[part], rng)
     text = json.dumps(header)
-    held = {k: np.ascontiguousarray(v).reshape(np.shape(v)) for k, v in arrays.items()}
-    held.pop("sha256", None)
-    seal = digest(text, held) if rng.random() < 0.9 else np.zeros(32, np.uint8)
-    return part, bytes(to_bytes(held | {"sha256": seal}, metadata={"hcal": text}))
+    contiguous = {}
+    for name, array in arrays.items():
+        contiguous[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+    contiguous.pop("sha256", None)
+    seal = digest(text, contiguous) if rng.random() < 0.9 else np.zeros(32, np.uint8)
+    return part, bytes(to_bytes(contiguous | {"sha256": seal}, metadata={"hcal": text}))
 
 
 def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:
-    data, place = bytearray(content), int(rng.integers(len(content)))
+    data = bytearray(content)
+    place = int(rng.integers(len(content)))
     kind = str(rng.choice(["flip", "flip", "cut", "grown", "zeroed", "length"]))
     if kind == "flip":
         data[place] ^= 1 << int(rng.integers(8))
@@ -127,9 +130,8 @@ def _bytes(content: bytes, rng: Rng) -> tuple[str, bytes]:
     elif kind == "zeroed":
         data[place : place + 16] = bytes(len(data[place : place + 16]))
     else:
-        data[:8] = int(rng.choice([0, 1, 7, 2**31, 2**62, len(data), len(data) - 8])).to_bytes(
-            8, "little"
-        )
+        lengths = [0, 1, 7, 2**31, 2**62, len(data), len(data) - 8]
+        data[:8] = int(rng.choice(lengths)).to_bytes(8, "little")
     return f"bytes {kind}", bytes(data)
 
 
@@ -140,46 +142,52 @@ def _array(arrays: dict[str, Any], rng: Rng) -> None:
     if kind == 0:
         del arrays[name]
     elif kind == 1:
-        arrays[str(rng.choice(["extra", "", "map.beta", "é" * 50]))] = np.zeros(3)
+        new_name = str(rng.choice(["extra", "", "map.beta", "é" * 50]))
+        arrays[new_name] = np.zeros(3)
     elif kind == 2:
-        arrays[name] = np.resize(
-            a if a.size else np.zeros(1), int(rng.choice([0, 1, 7, a.size + 1, 100_000]))
-        )
+        values = a if a.size else np.zeros(1)
+        size = int(rng.choice([0, 1, 7, a.size + 1, 100_000]))
+        arrays[name] = np.resize(values, size)
     elif kind == 3:
         arrays[name] = a.astype(str(rng.choice(["float32", "int64", "uint8", "bool"])))
     elif kind == 4:
-        arrays[name] = [a.reshape(-1), a[None], a.T, a[..., None]][int(rng.integers(4))]
+        shapes = [a.reshape(-1), a[None], a.T, a[..., None]]
+        arrays[name] = shapes[int(rng.integers(4))]
     elif kind == 5:
         with np.errstate(over="ignore", invalid="ignore"):
-            arrays[name] = (a * rng.choice([-1.0, 1e-6, 1e6, 1e20, 1e99, 1e200])).astype(a.dtype)
+            factor = rng.choice([-1.0, 1e-6, 1e6, 1e20, 1e99, 1e200])
+            arrays[name] = (a * factor).astype(a.dtype)
     elif kind == 6:
         arrays[name] = rng.permutation(a.reshape(-1)).reshape(a.shape)
     elif a.size:
-        value = rng.choice(NUMBERS) if a.dtype.kind == "f" else rng.choice([-1, 0, 5, 2**40, 2**62])
+        values = NUMBERS if a.dtype.kind == "f" else [-1, 0, 5, 2**40, 2**62]
+        value = rng.choice(values)
         places = slice(None) if kind == 7 else int(rng.integers(a.size))
         with np.errstate(over="ignore"):
             a.reshape(-1)[places] = value if a.dtype.kind != "b" else True
         arrays[name] = a
 
 
-def _mapping(held: dict[str, Any], rng: Rng) -> None:
+def _mapping(content: dict[str, Any], rng: Rng) -> None:
     if rng.random() < 0.1:
-        held[str(rng.choice(["extra", "self", "", "y" * 4000, "class_frequencies", "notes"]))] = 1
-    elif held:
-        key = str(rng.choice(sorted(held)))
+        content[
+            str(rng.choice(["extra", "self", "", "y" * 4000, "class_frequencies", "notes"]))
+        ] = 1
+    elif content:
+        key = str(rng.choice(sorted(content)))
         if rng.random() < 0.15:
-            del held[key]
+            del content[key]
         else:
-            held[key] = VALUES[int(rng.integers(len(VALUES)))]
+            content[key] = VALUES[int(rng.integers(len(VALUES)))]
 
 
-def _deep(held: dict[str, Any], rng: Rng) -> None:
+def _deep(content: dict[str, Any], rng: Rng) -> None:
     """Change an entry of an object, or of one inside it."""
-    inner = [v for v in held.values() if isinstance(v, dict) and v]
+    inner = [v for v in content.values() if isinstance(v, dict) and v]
     if inner and rng.random() < 0.5:
         _deep(inner[int(rng.integers(len(inner)))], rng)
     else:
-        _mapping(held, rng)
+        _mapping(content, rng)
 
 
 # -- the judging process ----------------------------------------------------------------------------------
@@ -214,7 +222,8 @@ def judge(path: Path) -> str:
 def probes(n_classes: int, kind: str) -> Any:
     """Return scores of all scales, with ties and zeros, in the kind that a calibrator takes."""
     scales = np.array([1e-4, 0.1, 1.0, 3.0, 10.0, 100.0, 1e4, 0.0])
-    z = np.random.default_rng(n_classes).normal(size=(len(scales), n_classes)) * scales[:, None]
+    rng = np.random.default_rng(n_classes)
+    z = rng.normal(size=(len(scales), n_classes)) * scales[:, None]
     z[2, 1] = z[2, 0]
     if kind == "logits":
         return z
@@ -228,32 +237,34 @@ def _improbable(p: Any) -> str:
         return "a probability is not finite"
     if p.min() < 0 or p.max() > 1 + 1e-6:
         return f"a probability is {p.min() if p.min() < 0 else p.max()!r}"
-    off = float(np.abs(p.sum(axis=1, dtype=np.float64) - 1).max())
+    sums = p.sum(axis=1, dtype=np.float64)
+    off = float(np.abs(sums - 1).max())
     return "" if off < 1e-5 else f"a row sums to 1 ± {off:.3g}"
 
 
 def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Judge ``count`` tampered files; return what happened, and the failures."""
-    whole, happened, failures = originals(), Counter[str](), list[str]()
+    files = originals()
+    happened = Counter[str]()
+    failures = list[str]()
     worker = Worker("models")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.hcal"
-        for content in whole:  # imports and compiled kernels take their memory before it is limited
+        for content in files:  # imports and compiled kernels take their memory before it is limited
             path.write_bytes(content)
             if (verdict := worker.read(path)) != "predicts":
                 failures.append(f"an untouched model: {verdict}")
         worker.limit()
         for number in range(count):
             rng = np.random.default_rng([seed, number])
-            kind, content = tamper(whole[number % len(whole)], rng)
+            kind, content = tamper(files[number % len(files)], rng)
             path.write_bytes(content)
             verdict = worker.read(path)
-            known = verdict in ("predicts", "refused")
-            happened[f"{kind} {verdict if known else 'FAILED'}"] += 1
-            if not known:
-                failures.append(
-                    f"case {number} ({kind}, {hcal.list_calibrators()[number % len(whole)]}): {verdict}"
-                )
+            expected = verdict in ("predicts", "refused")
+            happened[f"{kind} {verdict if expected else 'FAILED'}"] += 1
+            if not expected:
+                method = hcal.list_calibrators()[number % len(files)]
+                failures.append(f"case {number} ({kind}, {method}): {verdict}")
     worker.stop()
     return happened, failures
 

@@ -82,9 +82,8 @@ def draw_case(rng: np.random.Generator) -> Case:
     k = int(rng.choice([2, 3, 5, 12, 40]))
     kinds = [str(rng.choice(list(table))) for table in (PREDICTIONS, calibrators.LABELS, WEIGHTS)]
     probs = PREDICTIONS[kinds[0]](rng, n, k)
-    probs = np.where(
-        np.isfinite(probs).all(axis=1, keepdims=True), probs, 1 / k
-    )  # 0/0 of a Dirichlet draw
+    is_finite = np.isfinite(probs).all(axis=1, keepdims=True)
+    probs = np.where(is_finite, probs, 1 / k)  # 0/0 of a Dirichlet draw
     y = calibrators.LABELS[kinds[1]](rng, probs)
     return Case(probs, y, WEIGHTS[kinds[2]](rng, n), f"N={n} K={k} {', '.join(kinds)}")
 
@@ -134,19 +133,18 @@ def check_metric(name: str, case: Case, form: str) -> None:
     if name != "spiegelhalter":  # a standardised score, without a bound
         assert not value > most * (1 + 1e-9), f"{value} above {most}"
     shaped = FORMS[form]
-    other = metric.function(
-        shaped(case.probs),
-        shaped(case.y),
-        sample_weight=None if case.weight is None else shaped(case.weight),
-    )
+    weight = None if case.weight is None else shaped(case.weight)
+    other = metric.function(shaped(case.probs), shaped(case.y), sample_weight=weight)
     # numpy sums other memory layouts in another order.
     assert _close(value, other, 1e-9), f"{value} plain, {other} as {form}"
-    held = metric.function(Sample(case.probs, case.y, case.weight))
-    assert _close(value, held, 0), f"{value} plain, {held} as Sample"
+    of_sample = metric.function(Sample(case.probs, case.y, case.weight))
+    assert _close(value, of_sample, 0), f"{value} plain, {of_sample} as Sample"
 
 
 def _close(a: float, b: float, slack: float) -> bool:
-    return (math.isnan(a) and math.isnan(b)) or abs(a - b) <= slack * max(1.0, abs(a))
+    if math.isnan(a) and math.isnan(b):
+        return True
+    return abs(a - b) <= slack * max(1.0, abs(a))
 
 
 def check_repetition(name: str, case: Case) -> None:
@@ -179,9 +177,8 @@ def check_evaluate(case: Case, rng: np.random.Generator) -> None:
         plain = METRICS[name].function(case.probs, case.y, sample_weight=case.weight)
         assert _close(plain, result[name], 0), f"evaluate says {result[name]}, {name} {plain}"
         ends = result.interval(name)
-        assert ends is None or ends[0] <= ends[1] or any(map(math.isnan, ends)), (
-            f"interval {ends} of {name}"
-        )
+        if ends is not None and not any(map(math.isnan, ends)):
+            assert ends[0] <= ends[1], f"interval {ends} of {name}"
     assert str(result)
 
 
@@ -274,7 +271,8 @@ ILLEGAL: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
 def check_refusal(name: str, case: Case, wrong: str) -> None:
     """An illegal array is refused in one line that names it."""
     which, spoil = ILLEGAL[wrong]
-    arrays = {"probs": case.probs, "y": case.y, "sample_weight": np.ones(len(case.y))}
+    weight = np.ones(len(case.y))
+    arrays = {"probs": case.probs, "y": case.y, "sample_weight": weight}
     arrays[which] = spoil(arrays[which])
     door = hcal.evaluate if name == "evaluate" else METRICS[name].function
     try:
@@ -307,7 +305,8 @@ def run_case(number: int, seed: int) -> tuple[Counter[str], list[str]]:
     checks.append((f"refusal by {door}", lambda: check_refusal(door, case, wrong)))
     if number % 20 == 0:
         checks.append(("compare", lambda: check_compare(case)))
-    counts, faults = Counter[str](), []
+    counts = Counter[str]()
+    faults = []
     for what, check in checks:
         counts[what.split(" ")[0]] += 1
         try:
@@ -323,12 +322,13 @@ def run_case(number: int, seed: int) -> tuple[Counter[str], list[str]]:
 
 def main(count: int, seed: int) -> int:
     """Run the cases, print what was found and how much was tried; 1 if there is any fault."""
-    total, found = Counter[str](), 0
+    total = Counter[str]()
+    n_faults = 0
     for number in range(count):
         counts, faults = run_case(number, seed)
         total += counts
-        found += len(faults)
+        n_faults += len(faults)
         for fault in faults:
             print(fault, flush=True)
-    print(f"properties: {count} cases, {sum(total.values())} checks, {found} faults")
-    return 1 if found else 0
+    print(f"properties: {count} cases, {sum(total.values())} checks, {n_faults} faults")
+    return 1 if n_faults else 0

@@ -45,7 +45,10 @@ def _saved(write: Callable[[io.BytesIO], object]) -> bytes:
 
 
 def _csv(head: str) -> bytes:
-    rows = [",".join(f"{v:.6g}" for v in row) + f",{k}" for row, k in zip(LOGITS, Y, strict=True)]
+    rows = []
+    for row, label in zip(LOGITS, Y, strict=True):
+        cells = [f"{value:.6g}" for value in row]
+        rows.append(",".join([*cells, str(label)]))
     return "\n".join([head, *rows, ""]).encode()
 
 
@@ -54,17 +57,18 @@ def _arrow(write: str, compression: str, lists: bool = False) -> bytes:
 
     module, _, function = write.partition(".")
     save = getattr(importlib.import_module(f"pyarrow.{module}"), function)
-    scores = (
-        {"logits": LOGITS.tolist()} if lists else {f"logits_{k}": c for k, c in enumerate(LOGITS.T)}
-    )
+    if lists:
+        scores = {"logits": LOGITS.tolist()}
+    else:
+        scores = {f"logits_{k}": column for k, column in enumerate(LOGITS.T)}
     return _saved(lambda f: save(pa.table(scores | {"y": Y}), f, compression=compression))
 
 
 def _jsonl(flat: bool) -> bytes:
-    rows = [
-        {f"logits_{k}": v for k, v in enumerate(z)} | {"y": k} if flat else {"logits": z, "y": k}
-        for z, k in zip(LOGITS.tolist(), Y.tolist(), strict=True)
-    ]
+    rows = []
+    for z, label in zip(LOGITS.tolist(), Y.tolist(), strict=True):
+        scores = {f"logits_{k}": v for k, v in enumerate(z)} if flat else {"logits": z}
+        rows.append(scores | {"y": label})
     return "\n".join(map(json.dumps, rows)).encode()
 
 
@@ -107,11 +111,9 @@ def mutate(data: bytes, rng: np.random.Generator) -> bytes:
         place = int(rng.integers(0, max(len(out), 1)))
         # Half of the blows fall on the first or the last 300 bytes, where the headers are.
         if rng.random() < 0.5 and len(out) > 600:
-            place = (
-                int(rng.integers(0, 300))
-                if rng.random() < 0.5
-                else len(out) - int(rng.integers(1, 300))
-            )
+            near_start = rng.random() < 0.5
+            offset = int(rng.integers(0, 300)) if near_start else int(rng.integers(1, 300))
+            place = offset if near_start else len(out) - offset
         out = _BLOWS[int(rng.integers(len(_BLOWS)))](out, place, rng)
     return bytes(out)
 
@@ -123,7 +125,8 @@ def _flip(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
 
 
 def _size(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
-    width, order = rng.choice([2, 4, 8]), rng.choice(["little", "big"])
+    width = rng.choice([2, 4, 8])
+    order = rng.choice(["little", "big"])
     value = _INTERESTING[int(rng.integers(len(_INTERESTING)))] % 2 ** (8 * int(width))
     out[place : place + width] = value.to_bytes(int(width), str(order))  # type: ignore[arg-type]
     return out
@@ -140,11 +143,14 @@ def _digit(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
 
 def _cut(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
     """Drop some bytes, or all to the end."""
-    return out[:place] + (out[place + int(rng.integers(1, 64)) :] if rng.random() < 0.5 else b"")
+    if rng.random() >= 0.5:
+        return out[:place]
+    return out[:place] + out[place + int(rng.integers(1, 64)) :]
 
 
 def _repeat(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
-    size, times = int(rng.integers(1, 200)), int(rng.integers(1, 100))
+    size = int(rng.integers(1, 200))
+    times = int(rng.integers(1, 100))
     out[place:place] = out[place : place + size] * times
     return out
 
@@ -177,7 +183,8 @@ def judge(path: Path) -> str:
         )
         verdict = "refused"
     except Exception as error:
-        problem, verdict = f"{type(error).__name__}: {str(error)[:200]}", "failed"
+        problem = f"{type(error).__name__}: {str(error)[:200]}"
+        verdict = "failed"
     seconds = time.monotonic() - start
     if not problem and seconds > SECONDS:
         problem = f"took {seconds:.0f} s"
@@ -204,14 +211,15 @@ class Worker:
     """The ``judge`` of a module in a process of its own; a new one where the old one died."""
 
     def __init__(self, module: str) -> None:
-        self.context, self.module = get_context("spawn"), module
+        self.context = get_context("spawn")
+        self.module = module
         self.start()
 
     def start(self) -> None:
-        self.here, there = self.context.Pipe()
-        self.process = self.context.Process(target=_work, args=(there, self.module), daemon=True)
+        self.here, far_end = self.context.Pipe()
+        self.process = self.context.Process(target=_work, args=(far_end, self.module), daemon=True)
         self.process.start()
-        there.close()
+        far_end.close()
 
     def limit(self) -> None:
         """Let it have no more memory than it has, and a little."""
@@ -242,7 +250,7 @@ def run(count: int, seed: int, keep: Path) -> tuple[Counter[str], list[str]]:
     """Read ``count`` mutated files; return what happened, and the failures, whose files lie in ``keep``."""
     rng = np.random.default_rng(seed)
     suffixes = list(SEEDS)
-    whole = {suffix: [make() for make in SEEDS[suffix]] for suffix in suffixes}
+    seeds = {suffix: [make() for make in SEEDS[suffix]] for suffix in suffixes}
     happened: Counter[str] = Counter()
     failures: list[str] = []
     worker = Worker("readers")
@@ -250,7 +258,7 @@ def run(count: int, seed: int, keep: Path) -> tuple[Counter[str], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             suffix = suffixes[i % len(suffixes)]
-            data = whole[suffix][int(rng.integers(len(whole[suffix])))]
+            data = seeds[suffix][int(rng.integers(len(seeds[suffix])))]
             path = Path(folder) / f"f{suffix}"
             path.write_bytes(mutate(data, rng))
             verdict = worker.read(path)

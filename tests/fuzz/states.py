@@ -39,9 +39,9 @@ VALUES = (
 
 def tamper(state: dict[str, Any], rng: np.random.Generator) -> str:
     """Return the JSON of a state with one or two values replaced, dropped or doubled, or a damaged text."""
-    made = copy.deepcopy(state)
+    tampered = copy.deepcopy(state)
     for _ in range(int(rng.integers(1, 3))):
-        part: Any = made
+        part: Any = tampered
         while True:
             keys = list(part) if isinstance(part, dict) else list(range(len(part)))
             if not keys:
@@ -58,7 +58,7 @@ def tamper(state: dict[str, Any], rng: np.random.Generator) -> str:
             else:
                 part[key] = copy.deepcopy(VALUES[int(rng.integers(len(VALUES)))])
             break
-    text = json.dumps(made)
+    text = json.dumps(tampered)
     at = int(rng.integers(len(text)))
     return text[:at] if rng.random() < 0.05 else text
 
@@ -83,15 +83,14 @@ def check(path: Path, p: np.ndarray, y: np.ndarray) -> str:
 
 def main(count: int, seed: int) -> int:
     """Run the cases and print what is not as promised."""
-    rng, found = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    n_faults = 0
     p = rng.dirichlet([1, 1, 1], size=300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
-    state = (
-        hcal.Monitor()
-        .update(p, y, name="a.csv", digest="1", date="2026-01-01")
-        .update(p, (y + 1) % 3)
-        .state
-    )
+    monitor = hcal.Monitor()
+    monitor.update(p, y, name="a.csv", digest="1", date="2026-01-01")
+    monitor.update(p, (y + 1) % 3)
+    state = monitor.state
     path = Path(tempfile.mkdtemp()) / "state.json"
     for number in range(count):
         path.write_text(tamper(state, np.random.default_rng([seed, number])))
@@ -100,6 +99,6 @@ def main(count: int, seed: int) -> int:
         except Exception as error:  # whatever comes out is the finding
             fault = f"{type(error).__name__}: {error}"
         if fault:
-            found += 1
+            n_faults += 1
             print(f"state {number}: {fault[:200]}")
-    return 1 if found else 0
+    return 1 if n_faults else 0

@@ -77,7 +77,8 @@ def test_the_schedule_reaches_the_graph_and_the_best_epoch_is_kept() -> None:
     )
     best = trained.best["score"]
     assert best.score == min(trained.history["score"])
-    assert float(torch_nll(module(x), y).detach()) == pytest.approx(best.score, rel=1e-6)
+    loss = float(torch_nll(module(x), y).detach())
+    assert loss == pytest.approx(best.score, rel=1e-6)
 
 
 def test_what_hcal_does_not_know_is_not_captured() -> None:

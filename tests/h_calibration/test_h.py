@@ -57,7 +57,8 @@ def test_each_selector_gets_its_own_best_epoch():
         candidates = result.details["candidates"]
         assert [c["map"] for c in candidates] == list(FEW)
         best = min(candidates, key=lambda c: c["score"])
-        assert (result.details["map"], result.details["epoch"]) == (best["map"], best["epoch"])
+        assert result.details["map"] == best["map"]
+        assert result.details["epoch"] == best["epoch"]
         # the fitted map is that epoch's: its score on the training set is the recorded one
         probs = np.exp(result.map(logits))
         score = SELECTORS[select](torch.from_numpy(probs), torch.from_numpy(y)).item()
@@ -87,27 +88,30 @@ def test_every_epoch_can_be_measured_on_other_rows():
 def test_same_seed_same_result():
     logits, y = synthetic()
     for batch_size in (None, 64):
-        one, two, other = (
-            quick(logits, y, maps=("monotonic-5",), batch_size=batch_size, random_state=s)[
-                "top_label"
-            ].map.table
-            for s in (0, 0, 1)
-        )
+        tables = []
+        for seed in (0, 0, 1):
+            options = {"batch_size": batch_size, "random_state": seed}
+            trained = quick(logits, y, maps=("monotonic-5",), **options)["top_label"]
+            tables.append(trained.map.table)
+        one, two, other = tables
         np.testing.assert_array_equal(one, two)
         assert not np.array_equal(one, other)
 
 
 def test_mini_batches_learn():
     logits, y = synthetic(600)
-    found = quick(logits, y, maps=("piecewise-1",), batch_size=100, learning_rate=0.05)["top_label"]
-    losses = found.history["loss"]
+    trained = quick(logits, y, maps=("piecewise-1",), batch_size=100, learning_rate=0.05)[
+        "top_label"
+    ]
+    losses = trained.history["loss"]
     assert len(losses) == 30
     assert losses[-1] < 0.7 * losses[0]
 
 
 def test_early_stop_and_schedule():
     logits, y = synthetic()
-    x, labels = torch.log_softmax(torch.from_numpy(logits), 1), torch.from_numpy(y)
+    x = torch.log_softmax(torch.from_numpy(logits), 1)
+    labels = torch.from_numpy(y)
     settings = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
     ticks = []
     done = train(
@@ -124,13 +128,11 @@ def test_the_whole_object(tmp_path):
     weight = np.tile([1.0, 2.0], 150)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # 30 epochs do not converge
-        cal = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
-            logits, y, weight
-        )
+        weighted = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3)
+        cal = weighted.fit(logits, y, weight)
         copies = np.repeat(np.arange(300), weight.astype(int))
-        same = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
-            logits[copies], y[copies]
-        )
+        copied = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3)
+        same = copied.fit(logits[copies], y[copies])
     np.testing.assert_allclose(cal.predict_proba(logits), same.predict_proba(logits), atol=1e-6)
     assert cal.preserves == "order"
     assert not cal.converged_
@@ -150,7 +152,8 @@ class Brier:
 
     def __call__(self, probs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        return ((probs - torch.nn.functional.one_hot(y, probs.shape[1])) ** 2).sum(1).mean()
+        hits = torch.nn.functional.one_hot(y, probs.shape[1])
+        return ((probs - hits) ** 2).sum(1).mean()
 
 
 @pytest.mark.filterwarnings("ignore::hcal.methods.base.CalibrationWarning")
@@ -235,13 +238,13 @@ def test_the_near_uniform_trap_is_told():
     logits = rng.normal(0, 1, (2000, 200))
     y = rng.integers(0, 200, 2000)
     logits[np.arange(2000), y] += rng.normal(8, 4, 2000)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         cal = hcal.HCalibrator(maps="ensemble-128", epochs=2, select="class_wise").fit(logits, y)
     assert any(
-        "nearly uniform" in str(each.message)
-        and "docs/why-not-the-papers-selector.md" in str(each.message)
-        for each in told
+        "nearly uniform" in str(warning.message)
+        and "docs/why-not-the-papers-selector.md" in str(warning.message)
+        for warning in caught
     )
     assert cal.fit_.details["collapsed"].startswith("mean confidence")
 
@@ -249,19 +252,18 @@ def test_the_near_uniform_trap_is_told():
 def test_both_references_of_the_piecewise_map():
     """Less the largest logit (the paper) and log-softmax (the published code) are different functions."""
     logits, y = synthetic()
-    found = {
-        reference: train_candidates(
-            logits,
-            y,
-            TrainingPlan(maps=["piecewise-10"], adam=AdamSettings(epochs=20), reference=reference),
-        )["top_label"]
-        for reference in ("largest", "log_softmax")
-    }
-    for reference, fitted in found.items():
+    trained = {}
+    for reference in ("largest", "log_softmax"):
+        settings = AdamSettings(epochs=20)
+        plan = TrainingPlan(maps=["piecewise-10"], adam=settings, reference=reference)
+        trained[reference] = train_candidates(logits, y, plan)["top_label"]
+    for reference, fitted in trained.items():
         assert fitted.map.reference == reference
         shifted = fitted.map(logits + 7.0)
         np.testing.assert_allclose(shifted, fitted.map(logits), atol=1e-9)
-    assert np.abs(found["largest"].map(logits) - found["log_softmax"].map(logits)).max() > 1e-4
+    from_largest = trained["largest"].map(logits)
+    from_log_softmax = trained["log_softmax"].map(logits)
+    assert np.abs(from_largest - from_log_softmax).max() > 1e-4
 
 
 def test_bad_parameters_and_weights_that_are_no_repetitions_are_named():
@@ -289,7 +291,12 @@ def test_the_twelve():
         "ensemble": (16, 32, 64, 128),
     }
     assert (
-        tuple(f"{family}-{size}" for family, each in sizes.items() for size in each) == PAPER_MAPS
+        tuple(
+            f"{family}-{size}"
+            for family, sizes_of_family in sizes.items()
+            for size in sizes_of_family
+        )
+        == PAPER_MAPS
     )
     assert AdamSettings() == AdamSettings(0.005, 2000, None, 20, 160)
 
@@ -310,8 +317,8 @@ def test_cifar10_resnet110_reproduces():
     values = {"top_label": [], "class_wise": []}
     for seed in range(5):
         plan = TrainingPlan(select=tuple(values), random_state=seed)
-        found = train_candidates(cal.astype(np.float64), y_cal, plan)
-        for select, result in found.items():
+        trained = train_candidates(cal.astype(np.float64), y_cal, plan)
+        for select, result in trained.items():
             probs = np.exp(result.map(test.astype(np.float64)))
             assert metrics.accuracy(probs, y_test) == 0.9356
             values[select].append((metrics.ece_s1(probs, y_test), metrics.tcwece(probs, y_test)))

@@ -42,7 +42,9 @@ NAN = float("nan")
 
 def problem(n=300, k=5, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
-    return softmax(rng.normal(0, 2.5, (n, k))).astype(dtype), rng.integers(0, k, n)
+    probs = softmax(rng.normal(0, 2.5, (n, k)))
+    labels = rng.integers(0, k, n)
+    return probs.astype(dtype), labels
 
 
 def plain(probs, y, *, window, epsilon, norm, weighting, clusters=15):
@@ -68,12 +70,10 @@ def lloyd_by_hand(x, clusters, iterations):
     centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
     for _ in range(iterations):
         nearest = np.abs(x[:, None] - centres).argmin(1)
-        centres = np.array(
-            [
-                x[nearest == c].mean() if (nearest == c).any() else centres[c]
-                for c in range(clusters)
-            ]
-        )
+        for cluster in range(clusters):
+            members = x[nearest == cluster]
+            if members.size:
+                centres[cluster] = members.mean()
     return centres, np.abs(x[:, None] - centres).argmin(1)
 
 
@@ -83,13 +83,12 @@ def test_kmeans_is_lloyd_from_quantiles():
         centres, edges = kmeans_ranges(x, 15, iterations)
         by_hand, nearest = lloyd_by_hand(x, 15, iterations)
         assert centres == pytest.approx(by_hand)
-        assert np.diff(edges).tolist() == np.bincount(nearest, minlength=15).tolist()
-    assert (
-        kmeans_ranges(x, 15, 10**6)[1].tolist() == kmeans_ranges(x, 15, 400)[1].tolist()
-    )  # it ends by itself
-    assert window_weights(np.zeros(4), clusters=3) == pytest.approx(
-        np.full(4, 1 / 12)
-    )  # an empty cluster counts 0
+        expected = np.bincount(nearest, minlength=15).tolist()
+        assert np.diff(edges).tolist() == expected
+    by_itself = kmeans_ranges(x, 15, 400)[1]
+    assert kmeans_ranges(x, 15, 10**6)[1].tolist() == by_itself.tolist()
+    of_equal = window_weights(np.zeros(4), clusters=3)
+    assert of_equal == pytest.approx(np.full(4, 1 / 12))  # an empty cluster counts 0
 
 
 def test_equals_autograd_on_the_plain_formula():
@@ -106,9 +105,8 @@ def test_equals_autograd_on_the_plain_formula():
             expected.backward()
             loss, grad = loss_and_grad(p, y, **keywords)
             assert loss == pytest.approx(expected.item(), rel=1e-12)
-            np.testing.assert_allclose(
-                grad, probs.grad.numpy(), rtol=1e-9, atol=1e-9 * np.abs(grad).max()
-            )
+            close = 1e-9 * np.abs(grad).max()
+            np.testing.assert_allclose(grad, probs.grad.numpy(), rtol=1e-9, atol=close)
 
 
 def test_gradient_equals_finite_differences():
@@ -125,10 +123,10 @@ def test_gradient_equals_finite_differences():
         }
         _, grad = loss_and_grad(p, y, **keywords)
         h = 1e-7
-        ahead, behind = (loss_and_grad(p + s * h * direction, y, **keywords)[0] for s in (1, -1))
-        assert (grad * direction).sum() == pytest.approx((ahead - behind) / (2 * h), rel=1e-4), (
-            events
-        )
+        ahead = loss_and_grad(p + h * direction, y, **keywords)[0]
+        behind = loss_and_grad(p - h * direction, y, **keywords)[0]
+        slope = (ahead - behind) / (2 * h)
+        assert (grad * direction).sum() == pytest.approx(slope, rel=1e-4), events
 
 
 def tied(kind, n, width):
@@ -146,7 +144,8 @@ def tied(kind, n, width):
     }[kind]
     marks = np.zeros((n, 4), dtype=bool)
     marks[np.arange(n), y] = True
-    return np.ascontiguousarray(shape(probs).astype(width).reshape(-1)), marks.reshape(-1)
+    values = shape(probs).astype(width).reshape(-1)
+    return np.ascontiguousarray(values), marks.reshape(-1)
 
 
 @pytest.mark.parametrize("name", ["numba", "torch", "triton"])
@@ -190,9 +189,8 @@ def test_every_engine_is_the_definition(name):
                 # float64 inside, summed in another order
                 assert loss == pytest.approx(want_loss, rel=1e-9, abs=1e-12 * s.scale)
                 rounding = 3e-7 if width == "float32" else 1e-9
-                np.testing.assert_allclose(
-                    grad, want, rtol=rounding, atol=rounding * np.abs(want).max() + 1e-9
-                )
+                close = rounding * np.abs(want).max() + 1e-9
+                np.testing.assert_allclose(grad, want, rtol=rounding, atol=close)
                 moved = np.random.default_rng(0).permutation(len(p))
                 moved_loss, moved_grad = engine(p[moved], marks[moved], s)
                 assert moved_loss == loss
@@ -218,36 +216,37 @@ def test_many_events_and_threads(monkeypatch):
         p, y = problem(60_000, 4, dtype=dtype)
         p = np.round(p, digits)
         loss, grad = loss_and_grad(p, y)
-        found = family_of("pooled").gather(p, y)
-        want, slope = definition.families_loss(found.q, found.marks, ObjectiveSettings())
+        gathered = family_of("pooled").gather(p, y)
+        want, slope = definition.families_loss(gathered.q, gathered.marks, ObjectiveSettings())
         assert loss == pytest.approx(want, rel=1e-9)
-        np.testing.assert_allclose(
-            grad.ravel(), slope[0], rtol=1e-5, atol=1e-6 * np.abs(slope).max()
-        )
+        close = 1e-6 * np.abs(slope).max()
+        np.testing.assert_allclose(grad.ravel(), slope[0], rtol=1e-5, atol=close)
 
 
 def test_every_family_with_and_without_the_kernels(monkeypatch):
     """Deleting the kernel files leaves everything working: engines fall back on the definition and on torch."""
     kernel = engines.has_kernel
-    for there in (True, False):
-        monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
+    for with_kernels in (True, False):
+        monkeypatch.setattr(
+            engines, "has_kernel", lambda name, on=with_kernels: on and kernel(name)
+        )
         for events in EVENTS:
             for n, dtype in ((3, np.float64), (300, np.float32)):
                 p, y = problem(n, 4, dtype=dtype)
                 p[: n // 3] = p[0]  # ties
                 p[-1] = [0, 0, 0, 1]
-                s, family = ObjectiveSettings(window=20), family_of(events)
-                found = family.gather(p, y)
-                want, slope = definition.families_loss(found.q, found.marks, s)
-                want_grad = family.scatter(slope, p, found)
+                s = ObjectiveSettings(window=20)
+                family = family_of(events)
+                gathered = family.gather(p, y)
+                want, slope = definition.families_loss(gathered.q, gathered.marks, s)
+                want_grad = family.scatter(slope, p, gathered)
                 for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
                     loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
                     assert float(loss) == pytest.approx(
                         want, rel=1e-6 if dtype == np.float32 else 1e-9
                     )
-                    np.testing.assert_allclose(
-                        grad, want_grad, rtol=1e-5, atol=1e-6 * np.abs(want_grad).max()
-                    )
+                    close = 1e-6 * np.abs(want_grad).max()
+                    np.testing.assert_allclose(grad, want_grad, rtol=1e-5, atol=close)
                     assert evaluate_loss(*inputs, s, family, need_grad=False)[1] is None
 
 
@@ -256,13 +255,17 @@ def test_families_are_means_of_one_event_losses():
     subsets = [[0, 1], [2], [1, 3, 4]]
     expected = []
     for subset in subsets:
-        q, o = p[:, subset].sum(axis=1), np.isin(y, subset)
+        q = p[:, subset].sum(axis=1)
+        o = np.isin(y, subset)
         order = np.lexsort((o, q))
-        centroid, rate = sliding_means(q[order], 20), sliding_means(o[order], 20)
+        centroid = sliding_means(q[order], 20)
+        rate = sliding_means(o[order], 20)
         expected.append(1e5 * (window_weights(centroid) * np.abs(centroid - rate)).sum())
-    assert loss_and_grad(p, y, window=20, events=subsets)[0] == pytest.approx(np.mean(expected))
+    of_subsets = loss_and_grad(p, y, window=20, events=subsets)[0]
+    assert of_subsets == pytest.approx(np.mean(expected))
     one = [loss_and_grad(p, y, window=20, events=c)[0] for c in range(5)]
-    assert loss_and_grad(p, y, window=20, events="class-wise")[0] == pytest.approx(np.mean(one))
+    of_classes = loss_and_grad(p, y, window=20, events="class-wise")[0]
+    assert of_classes == pytest.approx(np.mean(one))
 
 
 def test_the_brier_case():
@@ -270,9 +273,11 @@ def test_the_brier_case():
     p, y = problem()
     onehot = np.eye(p.shape[1])[y]
     loss, grad = loss_and_grad(p, y, window=1, epsilon=0, norm=2, weighting="uniform", scale=1)
-    assert loss == pytest.approx(np.mean((p - onehot) ** 2), rel=1e-13)
+    expected = np.mean((p - onehot) ** 2)
+    assert loss == pytest.approx(expected, rel=1e-13)
     # in the definition a window is a difference of prefix sums: their last digit, 1e-16 of a sum of up to 1
-    np.testing.assert_allclose(grad, 2 * (p - onehot) / p.size, rtol=1e-12, atol=1e-16)
+    expected = 2 * (p - onehot) / p.size
+    np.testing.assert_allclose(grad, expected, rtol=1e-12, atol=1e-16)
 
 
 @settings(max_examples=30, deadline=None)
@@ -290,17 +295,18 @@ def test_rows_and_classes_may_be_permuted(n, k, window, seed, events):
     p[:, 0] += 1e-4 if events == "top-label" else 0  # argmax itself must not tie
     p /= p.sum(1, keepdims=True)
     y = rng.integers(0, k, n)
-    rows, classes = rng.permutation(n), rng.permutation(k)
+    rows = rng.permutation(n)
+    classes = rng.permutation(k)
     loss, grad = loss_and_grad(p, y, window=window, events=events)
-    if events == "top-label" and (np.sort(p, 1)[:, -1] == np.sort(p, 1)[:, -2]).any():
+    ascending = np.sort(p, 1)
+    if events == "top-label" and (ascending[:, -1] == ascending[:, -2]).any():
         classes = np.arange(k)  # the argmax of a tie depends on the order of classes
-    moved, moved_grad = loss_and_grad(
-        p[rows][:, classes], np.argsort(classes)[y[rows]], window=window, events=events
-    )
+    moved_y = np.argsort(classes)[y[rows]]
+    moved, moved_grad = loss_and_grad(p[rows][:, classes], moved_y, window=window, events=events)
     assert moved == pytest.approx(loss, rel=1e-9, abs=1e-6)
-    np.testing.assert_allclose(
-        moved_grad, grad[rows][:, classes], rtol=1e-7, atol=1e-9 * (1 + np.abs(grad).max())
-    )
+    expected = grad[rows][:, classes]
+    close = 1e-9 * (1 + np.abs(grad).max())
+    np.testing.assert_allclose(moved_grad, expected, rtol=1e-7, atol=close)
 
 
 def test_degenerate_sizes():
@@ -314,12 +320,12 @@ def test_degenerate_sizes():
                 assert loss == pytest.approx(0, abs=1e5 * 1e-6)
             assert np.isfinite(grad).all()
             top, _ = loss_and_grad(p, y, window=200, weighting="uniform", events="top-label")
-            assert top == pytest.approx(
-                1e5 * abs(p.max(1).mean() - (p.argmax(1) == 0).mean()), rel=1e-5
-            )
+            gap = abs(p.max(1).mean() - (p.argmax(1) == 0).mean())
+            assert top == pytest.approx(1e5 * gap, rel=1e-5)
     p = np.eye(3)[[0, 1, 2, 0] * 100]
     loss, grad = loss_and_grad(p, p.argmax(1), window=10)
-    assert (loss, grad.any()) == (0, False)
+    assert loss == 0
+    assert not grad.any()
 
 
 def test_module_backward():
@@ -334,9 +340,10 @@ def test_module_backward():
         expected = 3 * p * (grad - (p * grad).sum(1, keepdims=True))
         assert loss.item() == pytest.approx(value, rel=1e-5)
         # float32 softmax may swap near-ties of the sort: a few windows differ by one event
-        reach = (1e-9 if dtype == torch.float64 else 2e-2) * np.abs(expected).max()
-        assert np.abs(logits.grad.numpy() - expected).max() < reach
-    half = hcal.HCalibrationLoss()(torch.tensor(p).to(torch.bfloat16), torch.tensor(y))
+        tolerance = (1e-9 if dtype == torch.float64 else 2e-2) * np.abs(expected).max()
+        assert np.abs(logits.grad.numpy() - expected).max() < tolerance
+    rounded = torch.tensor(p).to(torch.bfloat16)
+    half = hcal.HCalibrationLoss()(rounded, torch.tensor(y))
     assert half.dtype == torch.bfloat16
     assert not half.requires_grad
 
@@ -396,13 +403,13 @@ BAD = {
 def test_bad_input_is_refused_by_every_engine(case, monkeypatch):
     probs, y, message = BAD[case]
     kernel = engines.has_kernel
-    for there in (True, False):
-        monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
+    for with_kernels in (True, False):
+        monkeypatch.setattr(
+            engines, "has_kernel", lambda name, on=with_kernels: on and kernel(name)
+        )
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            tensors = (
-                torch.tensor(np.asarray(probs), dtype=dtype, device=DEVICE),
-                torch.tensor(y, device=DEVICE),
-            )
+            scores = torch.tensor(np.asarray(probs), dtype=dtype, device=DEVICE)
+            tensors = (scores, torch.tensor(y, device=DEVICE))
             for loss in (hcal.HCalibrationLoss(window=2), PublishedLoss(window=2)):
                 with pytest.raises(ValueError, match=message):
                     loss(*tensors)
@@ -426,8 +433,9 @@ def test_bad_arrays_are_named():
         np.array([[0.0, 1.0009]]), np.array([1])
     )  # a sum of classes in float32 may be that much
     # on the CPU there is no unchecked way into the kernels
+    unchecked = hcal.HCalibrationLoss(check=False)
     with pytest.raises(ValueError, match=r"they range from 0.5 to 3e\+09"):
-        hcal.HCalibrationLoss(check=False)(torch.tensor([[0.5, 3e9]]), torch.tensor([0]))
+        unchecked(torch.tensor([[0.5, 3e9]]), torch.tensor([0]))
 
 
 def test_on_a_device_one_answer_is_read_back(monkeypatch):
@@ -458,9 +466,9 @@ class SecondGuess(Family):
 
     def gather(self, probs, y):
         second = probs.argsort(1)[:, -2:-1]
-        return FamilyEvents(
-            namespace(probs).take_along(probs, second).T, (second == y[:, None]).T, second
-        )
+        score = namespace(probs).take_along(probs, second)
+        hit = second == y[:, None]
+        return FamilyEvents(score.T, hit.T, second)
 
     def scatter(self, gradient, probs, events):
         return namespace(probs).put_along(0 * probs, events.index, gradient.T)
@@ -477,7 +485,8 @@ def test_a_new_family_is_one_class():
         "events": SecondGuess(),
     }
     loss, grad = loss_and_grad(p, y, **keywords)
-    second, hit = np.sort(p, axis=1)[:, -2], p.argsort(1)[:, -2] == y
+    second = np.sort(p, axis=1)[:, -2]
+    hit = p.argsort(1)[:, -2] == y
     want, slope = one_family(second, hit, ObjectiveSettings(10, 0.0, weighting="uniform", norm=2))
     assert loss == pytest.approx(want)
     assert grad.sum(1) == pytest.approx(slope)

@@ -64,10 +64,10 @@ def test_golden_ensemble(golden):
     values, z = stored(golden)
     entry = values["ensemble_linear"]
     new = with_values(EnsembleLinear(len(entry["a"])), entry["a"], entry["w"])
-    np.testing.assert_allclose(
-        new(torch.from_numpy(log_softmax(z))).detach(), entry["probs"], atol=1e-6
-    )
-    np.testing.assert_allclose(np.exp(new.fitted("log_softmax")(z)), entry["probs"], atol=1e-6)
+    probs = new(torch.from_numpy(log_softmax(z))).detach()
+    np.testing.assert_allclose(probs, entry["probs"], atol=1e-6)
+    of_numpy = np.exp(new.fitted("log_softmax")(z))
+    np.testing.assert_allclose(of_numpy, entry["probs"], atol=1e-6)
 
 
 def test_golden_piecewise(golden):
@@ -76,7 +76,8 @@ def test_golden_piecewise(golden):
     x = log_softmax(z)
     for name in ("pwlinear_z10", "pwlinear_z500"):
         new = with_slopes(published[name]["slopes"][1:])
-        got = table_scores(torch.from_numpy(x), new.values(), new.step).detach().numpy()
+        scores = table_scores(torch.from_numpy(x), new.values(), new.step)
+        got = scores.detach().numpy()
         correct = json.loads((golden / "piecewise_continuous.json").read_text())[name]["out_logits"]
         np.testing.assert_allclose(got, correct, atol=1e-6)
         fitted = new.fitted("log_softmax")
@@ -88,15 +89,16 @@ def test_golden_piecewise(golden):
 def test_golden_monotonic_net(golden):
     """1e-5 in logits, as the golden README allows for an exact integral instead of its quadrature."""
     values, z = stored(golden)
-    x, entry = torch.from_numpy(log_softmax(z)), values["monotonic_2_2"]
+    x = torch.from_numpy(log_softmax(z))
+    entry = values["monotonic_2_2"]
     place = {"mean": entry["mean"], "std": entry["std"], "lowest": float(x.min())}
     new = with_values(MonotonicNet(2, **place, init="published"), *entry["weights"].values())
     anchored = table_scores(x, new.values(), new.step)
-    zero = table_scores(
-        torch.tensor([[entry["mean"]]], dtype=torch.float64), new.values(), new.step
-    )
+    centre = torch.tensor([[entry["mean"]]], dtype=torch.float64)
+    zero = table_scores(centre, new.values(), new.step)
     np.testing.assert_allclose((anchored - zero).detach(), entry["out_logits"], atol=1e-5)
-    np.testing.assert_allclose(new(x).detach(), softmax(np.array(entry["out_logits"])), atol=1e-6)
+    expected = softmax(np.array(entry["out_logits"]))
+    np.testing.assert_allclose(new(x).detach(), expected, atol=1e-6)
 
 
 def test_monotonic_net_is_the_integral_of_its_network():
@@ -106,50 +108,52 @@ def test_monotonic_net_is_the_integral_of_its_network():
     std, mean = torch.std_mean(x)
 
     def positive(v):
-        layers, out = [p.detach() for p in new.layers], v[:, None]
-        for w, b in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
+        layers = [p.detach() for p in new.layers]
+        out = v[:, None]
+        weights = layers[0:-2:2]
+        biases = layers[1:-2:2]
+        for w, b in zip(weights, biases, strict=True):
             out = torch.relu(out @ w.T + b)
-        return torch.nn.functional.elu((out @ layers[-2].T + layers[-1])[:, 0]) + 1
+        last = (out @ layers[-2].T + layers[-1])[:, 0]
+        return torch.nn.functional.elu(last) + 1
 
     steps = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     ends = x.reshape(-1)
-    exact = torch.stack(
-        [positive((e * steps - mean) / std).mean() * e / std for e in ends]
-    ).reshape(x.shape)
+    areas = [positive((e * steps - mean) / std).mean() * e / std for e in ends]
+    exact = torch.stack(areas).reshape(x.shape)
     np.testing.assert_allclose(new(x).detach(), torch.softmax(exact, 1), atol=1e-5)
 
 
 def test_starts():
     x = problem()
     for name in PAPER_MAPS:
-        np.testing.assert_allclose(build_trainable(name, x)(x).detach(), x.exp(), atol=2e-6)
-    near_uniform = build_trainable("ensemble-128", problem(k=100), init="published")(
-        problem(k=100)
-    ).detach()
+        start = build_trainable(name, x)(x).detach()
+        np.testing.assert_allclose(start, x.exp(), atol=2e-6)
+    of_100 = problem(k=100)
+    near_uniform = build_trainable("ensemble-128", of_100, init="published")(of_100).detach()
     assert near_uniform.max() < 0.05
-    assert EnsembleLinear(5).a.tolist() == pytest.approx(
-        [0.999, 0.9995, 1.0, 1.0005, 1.001], abs=1e-12
-    )
+    steps = [0.999, 0.9995, 1.0, 1.0005, 1.001]
+    assert EnsembleLinear(5).a.tolist() == pytest.approx(steps, abs=1e-12)
     assert EnsembleLinear(2).a.tolist() == pytest.approx([0.999, 1.001])
-    assert (EnsembleLinear(1).a.item(), EnsembleLinear(1).w.item()) == (1.0, 1.0)
-    assert [bool(p.any()) for p in build_trainable("monotonic-3", x).layers] == [True] * 4 + [
-        False
-    ] * 2
+    assert EnsembleLinear(1).a.item() == 1.0
+    assert EnsembleLinear(1).w.item() == 1.0
+    layers = build_trainable("monotonic-3", x).layers
+    assert [bool(layer.any()) for layer in layers] == [True] * 4 + [False] * 2
     net = build_trainable("monotonic-3", x, init="published")
     assert net.scale == pytest.approx(1 / float(x.std()))
     assert len(net.values()) == 2049
     assert net.step == pytest.approx(-float(x.min()) / 2048)
     bounds = [1, 1, *[3**-0.5] * 4]  # 1/√fan-in of weight and bias, layer by layer
-    assert all(0.2 * b < p.abs().max() <= b for p, b in zip(net.layers, bounds, strict=True))
+    for layer, bound in zip(net.layers, bounds, strict=True):
+        assert 0.2 * bound < layer.abs().max() <= bound
     flat = build_trainable("monotonic-3", torch.zeros(4, 3))  # identical logits have no spread
-    np.testing.assert_allclose(flat(torch.zeros(1, 3)).detach(), 1 / 3, atol=1e-12)
+    probs = flat(torch.zeros(1, 3)).detach()
+    np.testing.assert_allclose(probs, 1 / 3, atol=1e-12)
     for name in ("monotonic-3", "ensemble-4"):  # the seed decides, and it is 0 unless given
-        starts = [
-            build_trainable(name, x, init="published", **s)
-            for s in ({}, {"random_state": 0}, {"random_state": 1})
-        ]
+        seeds = ({}, {"random_state": 0}, {"random_state": 1})
+        starts = [build_trainable(name, x, init="published", **seed) for seed in seeds]
         one, two, other = (
-            torch.cat([p.detach().ravel() for p in each.parameters()]) for each in starts
+            torch.cat([p.detach().ravel() for p in start.parameters()]) for start in starts
         )
         assert torch.equal(one, two)
         assert not torch.equal(one, other)
@@ -157,24 +161,24 @@ def test_starts():
 
 def test_gradients_against_finite_differences():
     x = problem()
-    direction = torch.randn(
-        x.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64
-    )
+    generator = torch.Generator().manual_seed(5)
+    direction = torch.randn(x.shape, generator=generator, dtype=torch.float64)
     for name in SMALL:
         new = disturbed(name, x)
         (new(x) * direction).sum().backward()
         for p in new.parameters():
-            flat, slope = p.data.reshape(-1), p.grad.reshape(-1)
+            flat = p.data.reshape(-1)
+            slope = p.grad.reshape(-1)
             for i in range(min(4, len(flat))):
-                kept, values = flat[i].item(), []
+                kept = flat[i].item()
+                values = []
                 for h in (1e-6, -1e-6):
                     flat[i] = kept + h
                     values.append((new(x) * direction).sum().item())
                 flat[i] = kept
                 # the network is evaluated on a grid: a kink may lie within the difference
-                assert slope[i].item() == pytest.approx(
-                    (values[0] - values[1]) / 2e-6, rel=1e-4, abs=1e-5
-                )
+                numeric = (values[0] - values[1]) / 2e-6
+                assert slope[i].item() == pytest.approx(numeric, rel=1e-4, abs=1e-5)
 
 
 def test_kernels_formula_and_fitted_map_agree(monkeypatch):
@@ -197,10 +201,12 @@ def test_kernels_formula_and_fitted_map_agree(monkeypatch):
             plain_probs, plain_grads = run(new)
         np.testing.assert_allclose(probs, plain_probs, atol=1e-6)
         for a, b in zip(grads, plain_grads, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * float(b.abs().max()))
+            close = 1e-4 * float(b.abs().max())
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=close)
         fitted = new.fitted("log_softmax")
         assert isinstance(fitted, MixtureMap if name.startswith("ensemble") else TableMap)
-        np.testing.assert_allclose(np.exp(fitted(x.double().numpy())), probs, atol=2e-6)
+        of_numpy = np.exp(fitted(x.double().numpy()))
+        np.testing.assert_allclose(of_numpy, probs, atol=2e-6)
         if (compiled := fitted.compiled(x.numpy())) is not None:
             np.testing.assert_allclose(compiled, probs, atol=2e-6)
 
@@ -208,16 +214,17 @@ def test_kernels_formula_and_fitted_map_agree(monkeypatch):
 def test_sums_over_ordered_cells_are_the_same_gradient():
     """What the backward pass on a GPU computes, on the CPU; some events lie below the last knot."""
     x = problem(40, 5, scale=20.0)
-    direction = torch.randn(
-        x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.randn(x.shape, generator=generator, dtype=torch.float64)
     for name in ("piecewise-1", "piecewise-40", "monotonic-5"):
-        grads, new = [], disturbed(name, x / 2)
+        grads = []
+        new = disturbed(name, x / 2)
         for order in (None, new.cell_order(x)):
             new.zero_grad()
             (new(x, order) * direction).sum().backward()
             grads.append(torch.cat([p.grad.ravel() for p in new.parameters()]))
-        np.testing.assert_allclose(grads[1], grads[0], atol=1e-10 * float(grads[0].abs().max()))
+        close = 1e-10 * float(grads[0].abs().max())
+        np.testing.assert_allclose(grads[1], grads[0], atol=close)
     assert build_trainable("ensemble-2", x).cell_order(x) is None
 
 
@@ -225,23 +232,24 @@ def test_which_kernels_take_a_tensor(monkeypatch):
     """Tensors that only say where they are: Triton's kernels count in 32 bits and hold a row in registers."""
     monkeypatch.setattr(trainable_maps.importlib, "import_module", lambda module: module)
     monkeypatch.setattr(trainable_maps, "has_kernel", lambda _: True)
-    most, narrow = 2**31 - 2**16, torch.float32
+    most = 2**31 - 2**16
+    narrow = torch.float32
     for events, classes, dtype in (
         (most - 1, 8192, narrow),
         (most, 8192, narrow),
         (9, 8193, narrow),
         (9, 3, None),
     ):
-        x = SimpleNamespace(is_cuda=True, numel=lambda n=events: n, shape=(2, classes), dtype=dtype)
+        x = SimpleNamespace(is_cuda=True, shape=(2, classes), dtype=dtype)
+        x.numel = lambda n=events: n
         assert trainable_maps.kernels_for(x) == (
             "hcal.h_calibration._mixture_triton" if events == most - 1 else None
         )
     assert trainable_maps.kernels_for(torch.zeros(1, 9000)) == "hcal.h_calibration._mixture_numba"
 
 
-hostile = st.one_of(
-    st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0]), st.floats(-1e4, 1e4), st.floats(-5, 5)
-)
+special = st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0])
+hostile = st.one_of(special, st.floats(-1e4, 1e4), st.floats(-5, 5))
 
 
 @settings(max_examples=60, deadline=None)
@@ -249,7 +257,9 @@ hostile = st.one_of(
 def test_never_inverts_a_pair(data):
     """Pairs in order of their logits are in order of their probabilities; ties may appear."""
     dtype = data.draw(st.sampled_from([np.float32, np.float64]))
-    shape = (data.draw(st.integers(1, 4)), data.draw(st.integers(2, 8)))
+    n = data.draw(st.integers(1, 4))
+    k = data.draw(st.integers(2, 8))
+    shape = (n, k)
     logits = data.draw(hnp.arrays(np.float64, shape, elements=hostile)).astype(dtype)
     reference = data.draw(st.sampled_from(["log_softmax", "largest"]))
     x = (
@@ -257,16 +267,16 @@ def test_never_inverts_a_pair(data):
         if reference == "log_softmax"
         else logits - logits.max(axis=1, keepdims=True)
     )
-    new = disturbed(
-        data.draw(st.sampled_from(SMALL)), problem(), seed=data.draw(st.integers(0, 1000))
-    )
+    name = data.draw(st.sampled_from(SMALL))
+    seed = data.draw(st.integers(0, 1000))
+    new = disturbed(name, problem(), seed=seed)
     order = np.argsort(logits, axis=1, kind="stable")
     apart = np.diff(np.take_along_axis(logits, order, axis=1), axis=1) > 0
-    for probs in (
-        new(torch.from_numpy(x)).detach().numpy(),
-        new.fitted(reference).probabilities(logits),
-    ):
-        assert (np.diff(np.take_along_axis(probs, order, axis=1), axis=1)[apart] >= 0).all()
+    of_torch = new(torch.from_numpy(x)).detach().numpy()
+    of_numpy = new.fitted(reference).probabilities(logits)
+    for probs in (of_torch, of_numpy):
+        ascending = np.take_along_axis(probs, order, axis=1)
+        assert (np.diff(ascending, axis=1)[apart] >= 0).all()
         assert np.isfinite(probs).all()
         np.testing.assert_allclose(probs.sum(1), 1, atol=1e-5)
 
@@ -277,13 +287,12 @@ def test_neighbouring_floats_across_a_knot():
     table = new.values().detach()
     for dtype in (np.float32, np.float64):
         knots = (-np.arange(1, 501) * new.step).astype(dtype)
-        x = np.sort(
-            np.concatenate([np.nextafter(knots, dtype(-1e9)), knots, np.nextafter(knots, dtype(0))])
-        )
-        for g in (
-            table_scores(x, table.numpy(), new.step),
-            table_scores(torch.from_numpy(x), table, new.step),
-        ):
+        below = np.nextafter(knots, dtype(-1e9))
+        towards_zero = np.nextafter(knots, dtype(0))
+        x = np.sort(np.concatenate([below, knots, towards_zero]))
+        of_numpy = table_scores(x, table.numpy(), new.step)
+        of_torch = table_scores(torch.from_numpy(x), table, new.step)
+        for g in (of_numpy, of_torch):
             assert (np.diff(np.asarray(g)) >= 0).all()
 
 

@@ -61,7 +61,8 @@ def test_margins_are_the_logits_behind_the_probabilities(make, n_classes: int) -
 
 def test_the_wrapper_finds_the_margins_of_catboost() -> None:
     model = catboost_classifier().fit(X[:500], NAMES[:500])
-    wrapped = CalibratedClassifier(model, method="ts", cv="prefit").fit(X[500:], NAMES[500:])
+    wrapped = CalibratedClassifier(model, method="ts", cv="prefit")
+    wrapped.fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"
     expected = wrapped.calibrator_.predict_proba(raw_margins(model, X))
     np.testing.assert_allclose(wrapped.predict_proba(X), expected, rtol=1e-12)
@@ -76,8 +77,8 @@ def test_the_wrapper_finds_the_margins_of_lightgbm(wrap: str) -> None:
     if wrap != "cross-validated":
         model.fit(X[:500], NAMES[:500])
     options = {"ensemble": False} if wrap == "cross-validated" else {"cv": "prefit"}
-    given = FrozenEstimator(model) if wrap == "frozen" else model
-    wrapped = CalibratedClassifier(given, method="ts", **options).fit(X[500:], NAMES[500:])
+    estimator = FrozenEstimator(model) if wrap == "frozen" else model
+    wrapped = CalibratedClassifier(estimator, method="ts", **options).fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"
     assert wrapped.calibrator_.input == "logits"
     inner = wrapped.estimator_
@@ -102,9 +103,9 @@ def test_catboost_and_others_are_asked_in_their_own_words(monkeypatch) -> None:
             raise AssertionError("the margins are there")
 
     CatBoostClassifier.__module__ = "catboost"
-    np.testing.assert_array_equal(
-        raw_margins(CatBoostClassifier(), X), np.stack([0 * X[:, 0], X[:, 0]], axis=1)
-    )
+    margins = raw_margins(CatBoostClassifier(), X)
+    expected = np.stack([0 * X[:, 0], X[:, 0]], axis=1)
+    np.testing.assert_array_equal(margins, expected)
     svm = SVC().fit(X, CODES)
     np.testing.assert_array_equal(raw_margins(svm, X), svm.decision_function(X))
     with pytest.raises(ValueError, match="object has no raw scores"):
@@ -123,15 +124,15 @@ def test_a_scorer_is_the_metric_with_its_sign(name: str) -> None:
 
 
 def test_scorers_work_where_scikit_learn_takes_one() -> None:
-    search = GridSearchCV(LogisticRegression(), {"C": [1e-4, 1.0]}, cv=3, refit="nll",
-                          scoring={"nll": Scorer("nll"), "ece": Scorer("ece_ew")})  # fmt: skip
+    scoring = {"nll": Scorer("nll"), "ece": Scorer("ece_ew")}
+    strengths = {"C": [1e-4, 1.0]}
+    search = GridSearchCV(LogisticRegression(), strengths, cv=3, refit="nll", scoring=scoring)
     assert search.fit(X, NAMES).best_params_ == {"C": 1.0}
     assert (search.cv_results_["mean_test_ece"] < 0).all()
     for y in (NAMES, BINARY):
         theirs = cross_val_score(LogisticRegression(), X, y, cv=3, scoring="neg_log_loss")
-        np.testing.assert_allclose(
-            cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll")), theirs
-        )
+        scores = cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll"))
+        np.testing.assert_allclose(scores, theirs)
 
 
 def test_scorers_name_what_is_wrong() -> None:
@@ -155,11 +156,13 @@ def test_the_display_of_two_classes_is_scikit_learns() -> None:
     true, predicted = calibration_curve(BINARY == "yes", model.predict_proba(X)[:, 1], n_bins=10)
     np.testing.assert_allclose(display.prob_true, true)
     np.testing.assert_allclose(display.prob_pred, predicted)
-    assert (display.estimator_name, display.pos_label) == ("LogisticRegression", "yes")
+    assert display.estimator_name == "LogisticRegression"
+    assert display.pos_label == "yes"
     other = CalibrationDisplay.from_estimator(
         model, X, BINARY, n_bins=10, pos_label="no", name="mine"
     )
-    np.testing.assert_allclose(other.prob_true.sum(), (1 - true).sum())
+    expected = (1 - true).sum()
+    np.testing.assert_allclose(other.prob_true.sum(), expected)
     assert other.ax_.get_title().startswith("mine: no")
     plt.close("all")
 
@@ -172,9 +175,8 @@ def test_the_display_of_more_classes_shows_the_predicted_one(strategy: str) -> N
     axes = plt.subplots()[1]
     display = CalibrationDisplay.from_estimator(model, X, NAMES, strategy=strategy, ax=axes)
     assert display.ax_ is axes
-    assert display.diagram[0].binning == {"uniform": "equal-width", "quantile": "equal-mass"}.get(
-        strategy, strategy
-    )
+    expected = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
+    assert display.diagram[0].binning == expected
     with pytest.raises(ValueError, match="pos_label is for two classes"):
         CalibrationDisplay.from_estimator(model, X, NAMES, pos_label="cat")
     plt.close("all")

@@ -51,9 +51,9 @@ def client() -> Iterator[Any]:
             distributed.LocalCluster(
                 n_workers=4, threads_per_worker=1, dashboard_address=":0", memory_limit=0
             ) as cluster,
-            distributed.Client(cluster) as made,
+            distributed.Client(cluster) as connected,
         ):
-            yield made
+            yield connected
 
 
 def _die_once(block: Any, mark: str, number: int, block_id: tuple[int, ...] = (0,)) -> Any:
@@ -78,7 +78,9 @@ def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Pa
     x = _arrays()[0].rechunk((400, -1))
     p = on_dask.predict_proba(CAL, x)
     assert len(p.dask.layers) == len(x.dask.layers) + 1
-    assert (p.shape, p.chunks, p.dtype) == (x.shape, x.chunks, x.dtype)
+    assert p.shape == x.shape
+    assert p.chunks == x.chunks
+    assert p.dtype == x.dtype
     np.testing.assert_array_equal(p, PROBS)
     fragile = x.map_blocks(_die_once, str(tmp_path / "mark"), 3, dtype=x.dtype)
     np.testing.assert_array_equal(on_dask.predict_proba(CAL, fragile), PROBS)
@@ -88,18 +90,19 @@ def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Pa
 
 
 def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> None:
-    frame = pd.DataFrame(
-        LOGITS, columns=list("abcd"), index=pd.Index(np.arange(ROWS) + 7, name="id")
-    )
+    ids = pd.Index(np.arange(ROWS) + 7, name="id")
+    frame = pd.DataFrame(LOGITS, columns=list("abcd"), index=ids)
     x = dd.from_pandas(frame, npartitions=5)
-    found = on_dask.predict_proba(CAL, x)
-    assert (found.npartitions, found.divisions) == (5, x.divisions)
-    pd.testing.assert_frame_equal(found.compute(), CAL.predict_proba(frame))
+    predicted = on_dask.predict_proba(CAL, x)
+    assert predicted.npartitions == 5
+    assert predicted.divisions == x.divisions
+    pd.testing.assert_frame_equal(predicted.compute(), CAL.predict_proba(frame))
     named = hcal.make_calibrator("ts").fit(LOGITS, Y, classes=["north", "east", "south", "west"])
     rare = float(frame.a.nlargest(2).iloc[-1])
     few = on_dask.predict_proba(named, x[x.a >= rare])  # most partitions have no rows
     assert list(few.columns) == list(few.compute().columns) == ["north", "east", "south", "west"]
-    assert few.compute().index.tolist() == frame.index[frame.a >= rare].tolist()
+    expected = frame.index[frame.a >= rare].tolist()
+    assert few.compute().index.tolist() == expected
 
 
 # -- sums --------------------------------------------------------------------------------------------------
@@ -108,26 +111,25 @@ def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> No
 def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
     x, y = _arrays()
     p = on_dask.predict_proba(CAL, x)
-    found = on_dask.evaluate(p, y)
+    sums = on_dask.evaluate(p, y)
     streamed = StreamingMetrics(CLASSES)
     for at in range(0, ROWS, 333):
         streamed.update(PROBS[at : at + 333], Y[at : at + 333])
-    bounds = found.bounds()
-    for name, value in found.result().items():
+    bounds = sums.bounds()
+    for name, value in sums.result().items():
         assert value == pytest.approx(streamed.result()[name], abs=1e-12)
-        assert value == pytest.approx(METRICS[name].function(PROBS, Y), abs=1e-12 + bounds[name]), (
-            name
-        )
+        exact = METRICS[name].function(PROBS, Y)
+        assert value == pytest.approx(exact, abs=1e-12 + bounds[name]), name
     with dask.config.set(scheduler="synchronous"):
-        assert on_dask.evaluate(p, y).result() == found.result()  # to the last bit
+        assert on_dask.evaluate(p, y).result() == sums.result()  # to the last bit
     fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
-    assert on_dask.evaluate(p, fragile).result() == found.result()
+    assert on_dask.evaluate(p, fragile).result() == sums.result()
     assert (tmp_path / "mark").exists()
     half = np.where(Y > 1, "high", "low")
     proof = on_dask.certify(p, y, by=da.from_array(half, chunks=1000)).to_dict()
-    here = CertificateStream(CLASSES).update(PROBS, Y, half).result().to_dict()
-    assert proof["smooth_at_most"] == pytest.approx(here["smooth_at_most"], abs=1e-12)
-    assert [g["group"] for g in proof["groups"]] == [g["group"] for g in here["groups"]]
+    in_memory = CertificateStream(CLASSES).update(PROBS, Y, half).result().to_dict()
+    assert proof["smooth_at_most"] == pytest.approx(in_memory["smooth_at_most"], abs=1e-12)
+    assert [g["group"] for g in proof["groups"]] == [g["group"] for g in in_memory["groups"]]
 
 
 # -- fits and files ----------------------------------------------------------------------------------------
@@ -138,10 +140,12 @@ def test_a_fit_on_blocks_is_the_fit_in_memory(method: str, client: Any, tmp_path
     x, y = _arrays()
     fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
     source = on_dask.rows(x, fragile, input="logits", classes=list("nesw"))
-    found = hcal.make_calibrator(method).fit(source)
-    here = hcal.make_calibrator(method).fit(LOGITS, Y)
-    np.testing.assert_allclose(found.predict_proba(LOGITS), here.predict_proba(LOGITS), atol=1e-6)
-    assert found.classes_.tolist() == list("nesw")
+    by_blocks = hcal.make_calibrator(method).fit(source)
+    in_memory = hcal.make_calibrator(method).fit(LOGITS, Y)
+    np.testing.assert_allclose(
+        by_blocks.predict_proba(LOGITS), in_memory.predict_proba(LOGITS), atol=1e-6
+    )
+    assert by_blocks.classes_.tolist() == list("nesw")
     assert (tmp_path / "mark").exists()
 
 
@@ -157,18 +161,18 @@ def test_commands_on_a_cluster_say_what_they_say_here(
         ["evaluate", "scores.npz", "--model", "model.hcal", "--json"],
         ["apply", "model.hcal", "scores.npz", "-o", "probs.npz"],
     ):
-        said = []
+        outputs = []
         for where in (["--scheduler", client.scheduler.address], []):
             done = runner.invoke(app, [*command, "--batch-rows", "700", *where])
             assert done.exit_code == 0, done.output
-            said.append(done.stdout)
-        assert said[0] == said[1]
+            outputs.append(done.stdout)
+        assert outputs[0] == outputs[1]
     with np.load("probs.npz") as written:
         np.testing.assert_array_equal(written["probs"], PROBS)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda x, y: on_dask.predict_proba(CAL, x[:, :2]), "2 classes .* fitted on 4"),
         (lambda x, y: on_dask.predict_proba(CAL, np.zeros((2, 4))), "must be a dask Array"),
@@ -184,10 +188,10 @@ def test_commands_on_a_cluster_say_what_they_say_here(
         (lambda x, y: on_dask.Runner("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
     ],
 )
-def test_errors_are_one_line(call: Any, said: str) -> None:
+def test_errors_are_one_line(call: Any, message: str) -> None:
     with (
         dask.config.set(scheduler="synchronous"),
-        pytest.raises((ValueError, TypeError, OSError), match=said),
+        pytest.raises((ValueError, TypeError, OSError), match=message),
     ):
         call(*_arrays())
 

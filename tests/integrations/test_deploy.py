@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ pytest.importorskip("onnxscript")
 from hcal.integrations.torch import CalibrationHead, MapModule  # noqa: E402
 
 NAMES = [name for name in hcal.list_calibrators() if name != "h"]
-NAN, INF = np.nan, np.inf
+NAN = np.nan
+INF = np.inf
 #: Scores of one row -> whether every probability of it is NaN.
 ODD_ROWS = {
     "a NaN": ([NAN, 0.0, 1.0, 2.0], True),
@@ -34,11 +36,10 @@ ODD_ROWS = {
 
 @pytest.fixture(scope="module")
 def fitted():
-    return {
-        (name, k): fit_quietly(hcal.make_calibrator(name), *synthetic(300, k))
-        for name in NAMES
-        for k in (4, 2)
-    }
+    fitted = {}
+    for name, k in product(NAMES, (4, 2)):
+        fitted[name, k] = fit_quietly(hcal.make_calibrator(name), *synthetic(300, k))
+    return fitted
 
 
 def rows(k: int) -> np.ndarray:
@@ -59,12 +60,10 @@ def test_odd_rows_are_nan_in_every_runtime(fitted, tmp_path) -> None:
         runtimes = {"torch float64": CalibrationHead(cal)(torch.from_numpy(x)).numpy()}
         runtimes["torch float32"] = CalibrationHead(cal)(torch.from_numpy(x).float()).numpy()
         for runtime, p in runtimes.items():
-            if not (np.isnan(p).all(axis=1) == is_nan(x)).all() or np.isnan(p[~is_nan(x)]).any():
+            valid = p[~is_nan(x)]
+            if not (np.isnan(p).all(axis=1) == is_nan(x)).all() or np.isnan(valid).any():
                 wrong.append((name, k, runtime, p.round(3).tolist()))
-            elif (
-                not np.allclose(p[~is_nan(x)].sum(axis=1), 1, atol=1e-5)
-                or (p[~is_nan(x)] < 0).any()
-            ):
+            elif not np.allclose(valid.sum(axis=1), 1, atol=1e-5) or (valid < 0).any():
                 wrong.append((name, k, runtime, "sums"))
     assert not wrong
 
@@ -79,14 +78,16 @@ def run_onnx(path, x: np.ndarray) -> np.ndarray:
 )
 def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
     z = synthetic(500, 4, seed=5)[0].astype(np.float32)
-    cal, path = fitted[name, 4], tmp_path / f"{name}.onnx"
+    cal = fitted[name, 4]
+    path = tmp_path / f"{name}.onnx"
     hcal.export(cal, path)
     got = run_onnx(path, z)
     np.testing.assert_allclose(got, cal.predict_proba(z), atol=1e-5, err_msg=name)
     if cal.preserves is not None:
         np.testing.assert_array_equal(got.argmax(1), z.argmax(1))
     odd = rows(4).astype(np.float32)
-    assert (np.isnan(run_onnx(path, odd)).all(axis=1) == is_nan(odd)).all(), name
+    refused = np.isnan(run_onnx(path, odd)).all(axis=1)
+    assert (refused == is_nan(odd)).all(), name
     facts = json.loads(
         onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"]
     )
@@ -97,11 +98,13 @@ def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
 @pytest.mark.slow
 def test_every_method_exports_to_onnx(fitted, tmp_path) -> None:
     for (name, k), cal in fitted.items():
-        path, z = tmp_path / f"{name}{k}.onnx", synthetic(200, k, seed=5)[0]
+        path = tmp_path / f"{name}{k}.onnx"
+        z = synthetic(200, k, seed=5)[0]
         hcal.export(cal, path, width="float64")
         np.testing.assert_allclose(run_onnx(path, z), cal.predict_proba(z), atol=1e-6, err_msg=name)
         odd = rows(k)
-        assert (np.isnan(run_onnx(path, odd)).all(axis=1) == is_nan(odd)).all(), name
+        refused = np.isnan(run_onnx(path, odd)).all(axis=1)
+        assert (refused == is_nan(odd)).all(), name
 
 
 @pytest.mark.slow
@@ -117,27 +120,22 @@ def test_the_default_graph_is_small_and_keeps_every_argmax(fitted, tmp_path) -> 
 
 @pytest.mark.slow
 def test_one_column_and_dense_graphs(fitted, tmp_path) -> None:
-    cal, z = fitted["ts", 2], np.linspace(-3, 3, 7, dtype=np.float32)
+    cal = fitted["ts", 2]
+    z = np.linspace(-3, 3, 7, dtype=np.float32)
     hcal.export_onnx(cal, tmp_path / "one.onnx", one_column=True)
-    np.testing.assert_allclose(
-        run_onnx(tmp_path / "one.onnx", z[:, None]), cal.predict_proba(z), atol=1e-6
-    )
+    probs = run_onnx(tmp_path / "one.onnx", z[:, None])
+    np.testing.assert_allclose(probs, cal.predict_proba(z), atol=1e-6)
     hcal.export_onnx(fitted["ts", 4], tmp_path / "dense.onnx", dense=True)
-    assert run_onnx(tmp_path / "dense.onnx", np.zeros((2, 4, 5, 6), np.float32)).shape == (
-        2,
-        4,
-        5,
-        6,
-    )
+    images = np.zeros((2, 4, 5, 6), np.float32)
+    assert run_onnx(tmp_path / "dense.onnx", images).shape == images.shape
 
 
 def test_numpy_and_torch_are_one_formula(fitted) -> None:
     for (name, k), cal in fitted.items():
         z = synthetic(200, k, seed=7)[0]
         module = MapModule(cal.prediction_, torch.float64)
-        np.testing.assert_allclose(
-            module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name
-        )
+        of_torch = module(torch.from_numpy(z)).numpy()
+        np.testing.assert_allclose(of_torch, cal.predict_proba(z), atol=1e-11, err_msg=name)
 
 
 def test_export_says_what_it_writes(fitted, tmp_path) -> None:

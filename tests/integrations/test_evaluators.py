@@ -27,24 +27,25 @@ def test_torchmetrics_in_parts_is_hcal_on_the_whole() -> None:
     from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
     from hcal.metrics.streaming import NAMES
 
-    every, one = CalibrationMetrics(4), CalibrationScore(4, "ece_ew", input="logits")
-    sizes = {name: value.shape for name, value in every.metric_state.items()}
+    all_metrics = CalibrationMetrics(4)
+    one = CalibrationScore(4, "ece_ew", input="logits")
+    sizes = {name: value.shape for name, value in all_metrics.metric_state.items()}
     for rows in np.array_split(np.arange(600), 7):
-        every.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
+        all_metrics.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
         one.update(torch.from_numpy(LOGITS[rows]), torch.from_numpy(Y[rows]))
     assert {
-        name: value.shape for name, value in every.metric_state.items()
+        name: value.shape for name, value in all_metrics.metric_state.items()
     } == sizes  # constant size
     expected = hcal.metrics.StreamingMetrics(4).update(P, Y).compute()
-    found = every.compute()
-    assert set(found) == set(NAMES)
+    values = all_metrics.compute()
+    assert set(values) == set(NAMES)
     for name, value in expected.items():
-        assert float(found[name]) == pytest.approx(value, rel=1e-9), name
-    assert float(one.compute()) == pytest.approx(hcal.metrics.ece_ew(P, Y), rel=1e-9)
+        assert float(values[name]) == pytest.approx(value, rel=1e-9), name
+    expected = hcal.metrics.ece_ew(P, Y)
+    assert float(one.compute()) == pytest.approx(expected, rel=1e-9)
     one.reset()
-    assert float(one(torch.from_numpy(LOGITS), torch.from_numpy(Y))) == pytest.approx(
-        hcal.metrics.ece_ew(P, Y), rel=1e-9
-    )
+    of_batch = float(one(torch.from_numpy(LOGITS), torch.from_numpy(Y)))
+    assert of_batch == pytest.approx(hcal.metrics.ece_ew(P, Y), rel=1e-9)
 
 
 def test_torchmetrics_agrees_with_its_own_calibration_error() -> None:
@@ -52,7 +53,8 @@ def test_torchmetrics_agrees_with_its_own_calibration_error() -> None:
 
     from hcal.integrations.torchmetrics import CalibrationScore
 
-    theirs, ours = MulticlassCalibrationError(4, n_bins=15), CalibrationScore(4)
+    theirs = MulticlassCalibrationError(4, n_bins=15)
+    ours = CalibrationScore(4)
     for metric in (theirs, ours):
         metric.update(torch.from_numpy(P), torch.from_numpy(Y))
     assert float(ours.compute()) == pytest.approx(
@@ -72,7 +74,8 @@ def test_torchmetrics_states_add_up_as_across_processes() -> None:
         setattr(both, name, value + a.metric_state[name] + b.metric_state[name])
     both._update_count = 1
     expected = hcal.evaluate(P, Y, metrics=["ece_ew", "nll", "cwece_a"]).values
-    assert {k: float(v) for k, v in both.compute().items()} == pytest.approx(expected, rel=1e-9)
+    values = {name: float(value) for name, value in both.compute().items()}
+    assert values == pytest.approx(expected, rel=1e-9)
 
 
 def test_torchmetrics_dense_ignored_binary_and_wrong_input() -> None:
@@ -80,22 +83,24 @@ def test_torchmetrics_dense_ignored_binary_and_wrong_input() -> None:
 
     from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
 
-    dense = torch.from_numpy(P[:480].reshape(8, 6, 10, 4)).movedim(-1, 1)
+    images = torch.from_numpy(P[:480].reshape(8, 6, 10, 4))
+    dense = images.movedim(-1, 1)
     target = torch.from_numpy(Y[:480].reshape(8, 6, 10).copy())
     target[0] = 255
     metric = CalibrationScore(4, "brier", ignore_index=255).half()
     metric.update(dense, target)
-    assert float(metric.compute()) == pytest.approx(
-        hcal.metrics.brier(P[60:480], Y[60:480]), rel=1e-9
-    )
+    expected = hcal.metrics.brier(P[60:480], Y[60:480])
+    assert float(metric.compute()) == pytest.approx(expected, rel=1e-9)
     binary = CalibrationScore(2, "nll")
     binary.update(torch.tensor([0.8, 0.3]), torch.tensor([1, 0]))
-    assert float(binary.compute()) == pytest.approx(hcal.metrics.nll([0.8, 0.3], [1, 0]))
+    expected = hcal.metrics.nll([0.8, 0.3], [1, 0])
+    assert float(binary.compute()) == pytest.approx(expected)
     both = MetricCollection(
         {"a": CalibrationScore(4, "ece_ew"), "b": CalibrationScore(4, "accuracy")}
     )
     both.update(torch.from_numpy(P), torch.from_numpy(Y))
-    assert float(both.compute()["b"]) == hcal.metrics.accuracy(P, Y)
+    expected = hcal.metrics.accuracy(P, Y)
+    assert float(both.compute()["b"]) == expected
     with pytest.raises(ValueError, match="cannot be streamed"):
         CalibrationMetrics(4, ["skce"])
     with pytest.raises(ValueError, match="must sum to 1"):
@@ -132,14 +137,18 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     rows = DataLoader(TensorDataset(torch.from_numpy(LOGITS), torch.from_numpy(Y)), batch_size=128)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, default_root_dir=tmp_path,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+        max_epochs=2,
+        accelerator="cpu",
+        enable_checkpointing=False,
+        default_root_dir=tmp_path,
+        **quiet,
+    )
     trainer.fit(Model(), rows, rows)
-    found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
     expected = hcal.evaluate(P, Y, metrics=["ece_ew", "nll", "brier"]).values
-    assert found == pytest.approx(
+    assert logged == pytest.approx(
         {f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6
     )
 
@@ -151,23 +160,25 @@ def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
 def test_compute_metrics_for_trainer(form: str) -> None:
     from hcal.integrations.evaluate import HEADLINE, compute_metrics
 
-    predictions, labels = LOGITS.astype(np.float32), Y
+    predictions = LOGITS.astype(np.float32)
+    labels = Y
     if form == "tokens":
-        predictions, labels = predictions.reshape(60, 10, 4), Y.reshape(60, 10).copy()
+        predictions = predictions.reshape(60, 10, 4)
+        labels = Y.reshape(60, 10).copy()
         labels[:, -1] = -100
     kept = (labels != -100).reshape(-1)
-    given = {
-        "pair": (predictions, labels),
-        "tuple of outputs": SimpleNamespace(
-            predictions=(predictions, np.zeros(3)), label_ids=labels
-        ),
-    }.get(form, SimpleNamespace(predictions=predictions, label_ids=labels))
-    found = compute_metrics()(given)
-    expected = hcal.evaluate(
-        LOGITS.astype(np.float32)[kept], Y[kept], metrics=HEADLINE, input="logits"
-    ).values
-    assert found == pytest.approx(expected)
-    assert all(type(value) is float for value in found.values())
+    several_outputs = (predictions, np.zeros(3))
+    if form == "pair":
+        batch = (predictions, labels)
+    elif form == "tuple of outputs":
+        batch = SimpleNamespace(predictions=several_outputs, label_ids=labels)
+    else:
+        batch = SimpleNamespace(predictions=predictions, label_ids=labels)
+    values = compute_metrics()(batch)
+    scores = LOGITS.astype(np.float32)[kept]
+    expected = hcal.evaluate(scores, Y[kept], metrics=HEADLINE, input="logits").values
+    assert values == pytest.approx(expected)
+    assert all(type(value) is float for value in values.values())
 
 
 def test_compute_metrics_names_what_is_wrong() -> None:
@@ -185,13 +196,13 @@ def test_a_module_of_hugging_face_evaluate(tmp_path) -> None:
     from hcal.integrations.evaluate import load
 
     module = load("ece_ew", cache_dir=str(tmp_path))
-    assert module.compute(predictions=P, references=Y)["ece_ew"] == pytest.approx(
-        hcal.metrics.ece_ew(P, Y)
-    )
+    ece = module.compute(predictions=P, references=Y)["ece_ew"]
+    assert ece == pytest.approx(hcal.metrics.ece_ew(P, Y))
     batched = load("nll", input="logits", cache_dir=str(tmp_path))
     for rows in np.array_split(np.arange(600), 3):
         batched.add_batch(predictions=LOGITS[rows], references=Y[rows])
-    assert batched.compute()["nll"] == pytest.approx(hcal.metrics.nll(P, Y))
+    expected = hcal.metrics.nll(P, Y)
+    assert batched.compute()["nll"] == pytest.approx(expected)
     assert "ECE" in module.description
     with pytest.raises(ValueError, match="unknown metric"):
         load("nonsense")
@@ -209,13 +220,9 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     test, labels = synthetic(300, 4, seed=1)
-    evaluation = hcal.evaluate(
-        calibrator.predict_proba(test),
-        labels,
-        metrics=["ece_ew", "nll"],
-        confidence=0.9,
-        resamples=50,
-    )
+    probs = calibrator.predict_proba(test)
+    names = ["ece_ew", "nll"]
+    evaluation = hcal.evaluate(probs, labels, metrics=names, confidence=0.9, resamples=50)
     page = hcal.reporting.build_report(test, labels, calibrator)
     with mlflow.start_run() as run:
         log_evaluation(evaluation, report=page, calibrator=calibrator)

@@ -35,8 +35,8 @@ def test_clone_pickle_and_the_end_of_a_pipeline() -> None:
 @pytest.mark.slow
 def test_all_travel_to_joblib_workers() -> None:
     fitted = [fit_quietly(hcal.make_calibrator(name), Z, Y) for name in NAMES]
-    there = joblib.Parallel(n_jobs=2)(joblib.delayed(_predict)(cal, Z) for cal in fitted)
-    for cal, probs in zip(fitted, there, strict=True):
+    of_workers = joblib.Parallel(n_jobs=2)(joblib.delayed(_predict)(cal, Z) for cal in fitted)
+    for cal, probs in zip(fitted, of_workers, strict=True):
         np.testing.assert_array_equal(probs, cal.predict_proba(Z), err_msg=cal.name)
 
 

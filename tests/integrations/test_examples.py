@@ -14,20 +14,24 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 def halves_the_error(result: dict) -> bool:
     """The predictions stay, and the errors fall."""
-    before, after = result["before"], result["after"]
+    before = result["before"]
+    after = result["after"]
     return after["accuracy"] == before["accuracy"] and after["ece_ew"] < 0.5 * before["ece_ew"]
 
 
 def catches_fraud(result: dict) -> bool:
     """3,000 rows hold about 75 frauds: their share has a standard error of 12 %."""
-    share, plain, calibrated = result["truth"]["share"], result["plain"], result["calibrated"]
+    share = result["truth"]["share"]
+    plain = result["plain"]
+    calibrated = result["calibrated"]
     assert plain["mean P(fraud)"] > 2 * share
     assert calibrated["mean P(fraud)"] == pytest.approx(share, rel=0.3)
     return calibrated["nll"] < plain["nll"] and calibrated["brier"] < plain["brier"]
 
 
 def trains_better(result: dict) -> bool:
-    plain, helped = result["cross-entropy"], result["with h-calibration"]
+    plain = result["cross-entropy"]
+    helped = result["with h-calibration"]
     assert helped["accuracy"] > plain["accuracy"] - 0.02
     return helped["ece_ew"] < 0.6 * plain["ece_ew"] and helped["nll"] < plain["nll"]
 

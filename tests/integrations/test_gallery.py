@@ -29,7 +29,8 @@ def whom_to_call(names: Names) -> None:
     assert metrics.nll(names["chance"], labels) < metrics.nll(names["one_for_all"], labels) - 0.005
     rule = names["rule"]
     assert rule.threshold_low < 1 / 21 < rule.threshold_high
-    assert rule.cost.value < 0.9 * min(rule.points[0].cost, rule.points[-1].cost)
+    ends = (rule.points[0], rule.points[-1])
+    assert rule.cost.value < 0.9 * min(point.cost for point in ends)
     for metric in names["expected"].metrics:
         # The interval holds the chance of these labels; the truth is one draw, so a margin is left.
         margin = 0.5 * (metric.high - metric.low)
@@ -116,7 +117,8 @@ def language_model(names: Names) -> None:
 
 
 def training(names: Names) -> None:
-    plain, helped = names["plain"][-1], names["helped"][-1]
+    plain = names["plain"][-1]
+    helped = names["helped"][-1]
     assert helped[0] < 0.6 * plain[0]
     assert helped[1] > plain[1] - 0.02
 
@@ -128,7 +130,8 @@ def canonical(names: Names) -> None:
 
 
 def month_by_month(names: Names) -> None:
-    estimate, bound = np.array(names["estimate"]), np.array(names["bound"])
+    estimate = np.array(names["estimate"])
+    bound = np.array(names["bound"])
     assert np.all(estimate < bound)
     assert estimate[-1] > 5 > estimate[0] + 3
 
@@ -163,4 +166,5 @@ def test_every_program_of_the_gallery_is_tested_and_has_a_place() -> None:
     assert programs == set(SHOWS)
     style = (ROOT / "docs" / "gallery_style.py").read_text(encoding="utf-8")
     lessons = style.partition("LESSONS = [")[2].partition("]")[0]
-    assert programs == set(lessons.replace('"', "").replace(",", " ").split())
+    expected = set(lessons.replace('"', "").replace(",", " ").split())
+    assert programs == expected

@@ -47,7 +47,8 @@ def test_odd_scores(tmp_path: Path) -> None:
         console.log(JSON.stringify(predict([-Infinity, [0, -Infinity]])));
         console.log(predict([new Float32Array([0, 1])])[0].length, info.method, info.classes);
         for (const bad of [[1, 2, 3], null, "1"]) {
-          try { predict([bad]); console.log("no error"); } catch (error) { console.log(error.name); }
+          try { predict([bad]); console.log("no error"); }
+          catch (error) { console.log(error.name); }
         }
         try { predict([["1", "2"]]); } catch (error) { console.log(error.message); }
     """

@@ -50,12 +50,12 @@ def assert_same(left: Any, right: Any) -> None:
 
 def test_rows_of_a_sample_come_back_with_all_that_belongs_to_them() -> None:
     sample = RowSample(400, 10_000).update(sample_rows())
-    there = restored(state_bytes(sample), RowSample(400, 10_000))
-    assert_same(there.rows(), sample.rows())
-    assert len(there.rows()) == 400
+    sample_back = restored(state_bytes(sample), RowSample(400, 10_000))
+    assert_same(sample_back.rows(), sample.rows())
+    assert len(sample_back.rows()) == 400
     # Both can be merged as if they had stayed here.
-    more = RowSample(400, 10_000).update(sample_rows()[::2])
-    assert_same(there.merge(more).rows(), sample.merge(more).rows())
+    second_half = RowSample(400, 10_000).update(sample_rows()[::2])
+    assert_same(sample_back.merge(second_half).rows(), sample.merge(second_half).rows())
 
 
 def test_sums_and_counts_come_back() -> None:
@@ -64,8 +64,8 @@ def test_sums_and_counts_come_back() -> None:
     assert restored(state_bytes(sums), StreamingMetrics(3)).result() == sums.result()
     by = np.array(["DE", "FR"])[Y % 2]
     counts = CertificateStream(3).update(p, Y, by)
-    there = restored(state_bytes(counts), CertificateStream(3))
-    assert there.result().to_dict() == counts.result().to_dict()
+    counts_back = restored(state_bytes(counts), CertificateStream(3))
+    assert counts_back.result().to_dict() == counts.result().to_dict()
     one = OneColumn().update(Rows.of(LOGITS[:, 0], Y > 0, input="logits"))
     assert vars(restored(state_bytes(one), OneColumn())) == vars(one)
     none = restored(state_bytes(OneColumn()), OneColumn())

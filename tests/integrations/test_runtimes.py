@@ -21,9 +21,9 @@ def too_far(runtime: str, cases: list[runtimes.Case], folder: Path) -> list[runt
     """Return what is further from numpy than the runtime may be; a NaN is too far."""
     allowed = runtimes.RUNTIMES[runtime][1]
     differences = [runtimes.measure(runtime, case, folder) for case in cases]
-    known = [difference for difference in differences if difference is not None]
-    assert known
-    return [difference for difference in known if not difference.difference <= allowed]
+    measured = [difference for difference in differences if difference is not None]
+    assert measured
+    return [difference for difference in measured if not difference.difference <= allowed]
 
 
 def test_json_read_as_the_guide_says(tmp_path: Path) -> None:
@@ -83,16 +83,20 @@ def test_the_curve_of_two_classes_is_exact_where_events_are_rare(tmp_path: Path)
     """A curve of 201 points in P had 91 % of such rows outside, and stated three times the true probability."""
     rng = np.random.default_rng(0)
     score = rng.normal(-7.0, 1.5, size=20_000)
-    y = (rng.random(20_000) < 1 / (1 + np.exp(-(0.8 * score)))).astype(int)
+    rate = 1 / (1 + np.exp(-0.8 * score))
+    y = (rng.random(20_000) < rate).astype(int)
     for method in ("pool", "smooth_spline", "platt", "ts"):
         cal = hcal.make_calibrator(method).fit(score, y)
         hcal.export(cal, tmp_path / "model.json")
         curve = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["curve"]
-        knots, values = np.array(curve["knots"]), np.array(curve["values"])
+        knots = np.array(curve["knots"])
+        values = np.array(curve["values"])
         far = np.append(score, [-60.0, 60.0])
 
-        last = np.clip(np.searchsorted(knots, far, side="right") - 1, 0, len(knots) - 2)
-        slope = (values[last + 1] - values[last]) / (knots[last + 1] - knots[last])
+        below = np.searchsorted(knots, far, side="right") - 1
+        last = np.clip(below, 0, len(knots) - 2)
+        rise = values[last + 1] - values[last]
+        slope = rise / (knots[last + 1] - knots[last])
         odds = values[last] + (far - knots[last]) * slope
         probs = 1 / (1 + np.exp(-odds))
 
@@ -183,9 +187,8 @@ def test_probabilities_that_sum_to_nearly_one(tmp_path: Path) -> None:
 
 
 def test_the_words_of_the_json(tmp_path: Path) -> None:
-    cal = hcal.make_calibrator("platt", input="probs").fit(
-        [[0.1, 0.9], [0.6, 0.4]] * 20, [1, 0] * 20, classes=["no", "yes"]
-    )
+    cal = hcal.make_calibrator("platt", input="probs")
+    cal.fit([[0.1, 0.9], [0.6, 0.4]] * 20, [1, 0] * 20, classes=["no", "yes"])
     hcal.export(cal.with_prior([0.2, 0.8]), tmp_path / "model.json")
     model = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))
     assert model["schema"] == "hcal/export/2"
@@ -193,7 +196,8 @@ def test_the_words_of_the_json(tmp_path: Path) -> None:
     assert model["classes"] == ["no", "yes"]
     assert "NaN" in model["missing"]
     assert model["arrays"]["floor"]["what"] == "what a probability of 0 is taken for"
-    assert model["arrays"]["prior"]["value"] == pytest.approx(np.log([0.4, 1.6]))
+    expected = np.log([0.4, 1.6])
+    assert model["arrays"]["prior"]["value"] == pytest.approx(expected)
     used = {step[1] for step in model["steps"] + model["one_column"]}
     assert used == set(model["operations"])
     assert any("raise low entries" in words for words in model["curve"]["how"])

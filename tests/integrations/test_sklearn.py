@@ -56,7 +56,8 @@ def flowers() -> tuple[np.ndarray, np.ndarray]:
     X, y = load_iris(return_X_y=True)
     rng = np.random.default_rng(0)
     names = np.array(["setosa", "versicolor", "virginica"])
-    noisy = np.where(rng.random(len(y)) < 0.15, rng.integers(0, 3, len(y)), y)
+    is_noise = rng.random(len(y)) < 0.15
+    noisy = np.where(is_noise, rng.integers(0, 3, len(y)), y)
     return X, names[noisy]
 
 
@@ -74,19 +75,20 @@ def test_any_classifier_with_string_labels_gets_better_or_stays(inner, flowers) 
     assert set(model.predict(X)) <= set(y)
     fit = model.calibrator_.fit_
     assert fit.after["nll"] <= fit.before["nll"]
-    assert (model.predict(X) == model.estimator_.predict(X)).all() or not isinstance(
-        inner, GaussianNB
-    )  # ts keeps order
+    if not isinstance(inner, GaussianNB):  # ts keeps order
+        assert (model.predict(X) == model.estimator_.predict(X)).all()
 
 
 def test_held_out_scores_reveal_what_training_scores_hide() -> None:
     """A forest is sure of its own training rows; the map must come from rows it has not seen."""
     X, y = make_classification(400, 10, n_informative=3, flip_y=0.3, random_state=0)
-    X_new, y_new = X[200:], y[200:]
+    X_new = X[200:]
+    y_new = y[200:]
     forest = RandomForestClassifier(30, random_state=0)
     model = CalibratedClassifier(forest, method="ts").fit(X[:200], y[:200])
     raw = clone(forest).fit(X[:200], y[:200]).predict_proba(X_new)
-    cheat = CalibratedClassifier(clone(forest).fit(X[:200], y[:200]), method="ts", cv="prefit")
+    fitted_forest = clone(forest).fit(X[:200], y[:200])
+    cheat = CalibratedClassifier(fitted_forest, method="ts", cv="prefit")
     with pytest.warns(
         hcal.CalibrationWarning
     ):  # the training rows are separable: T runs to its bound
@@ -100,15 +102,17 @@ def test_prefit_and_frozen_are_the_same_and_leave_the_estimator_alone(flowers) -
     X, y = flowers
     inner = GaussianNB().fit(X[::2], y[::2])
     theta = inner.theta_.copy()
-    prefit = CalibratedClassifier(inner, method="ts", cv="prefit").fit(X[1::2], y[1::2])
-    frozen = CalibratedClassifier(FrozenEstimator(inner), method="ts").fit(X[1::2], y[1::2])
+    prefit = CalibratedClassifier(inner, method="ts", cv="prefit")
+    prefit.fit(X[1::2], y[1::2])
+    frozen = CalibratedClassifier(FrozenEstimator(inner), method="ts")
+    frozen.fit(X[1::2], y[1::2])
     np.testing.assert_array_equal(prefit.predict_proba(X), frozen.predict_proba(X))
     np.testing.assert_array_equal(inner.theta_, theta)
     # a class that the calibration rows lack keeps its column; one that the estimator lacks is an error
     two = y[1::2] != "setosa"
-    assert CalibratedClassifier(inner, method="ts", cv="prefit").fit(
-        X[1::2][two], y[1::2][two]
-    ).predict_proba(X).shape == (150, 3)
+    of_two = CalibratedClassifier(inner, method="ts", cv="prefit")
+    of_two.fit(X[1::2][two], y[1::2][two])
+    assert of_two.predict_proba(X).shape == (150, 3)
     with pytest.raises(ValueError, match="does not know: \\['rose'\\]"):
         CalibratedClassifier(inner, method="ts", cv="prefit").fit(X[:1], ["rose"])
     with pytest.raises(sklearn.exceptions.NotFittedError):
@@ -119,10 +123,9 @@ def test_frames_in_and_names_checked(flowers) -> None:
     X, y = flowers
     names = list("abcd")
     expected = CalibratedClassifier(GaussianNB(), method="ts").fit(X, y).predict_proba(X)
-    for frame, column in (
-        (pd.DataFrame(X, columns=names), pd.Series(y)),
-        (pl.DataFrame(X, names), pl.Series(y)),
-    ):
+    of_pandas = (pd.DataFrame(X, columns=names), pd.Series(y))
+    of_polars = (pl.DataFrame(X, names), pl.Series(y))
+    for frame, column in (of_pandas, of_polars):
         model = CalibratedClassifier(GaussianNB(), method="ts").fit(frame, column)
         np.testing.assert_allclose(model.predict_proba(frame), expected, rtol=1e-9)
         assert model.feature_names_in_.tolist() == names
@@ -147,23 +150,19 @@ def test_sparse_and_text_input() -> None:
     )
     assert model.fit(docs, y).predict(["good", "bad"]).tolist() == ["pos", "neg"]
     X = sparse.csr_matrix(CountVectorizer().fit_transform(docs))
-    assert CalibratedClassifier(MultinomialNB(), method="ts", cv=3).fit(X, y).predict_proba(
-        X
-    ).shape == (45, 2)
+    counts = CalibratedClassifier(MultinomialNB(), method="ts", cv=3).fit(X, y)
+    assert counts.predict_proba(X).shape == (45, 2)
 
 
 def test_pipeline_grid_search_and_nested_parameters(flowers) -> None:
     X, y = flowers
     model = CalibratedClassifier(GaussianNB(), method=hcal.make_calibrator("ts"))
-    grid = GridSearchCV(
-        make_pipeline(StandardScaler(), model),
-        {
-            "calibratedclassifier__estimator__var_smoothing": [1e-9, 1e-2],
-            "calibratedclassifier__cv": [2, 3],
-        },
-        scoring="neg_log_loss",
-        cv=3,
-    ).fit(X, y)
+    searched = {
+        "calibratedclassifier__estimator__var_smoothing": [1e-9, 1e-2],
+        "calibratedclassifier__cv": [2, 3],
+    }
+    pipeline = make_pipeline(StandardScaler(), model)
+    grid = GridSearchCV(pipeline, searched, scoring="neg_log_loss", cv=3).fit(X, y)
     assert len(grid.cv_results_["params"]) == 4
     assert np.isfinite(
         cross_val_score(grid.best_estimator_, X, y, cv=3, scoring="neg_log_loss")
@@ -189,12 +188,9 @@ def test_metadata_routing_reaches_estimator_and_splitter(flowers) -> None:
         inner = LogisticRegression(max_iter=500).set_fit_request(sample_weight=True)
         model = CalibratedClassifier(inner, method="ts", cv=GroupKFold(3), ensemble=False)
         model.fit(X, y, sample_weight=weight, groups=groups)
-        plain = CalibratedClassifier(
-            LogisticRegression(max_iter=500).set_fit_request(sample_weight=False),
-            method="ts",
-            cv=GroupKFold(3),
-            ensemble=False,
-        ).fit(X, y, sample_weight=weight, groups=groups)
+        unweighted = LogisticRegression(max_iter=500).set_fit_request(sample_weight=False)
+        plain = CalibratedClassifier(unweighted, method="ts", cv=GroupKFold(3), ensemble=False)
+        plain.fit(X, y, sample_weight=weight, groups=groups)
     by_hand = LogisticRegression(max_iter=500).fit(X, y, sample_weight=weight)
     np.testing.assert_allclose(model.estimator_.coef_, by_hand.coef_)
     assert not np.allclose(plain.estimator_.coef_, by_hand.coef_)
@@ -240,10 +236,12 @@ def test_an_ensemble_is_the_mean_of_its_pairs_and_is_the_default() -> None:
     for train, test in folds:
         inner = GaussianNB().fit(X[train], y[train])
         cal = hcal.make_calibrator("platt", input="log_probs")
-        cal.fit(np.log(np.maximum(inner.predict_proba(X[test]), 5e-324)), y[test])
+        scores = np.log(np.maximum(inner.predict_proba(X[test]), 5e-324))
+        cal.fit(scores, y[test])
         new = np.log(np.maximum(inner.predict_proba(X[:50]), 5e-324))
         by_hand.append(cal.predict_proba(new))
-    np.testing.assert_allclose(model.predict_proba(X[:50]), np.mean(by_hand, axis=0), rtol=1e-12)
+    expected = np.mean(by_hand, axis=0)
+    np.testing.assert_allclose(model.predict_proba(X[:50]), expected, rtol=1e-12)
     assert len(model.calibrated_classifiers_) == 3
     for name in ("estimator_", "calibrator_"):
         with pytest.raises(AttributeError, match=f"{name}: this model averages 3 classifiers"):
@@ -288,7 +286,9 @@ def test_frequencies_that_changed_are_found() -> None:
         X, y = rare(seed, 20_000)
         model = CalibratedClassifier(GaussianNB(), method="platt").fit(X[:8000], y[:8000])
         new = np.arange(8000, 20_000)
-        often = np.concatenate([new[y[new] == 1], new[y[new] == 0][:1200]])
+        positives = new[y[new] == 1]
+        negatives = new[y[new] == 0]
+        often = np.concatenate([positives, negatives[:1200]])
         share = y[often].mean()
         moved = model.with_prior_from(X[often])
         assert share > 0.3
@@ -332,13 +332,15 @@ def test_classes_go_by_name(options, flowers) -> None:
     X, y = flowers
     inner = Named().fit(X, y)
     model = CalibratedClassifier(inner, method="ts", **options).fit(X, y)
-    plain = CalibratedClassifier(
-        LogisticRegression(max_iter=500).fit(X, y), method="ts", response="predict_proba", **options
-    ).fit(X, y)
+    fitted = LogisticRegression(max_iter=500).fit(X, y)
+    plain = CalibratedClassifier(fitted, method="ts", response="predict_proba", **options)
+    plain.fit(X, y)
     order = [list(model.classes_).index(name) for name in plain.classes_]
-    np.testing.assert_allclose(model.predict_proba(X)[:, order], plain.predict_proba(X), atol=1e-9)
+    probs = model.predict_proba(X)[:, order]
+    np.testing.assert_allclose(probs, plain.predict_proba(X), atol=1e-9)
     score = Scorer("nll")
-    assert score(inner, X, y) == pytest.approx(score(inner.inner_, X, y))
+    expected = score(inner.inner_, X, y)
+    assert score(inner, X, y) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

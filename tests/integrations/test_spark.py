@@ -92,14 +92,14 @@ class FailsOnce:
     def __init__(self, mark: Path) -> None:
         self.mark = str(mark)
 
-    def __call__(self, some: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         if context is not None and context.partitionId() == 1 and not os.path.exists(self.mark):
             Path(self.mark).touch()
             raise RuntimeError("this task fails once")
-        yield from some
+        yield from batches
 
 
 # -- the same numbers ----------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ def test_a_frame_is_what_its_files_and_arrays_are(spark: Any, folder: Path, tmp_
     result = on_spark.evaluate(frame, CAL, REQUEST, **options)
     assert (tmp_path / "mark").exists()
 
-    here = hcal.evaluate(CAL, LOGITS, LABELS, metrics=["nll", "brier", "accuracy", "ece_ew"])
+    in_memory = hcal.evaluate(CAL, LOGITS, LABELS, metrics=["nll", "brier", "accuracy", "ece_ew"])
     assert result.n == ROWS
-    for name, value in here.values.items():
+    for name, value in in_memory.values.items():
         assert result.values[name] == pytest.approx(value, abs=1e-12), name
-        assert result.before.values[name] == pytest.approx(here.before.values[name], abs=1e-12)
+        assert result.before.values[name] == pytest.approx(in_memory.before.values[name], abs=1e-12)
     # Rows are numbered as those of files are, so that the sample has the same rows.
     from_files = hcal.evaluate(CAL, batches(files, REQUEST), **options)
     for name, value in from_files.values.items():
@@ -157,9 +157,9 @@ def test_certificates_fits_and_predictions_are_those_of_memory(spark: Any, tmp_p
         "probs_1",
         "probs_2",
     ]
-    given = np.stack([table[f"logit_{k}"].to_numpy() for k in range(CLASSES)], axis=1)
+    scores = np.stack([table[f"logit_{k}"].to_numpy() for k in range(CLASSES)], axis=1)
     written = np.stack([table[f"probs_{k}"].to_numpy() for k in range(CLASSES)], axis=1)
-    np.testing.assert_allclose(written, expected.predict_proba(given), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(written, expected.predict_proba(scores), rtol=0, atol=1e-12)
 
 
 def test_segments_names_and_vectors(spark: Any) -> None:
@@ -182,20 +182,19 @@ def test_segments_names_and_vectors(spark: Any) -> None:
     rows = on_spark.transform(other.withColumn("probs_bee", f.lit(7)), calibrator).toArrow()
     assert set(rows["probs_bee_before"].to_pylist()) == {7}
     written = np.stack([rows[f"probs_{name}"].to_numpy() for name in names], axis=1)
-    given = np.stack([rows[f"logit_{name}"].to_numpy() for name in names], axis=1)
+    scores = np.stack([rows[f"logit_{name}"].to_numpy() for name in names], axis=1)
     places = {"country": rows["country"].to_numpy(zero_copy_only=False)}
     np.testing.assert_allclose(
-        written, expected.predict_proba(given, by=places), rtol=0, atol=1e-12
+        written, expected.predict_proba(scores, by=places), rtol=0, atol=1e-12
     )
     # What Spark's own classifiers give is one vector a row.
     vector = array_to_vector(f.array("logit_cat", "logit_ant", "logit_bee")).alias("raw")
-    plain = on_spark.fit(frame.select(vector, "target"), "ts", Request(
-        scores="raw", label="target", input="logits", classes=("cat", "ant", "bee")
-    ))  # fmt: skip
+    of_vector = Request(scores="raw", label="target", input="logits", classes=("cat", "ant", "bee"))
+    plain = on_spark.fit(frame.select(vector, "target"), "ts", of_vector)
     alone = hcal.make_calibrator("ts").fit(LOGITS[:1500], LABELS[:1500])
-    np.testing.assert_allclose(
-        plain.predict_proba(LOGITS[:9][:, [2, 0, 1]]), alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
-    )
+    expected = alone.predict_proba(LOGITS[:9])[:, [2, 0, 1]]
+    turned = LOGITS[:9][:, [2, 0, 1]]
+    np.testing.assert_allclose(plain.predict_proba(turned), expected)
     proof = on_spark.certify(frame, None, request)
     assert {group["group"] for group in proof.to_dict()["subgroups"]} == {"DE", "FR"}
 
@@ -210,20 +209,20 @@ def test_faults_get_the_messages_of_files(spark: Any, tmp_path: Path) -> None:
         "contains NaN": {"logit_0": [float("nan"), *logits[1:]]},
         "has no label in 'target'": {"target": [None, *LABELS[1:60].tolist()]},
     }
-    whole = TABLE.slice(0, 60)
+    sixty_rows = TABLE.slice(0, 60)
     for words, columns in faults.items():
-        table = whole
+        table = sixty_rows
         for name, values in columns.items():
             kind = table.schema.field(name).type
             place = table.schema.names.index(name)
             table = table.set_column(place, name, pa.array(values, kind, from_pandas=False))
         parquet.write_table(table, tmp_path / "rows.parquet")
-        with pytest.raises(ValueError, match=words) as here:
+        with pytest.raises(ValueError, match=words) as of_file:
             hcal.evaluate(CAL, batches(tmp_path / "rows.parquet", REQUEST))
-        with pytest.raises(ValueError, match=words) as there:
+        with pytest.raises(ValueError, match=words) as of_frame:
             on_spark.evaluate(spark.createDataFrame(table).coalesce(1), CAL, REQUEST)
-        said = str(there.value).replace("partition 0 of the frame", "rows.parquet")
-        assert said == str(here.value)
+        message = str(of_frame.value).replace("partition 0 of the frame", "rows.parquet")
+        assert message == str(of_file.value)
 
 
 def test_what_cannot_be_is_refused(spark: Any) -> None:

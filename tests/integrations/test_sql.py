@@ -57,7 +57,8 @@ def test_odd_scores(method: str, dialect: str, tmp_path: Path) -> None:
     """NaN and +inf give NaN, a single −inf the least probability, and a row that predict_proba refuses gives NaN."""
     logits = runtimes.fitted(method, "logits", 2)
     one = query(logits, dialect, tmp_path, ["s"])
-    probs = RUN[dialect](one, ["s"], np.array([[NAN], [INF], [-INF], [0.0], [1e308]]))
+    odd = np.array([[NAN], [INF], [-INF], [0.0], [1e308]])
+    probs = RUN[dialect](one, ["s"], odd)
     assert np.isnan(probs[:2]).all()
     assert probs[2].tolist() == [1.0, LEAST_PROBABILITY]
     assert probs[3:].sum(axis=1).tolist() == [1.0, 1.0]
@@ -70,13 +71,16 @@ def test_odd_scores(method: str, dialect: str, tmp_path: Path) -> None:
 
     shares = runtimes.fitted(method, "probs", 2)
     refused = np.array([[NAN, 0.5], [-0.1, 1.1], [0.5, 0.6], [50.0, 50.0], [0.0, 0.0]])
-    probs = RUN[dialect](query(shares, dialect, tmp_path, ["a", "b"]), ["a", "b"], refused)
+    of_two_columns = query(shares, dialect, tmp_path, ["a", "b"])
+    probs = RUN[dialect](of_two_columns, ["a", "b"], refused)
     assert np.isnan(probs).all()
-    probs = RUN[dialect](query(shares, dialect, tmp_path, ["s"]), ["s"], np.array([[-0.1], [1.5]]))
+    of_one_column = query(shares, dialect, tmp_path, ["s"])
+    probs = RUN[dialect](of_one_column, ["s"], np.array([[-0.1], [1.5]]))
     assert np.isnan(probs).all()
     ends = np.array([[0.0], [1.0]])
     probs = RUN[dialect](query(shares, dialect, tmp_path, ["s"]), ["s"], ends)
-    np.testing.assert_allclose(probs, shares.predict_proba(ends[:, 0]), rtol=0, atol=1e-14)
+    expected = shares.predict_proba(ends[:, 0])
+    np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
@@ -120,9 +124,8 @@ def test_other_columns_stay_and_names_are_quoted(tmp_path: Path) -> None:
     database.execute(f"CREATE TABLE {quoted} AS SELECT 0.5 AS {quoted}, 7 AS id")
     frame = database.execute((tmp_path / "m.sql").read_text(encoding="utf-8")).df()
     assert list(frame) == [name, "id", "probs_it's", 'probs_a "b"; --']
-    np.testing.assert_allclose(
-        frame.iloc[:, 2:].to_numpy(), cal.predict_proba([0.5]), rtol=0, atol=1e-15
-    )
+    probs = frame.iloc[:, 2:].to_numpy()
+    np.testing.assert_allclose(probs, cal.predict_proba([0.5]), rtol=0, atol=1e-15)
     assert database.execute("SELECT * FROM t").fetchall() == [(1,)]
 
 
@@ -143,7 +146,8 @@ def test_segments_are_a_table_that_is_joined(dialect: str, method: str, tmp_path
     country = rng.choice(["DE", "it's", " FR ", "7"], 4000)
     z = rng.normal(size=4000) * 2
     shift = np.where(country == "DE", 1.5, np.where(country == "7", -1.5, 0.0))
-    y = (rng.random(4000) < 1 / (1 + np.exp(-z - shift))).astype(int)
+    rate = 1 / (1 + np.exp(-z - shift))
+    y = (rng.random(4000) < rate).astype(int)
     for prior in (None, [0.9, 0.1]):
         cal = hcal.SegmentedCalibrator(method).fit(z, y, by={"country": country})
         if prior is not None:
@@ -153,7 +157,8 @@ def test_segments_are_a_table_that_is_joined(dialect: str, method: str, tmp_path
         scores = np.linspace(-9, 9, 20)
         with pytest.warns(UserWarning, match="did not see"):
             expected = cal.predict_proba(scores, by={"country": new})
-        rows = [(i, s, c) for i, (s, c) in enumerate(zip(scores.tolist(), new, strict=True))]
+        pairs = zip(scores.tolist(), new, strict=True)
+        rows = [(i, score, country) for i, (score, country) in enumerate(pairs)]
         result = run_rows(dialect, text, [*rows, (20, 0.5, None)])
         assert result[20][-1] is None
         probs = np.array([row[3:] for row in result[:20]])
@@ -218,9 +223,8 @@ def test_many_classes(tmp_path: Path) -> None:
         names = [f"s{k}" for k in range(30)]
         for dialect, run in RUN.items():
             probs = run(query(cal, dialect, tmp_path, names), names, scores[:50])
-            np.testing.assert_allclose(
-                probs, cal.predict_proba(scores[:50]), rtol=0, atol=1e-14, err_msg=method
-            )
+            expected = cal.predict_proba(scores[:50])
+            np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14, err_msg=method)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -265,7 +269,8 @@ def test_odd_scores_in_postgres(psql: Callable[[str], str], tmp_path: Path) -> N
         cal = runtimes.fitted(method, "logits", 2)
         probs = postgres.probs_in_postgres(psql, query(cal, "postgres", tmp_path, ["s0"]), odd)
         assert np.isnan(probs[:2]).all()
-        np.testing.assert_allclose(probs[3:], cal.predict_proba(odd[3:, 0]), rtol=0, atol=1e-14)
+        expected = cal.predict_proba(odd[3:, 0])
+        np.testing.assert_allclose(probs[3:], expected, rtol=0, atol=1e-14)
         shares = runtimes.fitted(method, "log_probs", 2)
         ends = np.array([[0.0], [-INF], [-800.0], [NAN], [2.0]])
         probs = postgres.probs_in_postgres(psql, query(shares, "postgres", tmp_path, ["s0"]), ends)

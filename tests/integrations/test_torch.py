@@ -47,11 +47,11 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
                 out = CalibrationHead(cal, output)(x)
                 assert out.dtype == dtype
                 wide = out.double().numpy()
-                np.testing.assert_array_equal(wide.argmax(1), x.double().numpy().argmax(1))
+                expected = x.double().numpy().argmax(1)
+                np.testing.assert_array_equal(wide.argmax(1), expected)
                 if output == "probs":
-                    np.testing.assert_allclose(
-                        wide, cal.predict_proba(x.double().numpy()), atol=atol
-                    )
+                    expected = cal.predict_proba(x.double().numpy())
+                    np.testing.assert_allclose(wide, expected, atol=atol)
 
 
 @pytest.mark.filterwarnings(
@@ -59,7 +59,8 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
 )
 def test_every_way_that_torch_runs_a_module(default) -> None:
     module = CalibratedModule(nn.Linear(3, 4), default).eval()
-    x, other = torch.randn(7, 3), torch.randn(11, 3)
+    x = torch.randn(7, 3)
+    other = torch.randn(11, 3)
     with torch.no_grad():
         expected = default.predict_proba(module.model(other).numpy())
     with torch.inference_mode():
@@ -94,9 +95,9 @@ def test_compiled_whole_and_once(default) -> None:
     for mode in (torch.inference_mode, torch.no_grad):
         with mode():
             for n in (300, 17, 128):  # a view of a longer tensor would be compiled anew
-                np.testing.assert_allclose(
-                    compiled(z[:n].clone()).numpy(), default.predict_proba(z[:n].numpy()), atol=1e-5
-                )
+                rows = z[:n]
+                expected = default.predict_proba(rows.numpy())
+                np.testing.assert_allclose(compiled(rows.clone()).numpy(), expected, atol=1e-5)
     assert len(seen) <= 2  # one graph a grad mode, none for another batch size
 
 
@@ -157,9 +158,8 @@ def test_two_classes_take_one_score(ts) -> None:
     z = torch.linspace(-3, 3, 7)
     expected = cal.predict_proba(z.numpy())
     for shape in ((7,), (7, 1)):
-        np.testing.assert_allclose(
-            CalibrationHead(cal)(z.reshape(shape)).numpy(), expected, atol=1e-6
-        )
+        probs = CalibrationHead(cal)(z.reshape(shape)).numpy()
+        np.testing.assert_allclose(probs, expected, atol=1e-6)
     with pytest.raises(ValueError, match=r"shape \(N, 4\)"):
         CalibrationHead(ts)(torch.zeros(3, 5))
 
@@ -198,11 +198,13 @@ def test_dense_outputs(ts) -> None:
 
 def test_collect_logits(ts) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)).train()
-    batches = [(torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 0])) for _ in range(3)]
+    labels = [0, 1, 2, 3, 0]
+    batches = [(torch.randn(5, 3), torch.tensor(labels)) for _ in range(3)]
     logits, _ = collect_logits(net, batches)
     assert logits.shape == (15, 4)
     assert net[1].training  # put back
-    torch.testing.assert_close(logits[:5], net.eval()(batches[0][0]).detach())
+    first_batch = batches[0][0]
+    torch.testing.assert_close(logits[:5], net.eval()(first_batch).detach())
     dicts = [{"input": x, "labels": y} for x, y in batches]
     again, _ = collect_logits(net, dicts)
     torch.testing.assert_close(again, logits)

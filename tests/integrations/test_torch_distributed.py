@@ -35,13 +35,13 @@ def _work(rank: int, folder: str) -> None:
         metrics(logits[rows], y[rows])
         watch(logits[rows], y[rows])
         watch.compute()
-    found = {
+    results = {
         "metrics": metrics.compute(),
         "again": metrics.compute(),
         "evidence": watch.log_evidence,
     }
-    found |= {"own": watch.part.state, "alarm": watch.alarm, "kept": watch.state_dict()}
-    torch.save(found, f"{folder}/{rank}.pt")
+    results |= {"own": watch.part.state, "alarm": watch.alarm, "kept": watch.state_dict()}
+    torch.save(results, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
 
@@ -55,19 +55,24 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
 
 
 def test_sums_over_ranks_are_the_metrics_of_all_rows(ranks: list[dict[str, object]]) -> None:
-    logits, y = (np.concatenate(parts) for parts in zip(*map(_share, range(RANKS)), strict=True))
-    whole = StreamingMetrics(3).update(hcal.softmax(logits), y).result()
-    for found in ranks:
-        assert found["metrics"] == pytest.approx(whole, abs=1e-12)
-        assert found["again"] == found["metrics"] == ranks[0]["metrics"]
+    shares = [_share(rank) for rank in range(RANKS)]
+    logits, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
+    of_all_rows = StreamingMetrics(3).update(hcal.softmax(logits), y).result()
+    for rank in ranks:
+        assert rank["metrics"] == pytest.approx(of_all_rows, abs=1e-12)
+        assert rank["again"] == rank["metrics"] == ranks[0]["metrics"]
 
 
 def test_capitals_of_ranks_multiply(ranks: list[dict[str, object]]) -> None:
     parts = [_share(rank) for rank in range(RANKS)]
-    own = [hcal.Monitor().update(hcal.softmax(z.numpy()), y) for z, y in parts if len(y)]
-    for found in ranks:
-        assert found["evidence"] == pytest.approx(sum(m.log_evidence for m in own), abs=1e-9)
-        assert found["alarm"] == ranks[0]["alarm"]
+    monitors = []
+    for z, y in parts:
+        if len(y):
+            monitors.append(hcal.Monitor().update(hcal.softmax(z.numpy()), y))
+    for rank in ranks:
+        expected = sum(m.log_evidence for m in monitors)
+        assert rank["evidence"] == pytest.approx(expected, abs=1e-9)
+        assert rank["alarm"] == ranks[0]["alarm"]
     alarm = ranks[0]["alarm"]
     assert isinstance(alarm, hcal.certificates.monitor.Alarm)
     assert alarm.row in (90, 740)  # the rows of all ranks when it was first looked at, and then
@@ -85,11 +90,9 @@ def test_one_process_needs_no_group_and_training_cannot_touch_the_sums() -> None
     before = module.half().compute()
     again = DistributedMetrics(3, ["nll"], input="logits")
     again.load_state_dict(module.state_dict())
-    assert (
-        again.compute()
-        == before
-        == StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y).result()
-    )
+    expected = StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y)
+    assert again.compute() == before
+    assert before == expected.result()
     module.reset()
     with pytest.raises(ValueError, match="no part was added"):
         module.compute()

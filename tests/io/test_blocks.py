@@ -14,16 +14,24 @@ import hcal
 from command_line import run
 from hcal.integrations import dense
 from hcal.io import Request, batches, read, read_piece
+from hcal.rows import Rows
 
 N, K = 1234, 5
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
 REQUEST = Request(scores="logits_*", label="target", id="key")
 
 
-def made(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def assert_starts_follow(blocks: list[Rows]) -> None:
+    """A block starts where the blocks before it end."""
+    ends = np.cumsum([len(block) for block in blocks])
+    assert [block.start for block in blocks] == [0, *ends[:-1].tolist()]
+
+
+def made_up_rows(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, K)).astype(np.float32)
-    return logits, rng.integers(0, K, n), np.array([f"r{i:05d}" for i in range(n)])
+    ids = np.array([f"r{i:05d}" for i in range(n)])
+    return logits, rng.integers(0, K, n), ids
 
 
 def frame(logits: Any, y: Any, ids: Any) -> Any:
@@ -40,12 +48,8 @@ def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
         return Request(input="logits", labels=path.parent / "y.npy")
     if name.startswith("npz"):
         save = np.savez_compressed if "packed" in name else np.savez
-        save(
-            path / "a.npz",
-            logits=np.asfortranarray(logits) if "columns" in name else logits,
-            y=y,
-            id=ids,
-        )
+        stored = np.asfortranarray(logits) if "columns" in name else logits
+        save(path / "a.npz", logits=stored, y=y, id=ids)
         return Request(id="id")
     table = frame(*rows)
     if name == "csv":
@@ -69,33 +73,35 @@ def test_blocks_are_the_rows_in_every_format(
         for n, rows in ((N, 100), (N, 1234), (7, 3)):
             folder = tmp_path / f"{name}-{n}-{rows}"
             folder.mkdir()
-            request = write(folder, name, made(n=n))
-            whole = read(folder, request)
+            request = write(folder, name, made_up_rows(n=n))
+            in_memory = read(folder, request)
             source = batches(folder, request, rows=rows)
-            found = list(source)
-            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (
-                n,
-                K,
-                "logits",
-                whole.classes,
+            blocks = list(source)
+            assert source.n_rows == n
+            assert source.n_classes == K
+            assert source.kind == "logits"
+            assert source.classes == in_memory.classes
+            assert max(map(len, blocks)) <= rows
+            assert_starts_follow(blocks)
+            np.testing.assert_array_equal(
+                np.concatenate([b.scores for b in blocks]), in_memory.values
             )
-            assert max(map(len, found)) <= rows
-            assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
-            np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), whole.values)
-            assert found[0].scores.dtype == whole.values.dtype
-            np.testing.assert_array_equal(np.concatenate([b.y for b in found]), whole.labels())
-            if whole.ids is not None:
-                np.testing.assert_array_equal(np.concatenate([b.ids for b in found]), whole.ids)
+            assert blocks[0].scores.dtype == in_memory.values.dtype
+            np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), in_memory.labels())
+            if in_memory.ids is not None:
+                np.testing.assert_array_equal(
+                    np.concatenate([b.ids for b in blocks]), in_memory.ids
+                )
             # Read in another order by others, the pieces are the same rows.
             pieces = pickle.loads(pickle.dumps(source.pieces()))
             apart = {b.start: b for piece in reversed(pieces) for b in read_piece(piece)}
-            for batch in found:
+            for batch in blocks:
                 np.testing.assert_array_equal(apart[batch.start].scores, batch.scores)
 
 
 def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
     """Files in sorted order, columns found by the names of the first file, rows counted through."""
-    rows = made()
+    rows = made_up_rows()
     table = frame(*rows)
     table.iloc[:500].to_csv(tmp_path / "a.csv", index=False)
     table.iloc[500:, ::-1].to_csv(tmp_path / "b.csv", index=False)
@@ -106,7 +112,8 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
         data.values, rows[0], rtol=1e-6
     )  # CSV has the digits that pandas writes
     np.testing.assert_array_equal(data.labels(), rows[1])
-    assert (source.classes, data.name) == (tuple(NAMES), "a.csv and 1 more")
+    assert source.classes == tuple(NAMES)
+    assert data.name == "a.csv and 1 more"
     table.loc[307, "target"] = "cow"
     table.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match="counting from row 300: y: row 7 is 'cow'"):
@@ -122,10 +129,11 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) -> None:
-    rows = made(n=900)
+    rows = made_up_rows(n=900)
     table = frame(*rows)
     table.loc[::7, "target"] = None
-    for part, name in ((table.iloc[:400], "a"), (table.iloc[400:], "b")):
+    parts = {"a": table.iloc[:400], "b": table.iloc[400:]}
+    for name, part in parts.items():
         part.to_parquet(tmp_path / f"{name}.parquet", row_group_size=100)
     with pytest.raises(ValueError, match="--unlabelled drop"):
         list(batches(tmp_path, REQUEST, rows=50))
@@ -133,18 +141,19 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     source = batches(tmp_path, request, rows=50)
     kept = np.arange(900) % 7 != 0
     assert source.n_rows == kept.sum()
-    found = list(source)
-    assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
-    np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), rows[0][kept])
-    np.testing.assert_array_equal(np.concatenate([b.y for b in found]), rows[1][kept])
-    whole = read(tmp_path, request)
-    assert (whole.dropped, len(whole.values)) == (129, 771)
-    np.savez(
-        tmp_path / "column.npz", logits=rows[0], y=np.where(kept, rows[1], -100)[:, None]
-    )  # y may be a column
-    assert (
-        batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50).n_rows == kept.sum()
-    )
+    blocks = list(source)
+    assert_starts_follow(blocks)
+    scores = np.concatenate([block.scores for block in blocks])
+    np.testing.assert_array_equal(scores, rows[0][kept])
+    labels = np.concatenate([block.y for block in blocks])
+    np.testing.assert_array_equal(labels, rows[1][kept])
+    in_memory = read(tmp_path, request)
+    assert in_memory.dropped == 129
+    assert len(in_memory.values) == 771
+    one_column = np.where(kept, rows[1], -100)[:, None]
+    np.savez(tmp_path / "column.npz", logits=rows[0], y=one_column)
+    source = batches(tmp_path / "column.npz", Request(ignore_index=-100), rows=50)
+    assert source.n_rows == kept.sum()
 
 
 def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Path) -> None:
@@ -155,12 +164,15 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
     with pytest.raises(ValueError, match="counting from row 2,000: y holds text"):
         list(batches(path, Request(id="key"), rows=500))
     path.write_text("\n".join(lines))
-    found = list(batches(path, Request(id="key"), rows=500))
-    assert (found[0].ids[7], found[-1].ids[-1], found[0].y[0]) == ("007", "1999", 1)
+    blocks = list(batches(path, Request(id="key"), rows=500))
+    assert blocks[0].ids[7] == "007"
+    assert blocks[-1].ids[-1] == "1999"
+    assert blocks[0].y[0] == 1
     path.write_text(
         "p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n"
     )
-    assert [b.y.tolist() for b in batches(path, Request("p_*"), rows=4)] == [[1, 1, 1, 1], [2]]
+    labels = [block.y.tolist() for block in batches(path, Request("p_*"), rows=4)]
+    assert labels == [[1, 1, 1, 1], [2]]
     path.write_text("logits_0,logits_1,y\n0,1,7\n1,0,3\n")
     for names in (("3", "7"), (3, 7)):  # of a model
         assert read(path, order=names).labels().tolist() == [1, 0]
@@ -169,7 +181,8 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
 def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
     """Segmentation (issue 27, item 11): scores (N, K, H, W), masks (N, H, W) or (N, 1, H, W), 255 for nothing."""
     rng = np.random.default_rng(0)
-    logits, masks = rng.normal(size=(7, 3, 4, 5)), rng.integers(0, 3, (7, 4, 5))
+    logits = rng.normal(size=(7, 3, 4, 5))
+    masks = rng.integers(0, 3, (7, 4, 5))
     masks[:, 0] = 255
     expected, labels = dense.rows(logits, masks, ignore_index=255)
     np.save(tmp_path / "z.npy", logits)
@@ -177,18 +190,16 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
         y = masks.reshape(shape)
         np.save(tmp_path / "y.npy", y)
         np.savez(tmp_path / "a.npz", logits=logits, y=y, site=np.arange(7))
-        np.savez_compressed(
-            tmp_path / "b.npz", logits=np.asfortranarray(logits), y=y, site=np.arange(7)
-        )
+        stored = np.asfortranarray(logits)
+        np.savez_compressed(tmp_path / "b.npz", logits=stored, y=y, site=np.arange(7))
         two = Request(input="logits", labels=tmp_path / "y.npy", ignore_index=255)
         one = Request(groups="site", ignore_index=255)
         for name, request in (("z.npy", two), ("a.npz", one), ("b.npz", one)):
             data = read(tmp_path / name, request)
             np.testing.assert_array_equal(data.values, expected)
             np.testing.assert_array_equal(data.labels(), labels)
-            assert (
-                data.groups is None or data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
-            )
+            if data.groups is not None:
+                assert data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
             source = batches(tmp_path / name, request, rows=30)
             np.testing.assert_array_equal(np.concatenate([b.scores for b in source]), expected)
             assert source.n_rows == len(labels)
@@ -202,17 +213,19 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
 
 def test_dense_files_are_evaluated(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    logits, masks = 3 * rng.normal(size=(20, 3, 8, 8)), rng.integers(0, 3, (20, 1, 8, 8))
+    logits = 3 * rng.normal(size=(20, 3, 8, 8))
+    masks = rng.integers(0, 3, (20, 1, 8, 8))
     masks[:5] = -100
     np.savez(tmp_path / "a.npz", logits=logits, y=masks)
-    file, model = str(tmp_path / "a.npz"), str(tmp_path / "m.hcal")
+    file = str(tmp_path / "a.npz")
+    model = str(tmp_path / "m.hcal")
     run("fit", file, "--ignore-index", "-100", "--method", "ts", "-o", model)
-    for more in ([], ["--batch-rows", "100"]):
-        found = json.loads(run("evaluate", file, "--model", model, "--json", *more).stdout)
+    for options in ([], ["--batch-rows", "100"]):
+        evaluation = json.loads(run("evaluate", file, "--model", model, "--json", *options).stdout)
         flat, y = dense.rows(logits, masks, ignore_index=-100)
-        assert found["n"] == 15 * 64
+        assert evaluation["n"] == 15 * 64
         nll = hcal.metrics.nll(hcal.softmax(flat), y)
-        assert found["metrics"]["nll"]["baseline"] == pytest.approx(nll)
+        assert evaluation["metrics"]["nll"]["baseline"] == pytest.approx(nll)
     refused = run("evaluate", file, "--metrics", "nll", code=1)
     assert "y must lie in 0..2; row 0 is -100: if that marks rows without a label" in refused.stderr
     assert "--ignore-index -100" in refused.stderr

@@ -26,7 +26,8 @@ PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
 Y = np.array([1, 0, 1])
 HOSTILE_NAMES = ["\x1b[31mred", "\x9b31m", "\u202etxt"]
 #: What a refusal may take: memory in bytes, processor time in seconds (a hang would be minutes).
-CHEAP, SOON = 40 * 2**20, 10.0
+CHEAP = 40 * 2**20
+SOON = 10.0
 
 
 def refused(path: Path, message: str, **options: Any) -> None:
@@ -46,9 +47,8 @@ def refused(path: Path, message: str, **options: Any) -> None:
 
 
 def npy_header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
-    text = (
-        repr({"descr": descr, "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"
-    )
+    header = repr({"descr": descr, "fortran_order": False, "shape": shape})
+    text = header.encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
@@ -80,8 +80,8 @@ def test_arrays_that_claim_more_than_they_hold(
     )
     for name in ("a.npz", "a.npy"):
         with (tmp_path / name).open("wb") as f:
-            held = np.array([{}], dtype=object)
-            np.savez(f, logits=held) if name.endswith("z") else np.save(f, held)
+            objects = np.array([{}], dtype=object)
+            np.savez(f, logits=objects) if name.endswith("z") else np.save(f, objects)
         refused(tmp_path / name, "never unpickled", input="logits")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("probs.npy", saved(PROBS))
@@ -122,7 +122,8 @@ def test_tables_that_are_bombs(tmp_path: Path) -> None:
     column = pa.array(np.zeros(40_000_000, np.float32))
     parquet.write_table(pa.table({"probs_0": column, "probs_1": column}), path, compression="zstd")
     refused(path, r"would be unpacked to 640 MB in memory")
-    parquet.write_table(pa.table({"probs_0": [0.5] * 100, "x" * 9000: [1] * 100}), path)
+    table = pa.table({"probs_0": [0.5] * 100, "x" * 9000: [1] * 100})
+    parquet.write_table(table, path)
     data = bytearray(path.read_bytes())
     data[-300:-200] = b"\xff" * 100
     path.write_bytes(bytes(data))
@@ -170,7 +171,8 @@ def test_feather_files_declare_what_is_unpacked(tmp_path: Path) -> None:
     plain = {"probs_0": np.full(n_rows, 0.25), "probs_1": np.full(n_rows, 0.75)}
     feather.write_feather(pa.table(plain), path, compression="zstd", chunksize=300)
     assert read(path).values.shape == (n_rows, 2)
-    assert [len(batch) for batch in batches(path, rows=250)] == [250, 50] * 3 + [100]
+    sizes = [len(batch) for batch in batches(path, rows=250)]
+    assert sizes == [250, 50] * 3 + [100]
 
     numbers = pa.array(np.zeros(40_000_000))
     for column in (
@@ -200,7 +202,8 @@ def test_lists_and_texts_of_parquet_files_are_no_bombs(tmp_path: Path) -> None:
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(40_000_000)), 1000)
     parquet.write_table(pa.table({"probs": lists}), path, compression="zstd")
     refused(path, r"would be unpacked to 320 MB in memory")
-    ids = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), pa.array(["x" * 60_000]))
+    huge_text = pa.array(["x" * 60_000])
+    ids = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), huge_text)
     halves = np.full(20_000, 0.5)
     table = pa.table({"probs_0": halves, "probs_1": halves, "id": ids})
     parquet.write_table(table, path, compression="zstd")
@@ -231,7 +234,8 @@ def test_a_long_text_that_a_parquet_holds_once(tmp_path: Path) -> None:
     from pyarrow import parquet
 
     path = tmp_path / "a.parquet"
-    columns = {"probs_0": [0.5] * 2000, "probs_1": [0.5] * 2000, "id": ["x" * 10**6] * 2000}
+    half = [0.5] * 2000
+    columns = {"probs_0": half, "probs_1": half, "id": ["x" * 10**6] * 2000}
     parquet.write_table(pa.table(columns), path)
     refused(path, r"column 'id' holds a text of 1,000,000 characters", id="id")
 
@@ -341,7 +345,8 @@ def test_a_csv_holds_no_formula_and_is_read_back_as_it_was(tmp_path: Path, formu
     texts = [formula, *plain]
     with write_blocks(path, len(texts), classes=[formula, "b"]) as write:
         probs = np.full((len(texts), 2), 0.5)
-        write(probs, y=np.array(texts), ids=np.array(texts), kept={formula: np.array(texts)})
+        cells = np.array(texts)
+        write(probs, y=cells, ids=cells, kept={formula: cells})
     with path.open(newline="") as file:
         header, first, *others = csv.reader(file)
     assert header == ["id", f"'{formula}", f"probs_{formula}", "probs_b", "y"]
@@ -365,7 +370,8 @@ def test_a_jsonl_holds_no_control_characters_and_is_read_back_as_it_was(tmp_path
 def test_a_semicolon_in_the_name_of_a_column(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("probs_0;a,probs_1;b\n0.25,0.75\n")
-    assert read(path, Request(scores="probs_*", input="probs")).values.tolist() == [[0.25, 0.75]]
+    request = Request(scores="probs_*", input="probs")
+    assert read(path, request).values.tolist() == [[0.25, 0.75]]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")

@@ -32,7 +32,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def changed(model: Path, path: Path, **changes: Any) -> Path:
     """Change the header and make the checksum anew, as one who means harm would."""
     header, arrays = read_model(model)
-    text = json.dumps({k: v for k, v in (header | changes).items() if v is not ...})
+    changed_header = header | changes
+    text = json.dumps({k: v for k, v in changed_header.items() if v is not ...})
     save_file(arrays | {"sha256": model_file.digest(text, arrays)}, path, metadata={"hcal": text})
     return path
 
@@ -61,13 +62,13 @@ def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
         ({"fit": fit | {"details": {"a": "x" * 20_000}}}, "'fit' holds a text of more than"),
     ):
         refused(changed(model, tmp_path / "m.hcal", **changes), message)
-    whole = model.read_bytes()
+    whole_file = model.read_bytes()
     for content in (
         b"",
         b"not safetensors at all",
         pickle.dumps({"a": 1}),
-        whole[:-4],
-        whole + b"more",
+        whole_file[:-4],
+        whole_file + b"more",
     ):
         (tmp_path / "m.hcal").write_bytes(content)
         refused(tmp_path / "m.hcal", "not an hcal model file")
@@ -143,9 +144,11 @@ def test_every_value_of_a_header_is_checked(model: Path, tmp_path: Path, value: 
 
 def test_every_flipped_bit_is_seen(model: Path, tmp_path: Path) -> None:
     """Unless it changes nothing that counts, such as a space of the container's padding."""
-    content, path = model.read_bytes(), tmp_path / "m.hcal"
+    content = model.read_bytes()
+    path = tmp_path / "m.hcal"
     x = np.array([[0.0, 1.0, 2.0, 3.0]])
-    right, accepted = hcal.load(model).predict_proba(x), 0
+    right = hcal.load(model).predict_proba(x)
+    accepted = 0
     for bit in range(0, 8 * len(content), 61):
         broken = bytearray(content)
         broken[bit // 8] ^= 1 << bit % 8
@@ -160,13 +163,15 @@ def test_every_flipped_bit_is_seen(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_container(model: Path, tmp_path: Path) -> None:
-    path, arrays = tmp_path / "m.hcal", {"beta": np.array(0.5), "ω": np.arange(3)}
+    path = tmp_path / "m.hcal"
+    arrays = {"beta": np.array(0.5), "ω": np.arange(3)}
     written = set()
     for _ in range(20):  # the container's library orders two names by chance
         write_model(path, {"name": "ts", "info": {"who": "Ä"}}, arrays)
         written.add(path.read_bytes())
     assert len(written) == 1
-    save_file(read_model(model)[1], path, metadata={"hcal": json.dumps(read_model(model)[0])})
+    header, arrays = read_model(model)
+    save_file(arrays, path, metadata={"hcal": json.dumps(header)})
     refused(path, "is damaged: its checksum")
     save_file({"beta": np.array(1.0)}, path, metadata={"hcal": "[" * 100_000})
     refused(path, "not an hcal model file")

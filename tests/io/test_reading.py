@@ -31,11 +31,13 @@ TABLES = (".csv", ".jsonl", ".parquet", ".feather")
 
 
 def write_table(path: Path, table: dict[str, list[Any]]) -> Path:
-    frame, kind = (
-        pytest.importorskip("pandas").DataFrame(table),
-        path.suffix.removeprefix(".").removesuffix("l"),
-    )
-    options = {"csv": {"index": False}, "json": {"orient": "records", "lines": True}}.get(kind, {})
+    frame = pytest.importorskip("pandas").DataFrame(table)
+    kind = path.suffix.removeprefix(".").removesuffix("l")
+    options: dict[str, Any] = {}
+    if kind == "csv":
+        options = {"index": False}
+    elif kind == "json":
+        options = {"orient": "records", "lines": True}
     getattr(frame, f"to_{kind}")(path, **options)
     return path
 
@@ -66,16 +68,19 @@ def test_npy_holds_one_array_and_must_be_told_what(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"y.npy has {rows} labels"):
             read(tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.npy"))
     (tmp_path / "y.csv").write_text("label\n1\n0\n1\n")
-    assert read(
-        tmp_path / "p.npy", Request(input="probs", labels=tmp_path / "y.csv")
-    ).y.tolist() == [1, 0, 1]
+    request = Request(input="probs", labels=tmp_path / "y.csv")
+    assert read(tmp_path / "p.npy", request).y.tolist() == [1, 0, 1]
 
 
 def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
-    np.savez(path, logits_cal=PROBS, y_cal=Y, logits_test=PROBS[:2], y_test=Y[:2, None])
+    test_part = {"logits_test": PROBS[:2], "y_test": Y[:2, None]}
+    np.savez(path, logits_cal=PROBS, y_cal=Y, **test_part)
     cal, test = (read(path, part=part) for part in ("cal", "test"))
-    assert (cal.part, len(cal.values), test.part, len(test.values)) == ("cal", 3, "test", 2)
+    assert cal.part == "cal"
+    assert len(cal.values) == 3
+    assert test.part == "test"
+    assert len(test.values) == 2
     assert test.labels().shape == (2,)
     np.savez(path, logits_test=PROBS, y_test=Y)
     refused(
@@ -112,7 +117,9 @@ def test_a_table_with_an_id_and_string_labels_in_every_format(tmp_path: Path) ->
         path = write_table(tmp_path / f"t{suffix}", TABLE)
         data = read(path, REQUEST)
         np.testing.assert_array_equal(data.values, LOGITS)
-        assert (data.kind, data.classes, data.ids.tolist()) == ("logits", NAMES, IDS)
+        assert data.kind == "logits"
+        assert data.classes == NAMES
+        assert data.ids.tolist() == IDS
         np.testing.assert_array_equal(data.labels(), [1, 0, 2])
         assert data.groups.tolist() == ["north", "south", "north"]
         np.testing.assert_array_equal(data.weight, [1.0, 2.0, 0.5])
@@ -201,7 +208,8 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
     ):
         parquet.write_table(pa.table(table), path)
         refused(path, message)
-    parquet.write_table(pa.table({"probs": PROBS.tolist(), "y": Y, "id": IDS}), path)
+    table = pa.table({"probs": PROBS.tolist(), "y": Y, "id": IDS})
+    parquet.write_table(table, path)
     np.testing.assert_array_equal(read(path).values, PROBS)
 
 
@@ -214,18 +222,14 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
     table = TABLE | {"target": ["dog", None, "eel"]}
     for suffix in TABLES:
         path = write_table(tmp_path / f"t{suffix}", table)
-        with pytest.raises(
-            ValueError,
-            match=r"no label in 'target' in 1 of the rows 0 to 2, first in row 1: .*--unlabelled drop",
-        ):
+        rows = "in 1 of the rows 0 to 2, first in row 1"
+        with pytest.raises(ValueError, match=rf"no label in 'target' {rows}: .*--unlabelled drop"):
             read(path, REQUEST)
         data = read(path, Request(**{**vars(REQUEST), "unlabelled": "drop"}))
         np.testing.assert_array_equal(data.values, LOGITS[[0, 2]])
-        assert (data.dropped, data.ids.tolist(), data.labels().tolist()) == (
-            1,
-            ["0017", "b"],
-            [1, 2],
-        )
+        assert data.dropped == 1
+        assert data.ids.tolist() == ["0017", "b"]
+        assert data.labels().tolist() == [1, 2]
         assert data.notes == ("1 row without a label was dropped",)
     path = tmp_path / "t.npz"
     np.savez(path, logits=LOGITS, y=[0.0, np.nan, 2.0])
@@ -238,11 +242,14 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
 
 def test_unlabelled_rows_in_python() -> None:
     pd = pytest.importorskip("pandas")
-    scores, y, weight = hcal.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
+    labels = np.array([0.0, np.nan, 2.0])
+    scores, y, weight = hcal.drop_unlabelled(LOGITS, labels, [1, 2, 3])
     np.testing.assert_array_equal(scores, LOGITS[[0, 2]])
-    assert (y.tolist(), weight) == ([0, 2], [1, 3])
+    assert y.tolist() == [0, 2]
+    assert weight == [1, 3]
     frame, labels = hcal.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
-    assert (frame.index.tolist(), labels.tolist()) == ([0, 2], ["cat", "dog"])
+    assert frame.index.tolist() == [0, 2]
+    assert labels.tolist() == ["cat", "dog"]
     with pytest.raises(
         ValueError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"
     ):
@@ -263,12 +270,13 @@ def test_labels_that_are_names_or_matrices(tmp_path: Path) -> None:
     path.write_text("logits_0,logits_1,y\n0.5,1.5,no\n2.5,0.5,yes\n")
     with pytest.raises(ValueError, match="say which column is which class"):
         read(path).labels()
-    np.testing.assert_array_equal(read(path, Request(classes=("no", "yes"))).labels(), [0, 1])
+    labels = read(path, Request(classes=("no", "yes"))).labels()
+    np.testing.assert_array_equal(labels, [0, 1])
     with pytest.raises(ValueError, match=r"row 1 is 'yes', no class of no, nein"):
         read(path, Request(classes=("no", "nein"))).labels()
-    np.savez(
-        tmp_path / "m.npz", logits=LOGITS, y=np.eye(3, dtype=int)[[0, 1, 1]] | np.eye(3, dtype=int)
-    )
+    marks = np.eye(3, dtype=int)
+    several = marks[[0, 1, 1]] | marks
+    np.savez(tmp_path / "m.npz", logits=LOGITS, y=several)
     with pytest.raises(
         ValueError, match=r"several labels a row .*: use hcal\.MultilabelCalibrator"
     ):
@@ -300,8 +308,8 @@ def test_one_score_of_two_classes_and_swapped_names(tmp_path: Path) -> None:
 
 
 def test_a_request_is_remembered_as_plain_values_and_checked() -> None:
-    told = json.loads(json.dumps(REQUEST.to_json()))
-    assert Request.from_json(told) == REQUEST
+    plain = json.loads(json.dumps(REQUEST.to_json()))
+    assert Request.from_json(plain) == REQUEST
     for bad in (
         [],
         {"scores": 1},
@@ -319,12 +327,14 @@ def test_a_request_is_remembered_as_plain_values_and_checked() -> None:
 
 def test_a_file_is_read_as_the_model_was_fitted(tmp_path: Path) -> None:
     remembered = REQUEST.to_json() | {"input": "logits"}
-    asked = Request().for_model(remembered)
+    request = Request().for_model(remembered)
     new = {k: v for k, v in TABLE.items() if k not in ("target", "w")}
-    data = read(write_table(tmp_path / "new.csv", new), asked, keep=True)
-    assert (data.y, data.weight, data.ids.tolist()) == (None, None, IDS)
+    data = read(write_table(tmp_path / "new.csv", new), request, keep=True)
+    assert data.y is None
+    assert data.weight is None
+    assert data.ids.tolist() == IDS
     with pytest.raises(ValueError, match=r"no column matches 'logit_\*'"):
-        read(write_table(tmp_path / "other.csv", {"a": [0.5], "b": [0.5]}), asked)
+        read(write_table(tmp_path / "other.csv", {"a": [0.5], "b": [0.5]}), request)
     for ours, words in (
         (Request(input="probs"), "input logits, so probs cannot be right"),
         (Request(option_score="length"), "option score sum, so length cannot be right"),
@@ -333,7 +343,9 @@ def test_a_file_is_read_as_the_model_was_fitted(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=words):
             ours.for_model(remembered)
     # Labels that are only carried along may be missing.
-    data = read(write_table(tmp_path / "half.csv", TABLE | {"target": ["dog", None, None]}), asked)
+    data = read(
+        write_table(tmp_path / "half.csv", TABLE | {"target": ["dog", None, None]}), request
+    )
     assert data.y.tolist() == ["dog", "", ""]
 
 
@@ -343,9 +355,8 @@ def test_other_columns_are_kept(tmp_path: Path) -> None:
         data = read(write_table(tmp_path / f"t{suffix}", table), REQUEST, keep=True)
         assert list(data.beside) == ["note", "age", "site", "w"]
         assert [str(v) for v in data.beside["age"]] == ["3", "4", "5"]
-    path = write_table(
-        tmp_path / "t.parquet", {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]}
-    )
+    table = {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]}
+    path = write_table(tmp_path / "t.parquet", table)
     assert read(path, keep=True).beside["parts"][2] == [5, 6]
     np.savez(tmp_path / "t.npz", logits=LOGITS, y=[0, 1, 2], age=[3, 4, 5], other=[1])
     assert list(read(tmp_path / "t.npz", keep=True).beside) == ["age"]
@@ -361,9 +372,8 @@ def test_csv_and_jsonl_need_no_extra(tmp_path: Path) -> None:
         "r).labels().tolist() for s in ('.csv', '.jsonl')])\ntry: read('t.parquet')\nexcept "
         "ImportError as e: print(e)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first == "[1, 0, 2] [1, 0, 2]"
     assert "reading .parquet needs pyarrow: pip install" in second

@@ -22,10 +22,10 @@ from helpers import synthetic
 
 def reversed_elsewhere(work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
     """What a pool of processes does to functions, pieces and results, the last piece first."""
-    results = [
-        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(work))(piece)))
-        for piece in reversed(list(pieces))
-    ]
+    results = []
+    for piece in reversed(list(pieces)):
+        elsewhere = pickle.loads(pickle.dumps(work))
+        results.append(pickle.loads(pickle.dumps(elsewhere(piece))))
     yield from reversed(results)
 
 
@@ -38,11 +38,12 @@ def test_a_sample_that_holds_all_rows_is_the_fit_in_memory() -> None:
     }
     for name, column in columns.items():
         rows = Rows.of(x, y, input="logits", **column)
-        whole = hcal.make_calibrator(name).fit(rows)
+        in_memory = hcal.make_calibrator(name).fit(rows)
         by_blocks = hcal.make_calibrator(name).fit(rows.blocks(330))
-        np.testing.assert_array_equal(by_blocks.predict_proba(x), whole.predict_proba(x))
+        np.testing.assert_array_equal(by_blocks.predict_proba(x), in_memory.predict_proba(x))
         used = np.count_nonzero(column.get("weight", np.ones(500)))
-        assert (by_blocks.fit_.source_rows, by_blocks.fit_.rows) == (500, used)
+        assert by_blocks.fit_.source_rows == 500
+        assert by_blocks.fit_.rows == used
 
 
 def test_the_sample_does_not_depend_on_the_blocks(tmp_path: Path) -> None:
@@ -65,7 +66,8 @@ def test_the_sample_does_not_depend_on_the_blocks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(sample.y, samples[0].y)
     cal = hcal.make_calibrator("iso").fit(samples[0])
     assert cal.fit_.sampled == "fitted on a sample of 700 of 3,000 rows"
-    assert cal.fit_.frequencies == pytest.approx(np.bincount(y) / len(y), abs=0.05)
+    expected = np.bincount(y) / len(y)
+    assert cal.fit_.frequencies == pytest.approx(expected, abs=0.05)
     many_classes = source_of_blocks(rows.blocks(77)).sample(most_scores=900)
     assert len(many_classes) == 300
 
@@ -79,30 +81,25 @@ def test_parts_of_a_sample_hold_their_share_when_the_number_of_rows_is_known() -
     merged = RowSample(1000, 10**9, 20_000)
     for part in reversed(parts):
         merged.merge(part)
-    np.testing.assert_array_equal(
-        merged.rows().scores, RowSample(1000, 10**9).update(rows).rows().scores
-    )
+    expected = RowSample(1000, 10**9).update(rows)
+    np.testing.assert_array_equal(merged.rows().scores, expected.rows().scores)
 
 
 def test_a_group_in_two_blocks_is_one_group() -> None:
     """Blocks that number their groups by themselves are joined by the names of the groups."""
     x, y = synthetic(400, 2)
     patient = np.array([f"p{number}" for number in np.arange(400) // 7])
-    whole = Rows.of(x, y, input="logits", groups=patient)
-    blocks = [
-        Rows.of(
-            x[first : first + 90],
-            y[first : first + 90],
-            input="logits",
-            groups=patient[first : first + 90],
-        )
-        for first in range(0, 400, 90)
-    ]
+    in_memory = Rows.of(x, y, input="logits", groups=patient)
+    blocks = []
+    for first in range(0, 400, 90):
+        block = slice(first, first + 90)
+        blocks.append(Rows.of(x[block], y[block], input="logits", groups=patient[block]))
     joined = Rows.joined(blocks)
     assert joined.groups is not None
     assert len(np.unique(joined.groups)) == len(np.unique(patient))
     same = joined.groups[:, None] == joined.groups
-    np.testing.assert_array_equal(same, whole.groups[:, None] == whole.groups)  # type: ignore[index]
+    together = in_memory.groups[:, None] == in_memory.groups  # type: ignore[index]
+    np.testing.assert_array_equal(same, together)
 
 
 def test_files_bring_weights_groups_and_segments_to_a_fit(tmp_path: Path) -> None:
@@ -111,13 +108,8 @@ def test_files_bring_weights_groups_and_segments_to_a_fit(tmp_path: Path) -> Non
     site = np.arange(600) // 4
     for part in range(2):
         half = slice(300 * part, 300 * part + 300)
-        np.savez(
-            tmp_path / f"{part}.npz",
-            logits=x[half],
-            y=y[half],
-            country=country[half],
-            site=site[half],
-        )
+        columns = {"country": country[half], "site": site[half]}
+        np.savez(tmp_path / f"{part}.npz", logits=x[half], y=y[half], **columns)
     by_file = hcal.SegmentedCalibrator("platt").fit(tmp_path, by="country", groups="site")
     in_memory = hcal.SegmentedCalibrator("platt").fit(x, y, by={"country": country}, groups=site)
     expected = in_memory.predict_proba(x, by={"country": country})

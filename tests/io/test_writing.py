@@ -18,15 +18,19 @@ IDS = np.array(["0017", "0002", "b"])
 
 
 def test_what_apply_writes_is_read_again_with_names_ids_and_other_columns(tmp_path: Path) -> None:
-    kept = {"note": np.array(["a", None, "ü"], dtype=object), "age": np.array([3, 4, 5])}
+    notes = np.array(["a", None, "ü"], dtype=object)
+    kept = {"note": notes, "age": np.array([3, 4, 5])}
     for suffix in (".csv", ".parquet", ".feather", ".jsonl", ".npz"):
-        path, blocks = tmp_path / f"p{suffix}", tmp_path / f"b{suffix}"
+        path = tmp_path / f"p{suffix}"
+        blocks = tmp_path / f"b{suffix}"
         names = {"id": "key"}
-        for each, parts in ((path, [slice(3)]), (blocks, [slice(0, 2), slice(2, 3)])):
-            with write_blocks(each, 3, classes=NAMES, names=names) as write:
+        targets = {path: [slice(3)], blocks: [slice(0, 2), slice(2, 3)]}
+        for target, parts in targets.items():
+            with write_blocks(target, 3, classes=NAMES, names=names) as write:
                 for i in parts:
-                    write(PROBS[i], TARGET[i], ids=IDS[i], kept={n: a[i] for n, a in kept.items()})
-            data = read(each, Request(id="key"), keep=True)
+                    of_part = {column: values[i] for column, values in kept.items()}
+                    write(PROBS[i], TARGET[i], ids=IDS[i], kept=of_part)
+            data = read(target, Request(id="key"), keep=True)
             np.testing.assert_array_equal(data.values, PROBS)
             assert data.classes == NAMES
             np.testing.assert_array_equal(data.labels(), [1, 0, 2])
@@ -69,7 +73,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> No
 
     with pytest.raises(ZeroDivisionError):
         half()
-    assert (path.read_text(), [p.name for p in tmp_path.iterdir()]) == ("old", ["a"])
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_links_pipes_devices_and_folders(tmp_path: Path) -> None:
@@ -118,8 +123,11 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
         files, "_sync", lambda path: done.append("folder" if path.is_dir() else "content")
     )
     replace = Path.replace
-    monkeypatch.setattr(
-        Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1]
-    )
+
+    def noticed(self: Path, to: Path) -> Path:
+        done.append("rename")
+        return replace(self, to)
+
+    monkeypatch.setattr(Path, "replace", noticed)
     put(tmp_path / "a")
     assert done == ["content", "rename", "folder"]

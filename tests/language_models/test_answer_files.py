@@ -83,7 +83,8 @@ def test_columns_of_python_are_those_of_files(harness: Path) -> None:
     paths = sorted(harness.rglob("*.jsonl"))
     quiz = read_lm_eval(paths)
     assert list(quiz.columns) == ["task", "model", "file"]
-    assert quiz.columns["task"].tolist() == read(harness).beside["task"].tolist()
+    expected = read(harness).beside["task"].tolist()
+    assert quiz.columns["task"].tolist() == expected
 
 
 def test_a_task_whose_name_is_a_formula_is_text_in_a_spreadsheet(tmp_path: Path) -> None:
@@ -114,6 +115,5 @@ def test_compare_measures_the_calibrator_that_fit_writes(
     run("fit", cal, "--method", method, "-o", model, "-q")
     fitted = json.loads(run("evaluate", test, "--model", model, "--json").stdout)
     command = run("compare", cal, "--test", test, "--methods", method, "--json").stdout
-    assert json.loads(command)["methods"][method]["nll"] == pytest.approx(
-        fitted["metrics"]["nll"]["value"], abs=1e-9
-    )
+    compared = json.loads(command)["methods"][method]["nll"]
+    assert compared == pytest.approx(fitted["metrics"]["nll"]["value"], abs=1e-9)

@@ -22,9 +22,9 @@ def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path) -> None:
     for as_strings, target, counts in product([True, False], ["index", "text"], [(4,), (2, 3, 5)]):
         written = write_samples(tmp_path, as_strings=as_strings, target=target, counts=counts)
         quiz = read_lm_eval(written.path)
-        found = hcal.evaluate(quiz.probs(), quiz.y, metrics=["accuracy", "brier"])
-        assert found["accuracy"] == pytest.approx(written.acc, abs=1e-9)
-        assert found["brier"] == pytest.approx(written.brier_score, abs=1e-9)
+        evaluation = hcal.evaluate(quiz.probs(), quiz.y, metrics=["accuracy", "brier"])
+        assert evaluation["accuracy"] == pytest.approx(written.acc, abs=1e-9)
+        assert evaluation["brier"] == pytest.approx(written.brier_score, abs=1e-9)
 
 
 def test_length_and_mutual_information(tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_length_and_mutual_information(tmp_path: Path) -> None:
         quiz = read_lm_eval(written.path, score=score)
         assert quiz.log_probs().shape == (200, 4)
         assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(expected, abs=1e-9)
-        found = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
-        assert found["metrics"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
+        evaluation = json.loads(run("evaluate", written.path, "--score", score, "--json").stdout)
+        assert evaluation["metrics"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-9)
     path = write_samples(tmp_path).path
     for score, message in (
         ("mutual-information", "line 1: no requests without a context"),
@@ -53,15 +53,16 @@ def test_several_tasks_and_filters(tmp_path: Path) -> None:
     two = write_samples(tmp_path, "boolq", n=30, counts=(2,), target="text", seed=1)
     quiz = read_lm_eval([one.path, two.path])
     assert len(quiz) == 50  # a document counts once, whatever the number of filters
-    assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(
-        (20 * one.acc + 30 * two.acc) / 50
-    )
+    accuracy = hcal.metrics.accuracy(quiz.probs(), quiz.y)
+    expected = (20 * one.acc + 30 * two.acc) / 50
+    assert accuracy == pytest.approx(expected)
 
 
 def change(path: Path, **new) -> Path:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
-        row.update({k: v(row) if callable(v) else v for k, v in new.items()})
+        for field, value in new.items():
+            row[field] = value(row) if callable(value) else value
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
@@ -72,12 +73,9 @@ def test_options_that_are_numbers_are_told_from_indices_by_the_harness_own_accur
     """Options " 1" to " 4" with the target "2": the second option, not the third."""
     written = write_samples(tmp_path)
     right = read_lm_eval(written.path).y
+    options = {f"gen_args_{i}": {"arg_0": "Q", "arg_1": f" {i + 1}"} for i in range(4)}
     path = change(
-        written.path,
-        target=lambda row: str(int(row["target"]) + 1),
-        arguments=lambda row: {
-            f"gen_args_{i}": {"arg_0": "Q", "arg_1": f" {i + 1}"} for i in range(4)
-        },
+        written.path, target=lambda row: str(int(row["target"]) + 1), arguments=lambda row: options
     )
     path.write_text(
         "\n".join(line for line in path.read_text().splitlines() if '"target": "4"' not in line)
@@ -131,8 +129,9 @@ def test_other_lines_are_named(tmp_path: Path) -> None:
 
 
 def test_an_impossible_option_is_an_option(tmp_path: Path) -> None:
-    path = change(write_samples(tmp_path, n=4, counts=(2,)).path, acc=0.0, target="1",
-                  filtered_resps=[["-1.0", "True"], ["-inf", "False"]])  # fmt: skip
+    responses = [["-1.0", "True"], ["-inf", "False"]]
+    written = write_samples(tmp_path, n=4, counts=(2,))
+    path = change(written.path, acc=0.0, target="1", filtered_resps=responses)
     quiz = read_lm_eval(path)
     assert quiz.probs().tolist() == [[1.0, 0.0]] * 4
     assert np.isfinite(quiz.scores[0]).all()
@@ -142,9 +141,10 @@ def test_an_impossible_option_is_an_option(tmp_path: Path) -> None:
 
 
 def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
-    cal = [
-        write_samples(tmp_path, f"cal{i}", n=300, counts=(2, 3, 5), seed=i).path for i in range(2)
-    ]
+    cal = []
+    for seed in range(2):
+        written = write_samples(tmp_path, f"cal{seed}", n=300, counts=(2, 3, 5), seed=seed)
+        cal.append(written.path)
     test = write_samples(tmp_path, "test", n=300, counts=(2, 4), seed=9)
     model = tmp_path / "model.hcal"
     run("fit", *cal, "-o", model)
@@ -156,9 +156,9 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
     assert after["changed"] == 0
     assert after["metrics"]["nll"]["value"] < 0.9 * after["metrics"]["nll"]["baseline"]
     run("apply", model, test.path, "-o", tmp_path / "probs.npz")
-    with np.load(tmp_path / "probs.npz") as held:
-        assert held["probs"].shape == (300, 4)
-        assert (held["probs"] == 0).any()
+    with np.load(tmp_path / "probs.npz") as written_file:
+        assert written_file["probs"].shape == (300, 4)
+        assert (written_file["probs"] == 0).any()
 
 
 # -- servers -----------------------------------------------------------------------------------------
@@ -166,23 +166,21 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
 
 TOP = {"A": -0.5, " B": -1.5, "B": -3.0, "Sure": -4.0}
 LISTED = [{"token": t, "logprob": v, "bytes": None} for t, v in TOP.items()]
+COMPLETION = {"text": "A", "logprobs": {"tokens": ["A"], "top_logprobs": [TOP]}}
+TWO_TOKENS = [{"top_logprobs": [{"token": "(", "logprob": -0.1}]}, {"top_logprobs": LISTED}]
 FORMATS = {
     "chat": {"choices": [{"logprobs": {"content": [{"token": "A", "top_logprobs": LISTED}]}}]},
-    "completions": {"choices": [{"text": "A", "logprobs": {"tokens": ["A"], "top_logprobs": [TOP]}}]},
-    "later token": {
-        "choices": [{"logprobs": {"content": [{"top_logprobs": [{"token": "(", "logprob": -0.1}]},
-                                              {"top_logprobs": LISTED}]}}]
-    },
-}  # fmt: skip
+    "completions": {"choices": [COMPLETION]},
+    "later token": {"choices": [{"logprobs": {"content": TWO_TOKENS}}]},
+}
 
 
 def test_options_of_a_response() -> None:
     both = np.log(np.exp(-1.5) + np.exp(-3.0))
     left = np.log(1 - np.exp(list(TOP.values())).sum())
     for name, response in FORMATS.items():
-        assert option_scores(response, ["A", "B", "C"]) == pytest.approx(
-            [-0.5, both, min(-4.0, left)]
-        ), name
+        scores = option_scores(response, ["A", "B", "C"])
+        assert scores == pytest.approx([-0.5, both, min(-4.0, left)]), name
     for response, options, message in (
         (FORMATS["chat"], ["x", "y"], "no option of"),
         ({"choices": [{"text": "A", "logprobs": None}]}, ["A", "B"], "ask the server"),
@@ -194,10 +192,8 @@ def test_options_of_a_response() -> None:
 
 def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     """OpenAI's JSONL: labels as tokenizers and models write them, targets as label, text or index."""
-    top = [
-        {"token": t, "logprob": v}
-        for t, v in (("**B**", -0.5), ("ĠA", -1.5), ("b)", -3.0), ("c", -4.0))
-    ]
+    tokens = {"**B**": -0.5, "ĠA": -1.5, "b)": -3.0, "c": -4.0}
+    top = [{"token": token, "logprob": value} for token, value in tokens.items()]
     response = {"choices": [{"logprobs": {"content": [{"token": "B", "top_logprobs": top}]}}]}
     texts = ["Lyon", "Paris", "Rome"]
     lines = [
@@ -214,14 +210,14 @@ def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     data = read(path)
-    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (
-        True,
-        [1, 1, 1, 1],
-        ["q1", "q2", "q3", "q4"],
-    )
+    assert data.questions is True
+    assert data.y.tolist() == [1, 1, 1, 1]
+    assert data.ids.tolist() == ["q1", "q2", "q3", "q4"]
     both = np.exp(-0.5) + np.exp(-3.0)
     expected = np.array([np.exp(-1.5), both, np.exp(-4.0)])
-    np.testing.assert_allclose(np.exp(data.values), np.tile(expected / expected.sum(), (4, 1)))
+    shares = expected / expected.sum()
+    expected = np.tile(shares, (4, 1))
+    np.testing.assert_allclose(np.exp(data.values), expected)
     path.write_text(json.dumps(response))
     with pytest.raises(ValueError, match=r"r.jsonl, line 1: .* needs 'options'"):
         read(path)

@@ -28,15 +28,22 @@ def padded(scores: list[np.ndarray], fill: float) -> np.ndarray:
     return out
 
 
+def mean_loss(probs: list[np.ndarray], answers: np.ndarray) -> float:
+    """Return the mean log loss of questions with any number of options."""
+    losses = [-np.log(p[answer]) for p, answer in zip(probs, answers, strict=True)]
+    return float(np.mean(losses))
+
+
 def test_one_temperature_over_all_numbers_of_options() -> None:
     scores, y = quiz(6000)
     cal = MultipleChoiceCalibrator().fit(scores, y)
     assert cal.temperature_ == pytest.approx(3.0, rel=0.1)  # sd of the estimate is about 2 %
     fresh, answers = quiz(4000, seed=1)
-    before = np.mean([-np.log(hcal.softmax(s)[a]) for s, a in zip(fresh, answers, strict=True)])
-    after = np.mean([-np.log(p[a]) for p, a in zip(cal.predict_proba(fresh), answers, strict=True)])
+    before = mean_loss([hcal.softmax(s) for s in fresh], answers)
+    after = mean_loss(cal.predict_proba(fresh), answers)
     assert after < 0.7 * before
-    assert (cal.predict(fresh) == [int(np.argmax(s)) for s in fresh]).all()
+    tops = [int(np.argmax(s)) for s in fresh]
+    assert (cal.predict(fresh) == tops).all()
 
 
 def test_equal_numbers_of_options_are_plain_temperature_scaling() -> None:
@@ -50,7 +57,8 @@ def test_equal_numbers_of_options_are_plain_temperature_scaling() -> None:
 def test_ragged_padded_and_masked_input_say_the_same(fill) -> None:
     scores, y = quiz(300)
     array = padded(scores, fill)
-    mask = padded([np.ones_like(s) for s in scores], 0).astype(bool) if fill == 123.0 else None
+    options = padded([np.ones_like(s) for s in scores], 0).astype(bool)
+    mask = options if fill == 123.0 else None
     ragged = MultipleChoiceCalibrator().fit(scores, y)
     dense = MultipleChoiceCalibrator().fit(array, y, mask)
     assert ragged.temperature_ == dense.temperature_
@@ -77,18 +85,22 @@ def test_another_method_where_there_are_enough_questions() -> None:
     y = np.array([rng.choice(3, p=p) for p in hcal.softmax(z)])
     biased = z + np.array([2.0, 0.0, 0.0])
     few, few_y = quiz(50)
-    scores, answers = [*biased[:1000], *few], np.concatenate([y[:1000], few_y])
+    scores = [*biased[:1000], *few]
+    answers = np.concatenate([y[:1000], few_y])
     cal = MultipleChoiceCalibrator("vs").fit(scores, answers)
     assert list(cal.by_count_) == [3]
     plain = MultipleChoiceCalibrator().fit(scores, answers)
-    nll = {c: hcal.metrics.nll(c.predict_proba(biased[1000:]), y[1000:]) for c in (cal, plain)}
+    new_scores = biased[1000:]
+    new_y = y[1000:]
+    nll = {c: hcal.metrics.nll(c.predict_proba(new_scores), new_y) for c in (cal, plain)}
     assert nll[cal] < nll[plain] - 0.1
     assert len(cal.predict_proba(few)) == 50
 
 
 def test_a_question_with_one_option_is_certain_and_teaches_nothing() -> None:
     scores, y = quiz(300)
-    cal = MultipleChoiceCalibrator().fit([*scores, np.array([5.0])], [*y, 0])
+    with_one_option = [*scores, np.array([5.0])]
+    cal = MultipleChoiceCalibrator().fit(with_one_option, [*y, 0])
     assert cal.temperature_ == pytest.approx(MultipleChoiceCalibrator().fit(scores, y).temperature_)
     assert cal.predict_proba([[5.0]])[0].tolist() == [1.0]
 
@@ -122,11 +134,9 @@ def test_it_saves_and_loads_like_every_calibrator(method: str, tmp_path) -> None
     hcal.save(cal, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
     assert again.get_params() == cal.get_params()
-    assert (again.fit_.after, again.converged_, again.n_classes_) == (
-        cal.fit_.after,
-        cal.converged_,
-        6,
-    )
+    assert again.fit_.after == cal.fit_.after
+    assert again.converged_ == cal.converged_
+    assert again.n_classes_ == 6
     for p, q in zip(cal.predict_proba(scores), again.predict_proba(scores), strict=True):
         np.testing.assert_array_equal(p, q)
 
@@ -134,7 +144,8 @@ def test_it_saves_and_loads_like_every_calibrator(method: str, tmp_path) -> None
 def test_a_file_with_a_strange_member_is_refused(tmp_path) -> None:
     """Through hcal.save, so that the checksum is right and the content is what is judged."""
     cal = MultipleChoiceCalibrator("vs").fit(*quiz(1500))
-    common, member = cal.members_["common"], next(iter(cal.by_count_.values()))
+    common = cal.members_["common"]
+    member = next(iter(cal.by_count_.values()))
     for members, message in (
         ({"common": common, "7": member}, "is not for that number of options"),
         ({"common": common, "-1": member}, "is not for that number of options"),
@@ -153,9 +164,9 @@ def test_it_exports_to_onnx(tmp_path) -> None:
     cal = MultipleChoiceCalibrator().fit(scores, y)
     hcal.export_onnx(cal, tmp_path / "m.onnx")
     array = padded(scores, -np.inf).astype(np.float32)
-    found = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"scores": array})[0]
-    np.testing.assert_allclose(found, cal.predict_proba(array), atol=1e-6)
-    assert (found[np.isneginf(array)] == 0).all()
+    of_onnx = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"scores": array})[0]
+    np.testing.assert_allclose(of_onnx, cal.predict_proba(array), atol=1e-6)
+    assert (of_onnx[np.isneginf(array)] == 0).all()
     mixed = MultipleChoiceCalibrator("vs", min_questions=50).fit(scores, y)
     with pytest.raises(ValueError, match='only method="ts" is one graph'):
         hcal.export_onnx(mixed, tmp_path / "n.onnx")
@@ -164,17 +175,17 @@ def test_it_exports_to_onnx(tmp_path) -> None:
 def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     scores, y = quiz(400)
     cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
-    ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
-    assert (
-        hcal.evaluate(ragged, y, metrics="score").values
-        == hcal.evaluate(array, y, metrics="score").values
-    )
-    assert hcal.evaluate(scores, y, metrics=["nll"], input="logits")["nll"] == pytest.approx(
-        hcal.metrics.nll(cal.uncalibrated(scores), y)
-    )
-    np.testing.assert_array_equal(
-        hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed
-    )
+    ragged = cal.predict_proba(scores)
+    array = cal.predict_proba(padded(scores, -np.inf))
+    of_ragged = hcal.evaluate(ragged, y, metrics="score")
+    of_array = hcal.evaluate(array, y, metrics="score")
+    assert of_ragged.values == of_array.values
+    nll = hcal.evaluate(scores, y, metrics=["nll"], input="logits")["nll"]
+    expected = hcal.metrics.nll(cal.uncalibrated(scores), y)
+    assert nll == pytest.approx(expected)
+    of_ragged = hcal.reliability(ragged, y)[0]
+    of_array = hcal.reliability(array, y)[0]
+    np.testing.assert_array_equal(of_ragged.observed, of_array.observed)
     assert hcal.metrics.ece_ew(ragged, y) == hcal.metrics.ece_ew(array, y)
     page = hcal.reporting.build_report(scores, y, cal)
     assert "Multiple choice" in page
@@ -185,14 +196,17 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
 def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
     cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
     scores, y = quiz(3000, seed=4)
-    ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
-    assert hcal.certify(ragged, y).to_dict() == hcal.certify(array, y).to_dict()
-    of_model, of_probs = hcal.certify(cal, scores, y), hcal.certify(ragged, y)
+    ragged = cal.predict_proba(scores)
+    array = cal.predict_proba(padded(scores, -np.inf))
+    expected = hcal.certify(array, y).to_dict()
+    assert hcal.certify(ragged, y).to_dict() == expected
+    of_model = hcal.certify(cal, scores, y)
+    of_probs = hcal.certify(ragged, y)
     assert of_model.smooth == pytest.approx(of_probs.smooth, rel=1e-9)
     seen, answers = quiz(800, seed=3)
-    wide = [
-        np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]
-    ]  # padded further than in the fit
+    wide = []
+    for s in seen[:400]:  # padded further than in the fit
+        wide.append(np.append(s, np.full(8 - len(s), np.nan)))
     with pytest.raises(ValueError, match="no certificate"):
         hcal.certify(cal, wide, answers[:400])
 

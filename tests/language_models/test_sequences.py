@@ -15,7 +15,8 @@ from hcal.io import Request, read
 from hcal.language_models import sequence_score
 
 TOKENS = [-0.1, -0.3, -1.1]
-CHAT = {"choices": [{"logprobs": {"content": [{"token": "x", "logprob": v} for v in TOKENS]}}]}
+CONTENT = [{"token": "x", "logprob": value} for value in TOKENS]
+CHAT = {"choices": [{"logprobs": {"content": CONTENT}}]}
 COMPLETION = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [None, *TOKENS]}}]}
 FORMATS: dict[str, Any] = {
     "list": TOKENS,
@@ -58,17 +59,19 @@ def test_answers_are_calibrated_from_file_to_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     shares = rng.uniform(0.2, 0.9, 2000)
     right = rng.random(2000) < shares
-    rows = [
-        {"token_logprobs": [np.log(share) / 6] * 2, "correct": bool(correct), "id": number}
-        for number, (share, correct) in enumerate(zip(shares, right, strict=True))
-    ]
+    rows = []
+    for number, (share, correct) in enumerate(zip(shares, right, strict=True)):
+        tokens = [np.log(share) / 6] * 2
+        rows.append({"token_logprobs": tokens, "correct": bool(correct), "id": number})
     path = tmp_path / "answers.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     new = [{"id": "q", "token_logprobs": [np.log(0.5) / 6] * 2}]
     (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, new)))
 
     data = read(path, Request(option_score="least"))
-    assert (data.kind, data.values.shape, data.ids[3]) == ("log_probs", (2000,), 3)
+    assert data.kind == "log_probs"
+    assert data.values.shape == (2000,)
+    assert data.ids[3] == 3
     model = tmp_path / "m.hcal"
     run("fit", path, "-o", model, "-q")
     run("apply", model, tmp_path / "new.jsonl", "-o", tmp_path / "p.npz", "-q")

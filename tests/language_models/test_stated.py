@@ -49,11 +49,14 @@ READABLE = {
 
 UNREADABLE = [
     "50/50", "60/40", "1/1", "24/7", "9/10/2024", "9:1", "90 to 1", "1 in 10", "0/0",
-    "between 70 and 80 %", "70-80 %", "70%\u201380%", "90-95%", "80% or 90%", "80 maybe 90 %", "70, 80 %",
+    "between 70 and 80 %", "70-80 %", "70%\u201380%", "90-95%", "80% or 90%",
+    "80 maybe 90 %", "70, 80 %",
     "7 or 8 out of 10", "2 of 3 sources, 80%", "2 out of 3 sources", "50-50",
     "95 percent confident, 5 % doubt", "20% chance that I am wrong", "5 % doubt", "unlikely (80%)",
-    "not 80%", "at least 90%", "more than 80%", "> 90%", "no more than 80%", "80\u00b15 %", "85% (level 4)",
-    "1,000", "1'000", "1 000", "1.2.3", "-0.5", "\u22125 %", "- 80%", "150%", "about 80", "85", "1e999",
+    "not 80%", "at least 90%", "more than 80%", "> 90%", "no more than 80%", "80\u00b15 %",
+    "85% (level 4)",
+    "1,000", "1'000", "1 000", "1.2.3", "-0.5", "\u22125 %", "- 80%", "150%", "about 80",
+    "85", "1e999",
     "5\u00b2", "\u00bd", "85\u2030", "$5", "80 percentage points", "80 %%",
     "not likely", "far from certain", "less likely", "certain or likely", "likely wrong",
     "nan", "inf", "I do not know", "", True, None, [0.5], {"a": 1}, float("nan"), 10**400, -0.1,
@@ -90,8 +93,8 @@ def test_what_is_not_certain_is_unreadable(statement: Any) -> None:
 def test_plain_numbers_are_read_on_the_scale(
     statement: Any, unit: str, expected: float | None
 ) -> None:
-    found = confidence_of(statement, unit=unit)
-    assert found == (None if expected is None else pytest.approx(expected))
+    confidence = confidence_of(statement, unit=unit)
+    assert confidence == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +114,8 @@ def test_plain_numbers_are_read_on_the_scale(
 def test_ranges_are_read_where_the_caller_wants_their_middle(
     statement: str, expected: float | None
 ) -> None:
-    found = confidence_of(statement, ranges="middle")
-    assert found == (None if expected is None else pytest.approx(expected))
+    confidence = confidence_of(statement, ranges="middle")
+    assert confidence == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_scale_that_cannot_be_right_is_refused_with_true_advice() -> None:
@@ -161,7 +164,8 @@ def test_files_count_and_quote_what_cannot_be_read(tmp_path: Path) -> None:
     data = read(path, Request(unreadable="drop"))
     middle = read(path, Request(unreadable="drop", ranges="middle"))
 
-    assert (data.values.tolist(), data.dropped) == ([0.8, 0.9], 2)
+    assert data.values.tolist() == [0.8, 0.9]
+    assert data.dropped == 2
     assert data.ids.tolist() == ["80%", "90%"]
     assert "2 answers" in data.notes[0]
     assert "'not likely' (judge.jsonl, line 2)" in data.notes[0]
@@ -170,10 +174,10 @@ def test_files_count_and_quote_what_cannot_be_read(tmp_path: Path) -> None:
 
 def test_marks_of_a_judge_are_calibrated_from_file_to_file(tmp_path: Path) -> None:
     marks = [mark for mark in range(11) for _ in range(20)]
-    rows = [
-        {"confidence": f"{mark}/10" if number % 2 else mark, "correct": number % 20 < mark}
-        for number, mark in enumerate(marks)
-    ]
+    rows = []
+    for number, mark in enumerate(marks):
+        confidence = f"{mark}/10" if number % 2 else mark
+        rows.append({"confidence": confidence, "correct": number % 20 < mark})
     (tmp_path / "judged.jsonl").write_text("\n".join(map(json.dumps, rows)))
     new = [{"confidence": mark, "id": f"q{mark}"} for mark in range(11)]
     (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, new)))
@@ -187,7 +191,8 @@ def test_marks_of_a_judge_are_calibrated_from_file_to_file(tmp_path: Path) -> No
 
     lines = (tmp_path / "p.csv").read_text().splitlines()
     columns = lines[0].split(",")
-    probs = [float(line.split(",")[columns.index("probs_1")]) for line in lines[1:]]
+    column = columns.index("probs_1")
+    probs = [float(line.split(",")[column]) for line in lines[1:]]
     assert [line.split(",")[0] for line in lines[1:3]] == ["q0", "q1"]
     assert probs == sorted(probs)
     assert "fitted with unit 0-10" in wrong_unit.stderr

@@ -87,16 +87,19 @@ def test_a_field_that_is_not_as_declared_is_named(changes, message) -> None:
 
 def test_a_size_is_not_negative() -> None:
     """Found by fuzzing: no offsets at all were E + 1 of them, with E = −1."""
+    no_knots = np.zeros(0)
     with pytest.raises(ValueError, match=r"'offsets' has shape \(0,\), declared is \(E\+1\)"):
-        OddsCurves(offsets=np.zeros(0, np.int64), knots=np.zeros(0), values=np.zeros(0))
+        OddsCurves(offsets=np.zeros(0, np.int64), knots=no_knots, values=no_knots)
 
 
 def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
-    one = toy(counts=np.array([1, 2, 2]), knots=np.array([0.0, 1e100]), matrix=np.zeros((1, 1, 2)))
+    knots = np.array([0.0, 1e100])
+    one = toy(counts=np.array([1, 2, 2]), knots=knots, matrix=np.zeros((1, 1, 2)))
     assert toy(knots=np.empty(0), values=np.zeros(1)).values.size == 1  # no value is out of range
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.how = "step"
-    options, arrays = one.options(), one.arrays()
+    options = one.options()
+    arrays = one.arrays()
     assert options == {"type": "Toy", "inner": {"type": "Temperature"}, "how": "line"}
     assert set(arrays) == {"inner.beta", "knots", "values", "counts", "matrix"}
     again = build_map((Toy, Temperature), options, arrays)
@@ -122,7 +125,8 @@ def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
     ],
 )
 def test_a_tampered_file_is_refused_by_name(tamper, message) -> None:
-    options, arrays = toy().options(), toy().arrays()
+    options = toy().options()
+    arrays = toy().arrays()
     tamper(options, arrays)
     with pytest.raises(ValueError, match=message):
         build_map((Toy, Temperature), options, arrays)
@@ -143,18 +147,24 @@ def test_numpy_and_torch_have_the_same_operations() -> None:
         "namespace",
         "np",
     }
-    assert {n for n in vars(xp) if not n.startswith("_")} - outside <= set(dir(xp_torch))
+    public = {name for name in vars(xp) if not name.startswith("_")}
+    assert public - outside <= set(dir(xp_torch))
     rng = np.random.default_rng(0)
-    x, edges = rng.normal(size=(50, 4)), np.sort(rng.normal(size=7))
-    t, e = torch.from_numpy(x), torch.from_numpy(edges)
-    for ours, theirs in (
+    x = rng.normal(size=(50, 4))
+    edges = np.sort(rng.normal(size=7))
+    t = torch.from_numpy(x)
+    e = torch.from_numpy(edges)
+    pairs = [
         (xp.log_softmax(x), xp_torch.log_softmax(t)),
         (xp.log_sum_exp(x), xp_torch.log_sum_exp(t)),
         (xp.sort_rows(x)[1], xp_torch.sort_rows(t)[1]),
+    ]
+    pairs += [
         (xp.searchsorted(edges, x, side="right"), xp_torch.searchsorted(e, t, side="right")),
         (xp.interp(x, edges, edges**3), xp_torch.interp(t, e, e**3)),
         (xp.clip(x, -0.5, 0.5), xp_torch.clip(t, -0.5, 0.5)),
-    ):
+    ]
+    for ours, theirs in pairs:
         np.testing.assert_allclose(theirs.numpy(), ours, atol=1e-12)
 
 
@@ -183,15 +193,16 @@ def test_the_parts_of_a_prediction() -> None:
     kept = keep_argmax(np.full((2, 2), 0.5), near)
     np.testing.assert_array_equal(kept.argmax(1), [1, 0])
     np.testing.assert_allclose(kept, 0.5, atol=1e-12)
-    whole = Prediction(map=Temperature(beta=np.array(1.0)), kind="log_probs")
-    np.testing.assert_allclose(whole(np.array([[-np.inf, 0.0]])), [[0.0, 1.0]], atol=1e-300)
+    prediction = Prediction(map=Temperature(beta=np.array(1.0)), kind="log_probs")
+    first_impossible = np.array([[-np.inf, 0.0]])
+    np.testing.assert_allclose(prediction(first_impossible), [[0.0, 1.0]], atol=1e-300)
     with np.errstate(invalid="ignore"):
-        odd = whole(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
+        no_scores = np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]])
+        odd = prediction(no_scores)
     assert np.isnan(odd).all()
     identity = TableMap(table=np.array([0.0, 100.0]), step=np.array(100.0))
     close = np.array([[0.0, 1e-9]], np.float32)  # told apart in float64, tied once narrowed
     assert Prediction(map=identity, preserves="order").in_blocks(close).argmax() == 1
     for width, lowest in ((np.float32, -1e15), (np.float64, -1e30)):  # products with it stay finite
-        assert Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))[0, 0] == pytest.approx(
-            lowest
-        )
+        probs = Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))
+        assert probs[0, 0] == pytest.approx(lowest)

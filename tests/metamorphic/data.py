@@ -74,7 +74,8 @@ class Data:
     @property
     def titles(self) -> dict[str, str]:
         """What the world calls each class."""
-        return dict(zip(map(str, self.names), self.aliases or map(str, self.names), strict=True))
+        names = [str(name) for name in self.names]
+        return dict(zip(names, self.aliases or names, strict=True))
 
     @property
     def positive(self) -> Any:
@@ -85,14 +86,14 @@ class Data:
     @property
     def place(self) -> int:
         """The number of the class "yes" among the columns that are shown; 1 of three classes."""
-        titles = [list(self.titles.values())[k] for k in self.shown]
+        titles = [list(self.titles.values())[k] for k in self.ordered]
         return titles.index("yes") if "yes" in titles else 1
 
     @property
-    def shown(self) -> tuple[int, ...]:
+    def ordered(self) -> tuple[int, ...]:
         """The classes in the order of the columns that a function sees; numbers are put in their order."""
-        ordered = self.framed and self.named and self.order is not None
-        return self.order if ordered and self.order else tuple(range(len(self.names)))
+        by_name = self.framed and self.named and self.order is not None
+        return self.order if by_name and self.order else tuple(range(len(self.names)))
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
@@ -141,17 +142,18 @@ class Data:
         """Return one value a row and class in the library, with the columns of the scores."""
         order = range(len(self.names)) if self.order is None else self.order
         columns = [self.names[k] for k in order] if self.framed else None
-        shown = values[:, list(order)] if self.framed else values
-        return as_table(shown, columns, self.library, self.number)
+        shuffled = values[:, list(order)] if self.framed else values
+        return as_table(shuffled, columns, self.library, self.number)
 
     def titled(self, names: Any) -> np.ndarray:
         """Return names of classes (N,) as the world calls them."""
-        return np.array([self.titles.get(str(name), str(name)) for name in np.asarray(names)])
+        texts = [str(name) for name in np.asarray(names)]
+        return np.array([self.titles.get(text, text) for text in texts])
 
     def costs(self) -> list[list[float]]:
         """What it costs to decide class j where class k is true; in the order of the shown columns."""
         price = {"ant": 1, "bee": 2, "cat": 4, "no": 1, "yes": 3}
-        titles = [list(self.titles.values())[k] for k in self.shown]
+        titles = [list(self.titles.values())[k] for k in self.ordered]
         return [[0.0 if a == b else price[b] for a in titles] for b in titles]
 
     def column(self, values: np.ndarray) -> Any:
@@ -280,7 +282,8 @@ def write_columns(path: Path, columns: dict[str, Any]) -> None:
         np.savez(path, **columns)
     elif path.suffix == ".jsonl":
         cells = {name: np.asarray(values).tolist() for name, values in columns.items()}
-        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+        cells_of_rows = zip(*cells.values(), strict=True)
+        rows = [dict(zip(cells, row, strict=True)) for row in cells_of_rows]
         path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
     elif path.suffix == ".csv":
         import pandas as pd

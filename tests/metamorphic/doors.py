@@ -98,10 +98,10 @@ def by_class(data: Data, probs: Any, names: Any) -> Answer:
 
 def by_name(data: Data, values: Any, names: Any) -> Answer:
     """Return one value a class by its name."""
-    return {
-        f"class {data.titles[str(name)]}, share": value
-        for name, value in zip(names, np.asarray(values).tolist(), strict=True)
-    }
+    shares = {}
+    for name, value in zip(names, np.asarray(values).tolist(), strict=True):
+        shares[f"class {data.titles[str(name)]}, share"] = value
+    return shares
 
 
 def flat(data: Data, value: Any, path: str = "") -> Answer:
@@ -140,13 +140,13 @@ def _titled(data: Data, key: str) -> str:
     return f"class {data.titles[text]}" if text in data.titles else key
 
 
-def passed_on(pair: Pair, thing: Any) -> Any:
+def passed_on(pair: Pair, fitted: Any) -> Any:
     """Return a calibrator, saved and loaded where the relation says so."""
     if not pair.saved:
-        return thing
+        return fitted
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.hcal")
-        hcal.save(thing, path)
+        hcal.save(fitted, path)
         return hcal.load(path)
 
 
@@ -207,8 +207,8 @@ def other_frequencies(pair: Pair) -> Answer:
     cal = calibrator_of(pair)
     test = pair.test
     names = cal.classes_.tolist()
-    wanted = {"ant": 5, "bee": 3, "cat": 2, "no": 4, "yes": 1}
-    shares = [wanted[test.titles[str(name)]] for name in names]
+    odds = {"ant": 5, "bee": 3, "cat": 2, "no": 4, "yes": 1}
+    shares = [odds[test.titles[str(name)]] for name in names]
     answer = by_class(test, cal.with_prior(shares).predict_proba(test.scores()), names)
     return answer
 
@@ -223,7 +223,8 @@ def learned_frequencies(pair: Pair) -> Answer:
 @door("make_calibrator", classes=(3,), takes="blocks")
 def fit_with_folds(pair: Pair) -> Answer:
     """A method that deals rows to folds; groups may be cut by the blocks of the fit."""
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     cal = quick("lece", input=fit.kind)
     if fit.cuts:
         rows = [rows_of(block) for block in fit.blocks()]
@@ -273,7 +274,8 @@ def validate(pair: Pair) -> Answer:
 
 @door("SegmentedCalibrator", "segments", takes="weight saved")
 def segmented(pair: Pair) -> Answer:
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     cal = hcal.SegmentedCalibrator("ts", input=fit.kind)
     fit_quietly(
         cal,
@@ -285,9 +287,12 @@ def segmented(pair: Pair) -> Answer:
         groups=fit.groups(),
     )
     cal = passed_on(pair, cal)
-    answer = by_class(test, cal.predict_proba(test.scores(), by=test.by()), cal.classes_.tolist())
-    answer |= by_row(test, test.titled(cal.predict(test.scores(), by=test.by())), "predicted")
-    answer["score"] = cal.score(test.scores(), test.labels(), test.weights(), by=test.by())
+    probs = cal.predict_proba(test.scores(), by=test.by())
+    answer = by_class(test, probs, cal.classes_.tolist())
+    classes = test.titled(cal.predict(test.scores(), by=test.by()))
+    answer |= by_row(test, classes, "predicted")
+    weights = test.weights()
+    answer["score"] = cal.score(test.scores(), test.labels(), weights, by=test.by())
     return answer
 
 
@@ -295,10 +300,10 @@ def segmented(pair: Pair) -> Answer:
 def refit(pair: Pair) -> Answer:
     """The rows of the fit and those of the test change their parts: the model is fitted again on the latter."""
     test = pair.test
-    cal = passed_on(pair, fitted(pair, quick("platt" if pair.k == 2 else "vs", input=test.kind)))
-    again = hcal.refit(
-        cal, test.scores(), test.labels(), test.weights(), time=test.column(test.number)
-    )
+    method = "platt" if pair.k == 2 else "vs"
+    cal = passed_on(pair, fitted(pair, quick(method, input=test.kind)))
+    day = test.column(test.number)
+    again = hcal.refit(cal, test.scores(), test.labels(), test.weights(), time=day)
     answer = by_class(test, again.predict_proba(test.scores()), again.classes_.tolist())
     comparison = again.fit_.details["refit"]
     return answer | {name: comparison[name] for name in ("rows", "gain", "low", "high")}
@@ -306,7 +311,8 @@ def refit(pair: Pair) -> Answer:
 
 @door("MultilabelCalibrator", classes=(3,), takes="saved")
 def multilabel(pair: Pair) -> Answer:
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     names = [str(name) for name in fit.names]
     truth = np.eye(3, dtype=np.int64)[fit.y]
     labels = None if fit.framed else names
@@ -314,7 +320,8 @@ def multilabel(pair: Pair) -> Answer:
     cal.fit(_of_labels(fit), fit.table(truth), labels=labels)
     cal = passed_on(pair, cal)
     answer = by_class(test, cal.predict_proba(_of_labels(test)), cal.label_names_)
-    table = cal.evaluate(_of_labels(test), test.table(np.eye(3, dtype=np.int64)[test.y]))
+    marks = np.eye(3, dtype=np.int64)[test.y]
+    table = cal.evaluate(_of_labels(test), test.table(marks))
     return answer | flat(test, table)
 
 
@@ -322,7 +329,8 @@ def _of_labels(data: Data) -> Any:
     """Return scores of labels that do not exclude each other."""
     if data.kind == "logits":
         return data.table(data.logits.astype(data.width))
-    return data.table((1 / (1 + np.exp(-data.numbers("log_probs")))).astype(data.width))
+    probs = 1 / (1 + np.exp(-data.numbers("log_probs")))
+    return data.table(probs.astype(data.width))
 
 
 # -- measures -------------------------------------------------------------------------------------
@@ -437,7 +445,8 @@ def report(pair: Pair) -> Answer:
 
 @door("compare", takes="weight")
 def compare(pair: Pair) -> Answer:
-    fit, test = pair.fit, pair.test
+    fit = pair.fit
+    test = pair.test
     table = hcal.compare(
         fit.scores(),
         fit.labels(),
@@ -495,7 +504,8 @@ def cross_fit(pair: Pair) -> Answer:
 @door("clinical", classes=(2,), takes="")
 def clinical(pair: Pair) -> Answer:
     test = pair.test
-    return flat(test, hcal.clinical(test.probs(), test.codes(), positive=test.place).to_dict())
+    panel = hcal.clinical(test.probs(), test.codes(), positive=test.place)
+    return flat(test, panel.to_dict())
 
 
 @door("reliability", takes="weight")
@@ -518,7 +528,8 @@ def reliability(pair: Pair) -> Answer:
 @door("drift", takes="")
 def drift(pair: Pair) -> Answer:
     old = pair.fit.scores()
-    return flat(pair.test, hcal.drift(old, pair.test.scores(), input=pair.test.kind).to_dict())
+    change = hcal.drift(old, pair.test.scores(), input=pair.test.kind)
+    return flat(pair.test, change.to_dict())
 
 
 @door("Monitor", takes="blocks saved")
@@ -545,7 +556,8 @@ def metrics(pair: Pair) -> Answer:
     for name in ("nll", "brier", "ece_ew", "ks", "cwece_a"):
         function = getattr(hcal.metrics, name)
         options = {"positive": test.place} if name in ("ece_ew", "ks") else {}
-        answer[name] = function(test.probs(), test.codes(), sample_weight=test.weights(), **options)
+        weight = test.weights()
+        answer[name] = function(test.probs(), test.codes(), sample_weight=weight, **options)
     return answer
 
 
@@ -604,7 +616,8 @@ def _decided(pair: Pair, result: Any) -> Answer:
 
 
 def _texts(names: Any) -> list[str]:
-    return ["None" if name in (None, -1) else str(name) for name in np.asarray(names).tolist()]
+    plain = np.asarray(names).tolist()
+    return ["None" if name in (None, -1) else str(name) for name in plain]
 
 
 # -- files and commands ---------------------------------------------------------------------------
@@ -665,7 +678,8 @@ def apply(pair: Pair) -> Answer:
     output = folder / "applied.csv"
     cal = hcal.load(folder / "model.hcal")
     rows = pair.test.cuts[0] if pair.test.cuts else None
-    hcal.apply(cal, file_of(pair), output, request=hcal.io.Request(id="key"), batch_rows=rows)
+    request = hcal.io.Request(id="key")
+    hcal.apply(cal, file_of(pair), output, request=request, batch_rows=rows)
     return read_probs(pair.test, output)
 
 
@@ -742,8 +756,8 @@ def command_decide(pair: Pair) -> Answer:
         "fn=5,fp=1",
         *_positive_option(pair),
     )
-    wanted = ("threshold", "theory", "recall", "precision", "share", "events")
-    return flat(pair.test, {name: answer["result"][name] for name in wanted})
+    fields = ("threshold", "theory", "recall", "precision", "share", "events")
+    return flat(pair.test, {name: answer["result"][name] for name in fields})
 
 
 @door("command watch", classes=(2,))
@@ -767,7 +781,7 @@ def _without_file(content: dict[str, Any]) -> dict[str, Any]:
 @door("ScoreStore")
 def score_store(pair: Pair) -> Answer:
     test = pair.test
-    names = [test.names[k] for k in test.shown]
+    names = [test.names[k] for k in test.ordered]
     ids = [str(number) for number in test.number]
     with tempfile.TemporaryDirectory() as folder:
         store = hcal.ScoreStore(Path(folder, "scores.sqlite"), classes=names)

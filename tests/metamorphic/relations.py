@@ -83,7 +83,8 @@ def weight_of_two(data: Data) -> Data:
 
 def rows_twice(data: Data) -> Data:
     """Every third row stands twice."""
-    return data[np.repeat(np.arange(len(data)), np.where(data.number % 3 == 0, 2, 1))]
+    times = np.where(data.number % 3 == 0, 2, 1)
+    return data[np.repeat(np.arange(len(data)), times)]
 
 
 def of_kind(kind: str) -> Callable[[Data], Data]:
@@ -93,7 +94,8 @@ def of_kind(kind: str) -> Callable[[Data], Data]:
 def normalised(data: Data) -> Data:
     """Return logits that are logarithms of probabilities."""
     top = data.logits.max(axis=1, keepdims=True)
-    logits = data.logits - top - np.log(np.exp(data.logits - top).sum(axis=1, keepdims=True))
+    below_top = data.logits - top
+    logits = below_top - np.log(np.exp(below_top).sum(axis=1, keepdims=True))
     return replace(data, logits=logits)
 
 

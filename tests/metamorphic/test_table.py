@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,13 @@ EXEMPT: dict[str, str] = {
 
 
 def _cells() -> list[Any]:
-    return [
-        pytest.param(relation, door, k, id=f"{relation.name}-{door.name}-{k}")
-        for relation in RELATIONS
-        for door in DOORS.values()
-        for k in (2, 3)
-        if k in relation.classes and k in door.classes and set(relation.needs.split()) <= door.takes
-    ]
+    cells = []
+    for relation, door, k in product(RELATIONS, DOORS.values(), (2, 3)):
+        has_classes = k in relation.classes and k in door.classes
+        if has_classes and set(relation.needs.split()) <= door.takes:
+            name = f"{relation.name}-{door.name}-{k}"
+            cells.append(pytest.param(relation, door, k, id=name))
+    return cells
 
 
 CELLS = _cells()
@@ -156,28 +157,28 @@ def test_cell(relation: Relation, door: Door, k: int, request: pytest.FixtureReq
 def compare(answer: Answer, expected: Answer, relation: Relation) -> None:
     """Fail where two answers have other names, texts, or numbers that differ by more than the tolerance."""
     assert answer.keys() == expected.keys()
-    wrong = [
-        name
-        for name in answer
-        if name.rpartition(".")[2] not in relation.ignores
-        and not _agree(answer[name], expected[name], relation)
-    ]
+    wrong = []
+    for name, value in answer.items():
+        if name.rpartition(".")[2] in relation.ignores:
+            continue
+        if not _agree(value, expected[name], relation):
+            wrong.append(name)
     lines = [f"{name}: {answer[name]!r}, expected {expected[name]!r}" for name in wrong[:5]]
     assert not wrong, f"{len(wrong)} of {len(answer)} entries differ:\n" + "\n".join(lines)
 
 
-def _agree(value: Any, wanted: Any, relation: Relation) -> bool:
+def _agree(value: Any, expected: Any, relation: Relation) -> bool:
     tolerance = relation.tolerance
-    if isinstance(wanted, np.ndarray) and wanted.dtype.kind == "f":
-        return bool(np.allclose(value, wanted, rtol=tolerance, atol=tolerance, equal_nan=True))
-    if isinstance(wanted, np.ndarray):
-        return bool((value == wanted).mean() >= 1 - tolerance)
-    if isinstance(wanted, float) and isinstance(value, float | int):
-        near = math.isclose(value, wanted, rel_tol=tolerance, abs_tol=tolerance)
-        return near or (math.isnan(wanted) and math.isnan(value))
-    if isinstance(wanted, str) and not relation.texts:
+    if isinstance(expected, np.ndarray) and expected.dtype.kind == "f":
+        return bool(np.allclose(value, expected, rtol=tolerance, atol=tolerance, equal_nan=True))
+    if isinstance(expected, np.ndarray):
+        return bool((value == expected).mean() >= 1 - tolerance)
+    if isinstance(expected, float) and isinstance(value, float | int):
+        near = math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+        return near or (math.isnan(expected) and math.isnan(value))
+    if isinstance(expected, str) and not relation.texts:
         return isinstance(value, str)
-    return bool(value == wanted)
+    return bool(value == expected)
 
 
 def test_every_public_name_has_a_door_or_a_reason() -> None:
@@ -187,5 +188,5 @@ def test_every_public_name_has_a_door_or_a_reason() -> None:
     missing = set(hcal.__all__) - covered - set(EXEMPT)
     assert not missing, f"enter these into tests/metamorphic/doors.py: {sorted(missing)}"
     assert not (set(EXEMPT) & covered)
-    known = {(relation.name, door) for relation in RELATIONS for door in DOORS}
-    assert set(EXCEPT) <= known
+    cells = {(relation.name, door) for relation in RELATIONS for door in DOORS}
+    assert set(EXCEPT) <= cells

@@ -32,10 +32,12 @@ def hostile(k: int, width: str) -> np.ndarray:
     """Logits made to break order: ties, neighbours one ulp apart, and scales from 1e-4 to 1e4."""
     rng = np.random.default_rng(1)
     scales = rng.permutation(np.repeat([1e-4, 1e-2, 1.0, 10.0, 1e2, 1e4], 8))
-    z = (rng.normal(size=(len(scales), k)) * scales[:, None]).astype(width)
+    z = rng.normal(size=(len(scales), k)) * scales[:, None]
+    z = z.astype(width)
     z[::4, 1] = z[::4, 0]
-    z[1::4, 0] = np.nextafter(z[1::4, 1], z.dtype.type(np.inf))
-    z[2::4, 1] = np.nextafter(z[2::4].max(axis=1), z.dtype.type(np.inf))
+    infinity = z.dtype.type(np.inf)
+    z[1::4, 0] = np.nextafter(z[1::4, 1], infinity)
+    z[2::4, 1] = np.nextafter(z[2::4].max(axis=1), infinity)
     z[3] = 0
     z[7] = np.where(np.arange(k) % 2, 1e4, -1e4)
     return np.clip(z, -1e4, 1e4)
@@ -50,7 +52,8 @@ def assert_probabilities(p: np.ndarray, like: np.ndarray) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_rows_are_probabilities_and_claims_of_preservation_hold(name: str, fitted: Fit) -> None:
     for k, width in cells(name):
-        cal, z = fitted(name, k, width), hostile(k, width)
+        cal = fitted(name, k, width)
+        z = hostile(k, width)
         p = cal.predict_proba(z)
         assert p.dtype == z.dtype
         assert_probabilities(p, z)
@@ -60,14 +63,16 @@ def test_rows_are_probabilities_and_claims_of_preservation_hold(name: str, fitte
             along = np.take_along_axis(p, np.argsort(z, axis=1, kind="stable"), axis=1)
             rises = np.diff(np.sort(z, axis=1), axis=1) > 0
             # A class may equal its better (floats end somewhere) but never beat any class above it.
-            above = np.minimum.accumulate(along[:, ::-1], axis=1)[:, ::-1][:, 1:]
+            from_the_right = np.minimum.accumulate(along[:, ::-1], axis=1)
+            above = from_the_right[:, ::-1][:, 1:]
             assert not (rises & (along[:, :-1] > above)).any()
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_files_keep_everything(name: str, fitted: Fit, tmp_path: Path) -> None:
     for k, width in cells(name):
-        cal, path = fitted(name, k, width), tmp_path / f"{k}.hcal"
+        cal = fitted(name, k, width)
+        path = tmp_path / f"{k}.hcal"
         hcal.save(cal, path)
         loaded = hcal.load(path)
         z = synthetic(40, k, seed=9)[0].astype(width)
@@ -87,12 +92,16 @@ def test_torch_computes_the_same_formula(name: str, fitted: Fit) -> None:
         if width == "float32" and k == 3:
             continue
         cal = fitted(name, k, width)
-        z = np.concatenate([synthetic(40, k, seed=5)[0], hostile(k, "float64")[:20]])
+        usual = synthetic(40, k, seed=5)[0]
+        z = np.concatenate([usual, hostile(k, "float64")[:20]])
         module = MapModule(cal.prediction_, torch.float64)
-        found = module(torch.from_numpy(z)).numpy()
-        np.testing.assert_allclose(found, cal.prediction_(z), rtol=0, atol=2e-12)
+        of_torch = module(torch.from_numpy(z)).numpy()
+        np.testing.assert_allclose(of_torch, cal.prediction_(z), rtol=0, atol=2e-12)
         odd = torch.zeros(4, k, dtype=torch.float64)
-        odd[0, 1], odd[1, 0], odd[2, 1], odd[3] = torch.nan, torch.inf, -torch.inf, -torch.inf
+        odd[0, 1] = torch.nan
+        odd[1, 0] = torch.inf
+        odd[2, 1] = -torch.inf
+        odd[3] = -torch.inf
         p = module(odd)
         assert torch.isnan(p[[0, 1, 3]]).all()
         assert torch.isfinite(p[2]).all()
@@ -105,7 +114,8 @@ def test_the_same_fit_whatever_the_library_and_the_run(name: str, fitted: Fit) -
     again = fit_quietly(clone(quick(name)), torch.from_numpy(z), torch.from_numpy(y))
     p = again.predict_proba(torch.from_numpy(z))
     assert isinstance(p, torch.Tensor)
-    np.testing.assert_array_equal(p.numpy(), fitted(name, 3).predict_proba(z))
+    expected = fitted(name, 3).predict_proba(z)
+    np.testing.assert_array_equal(p.numpy(), expected)
 
 
 #: Calibration sets on which estimates run to their bounds.
@@ -144,10 +154,12 @@ def test_worse_than_before_and_not_converged_are_said(name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             cal = quick(name).fit(z, y)
-        said = [str(w.message) for w in caught if issubclass(w.category, hcal.CalibrationWarning)]
+        warnings_given = [
+            str(w.message) for w in caught if issubclass(w.category, hcal.CalibrationWarning)
+        ]
         rose = cal.fit_.after["nll"] > cal.fit_.before["nll"] * (1 + 1e-6) + 1e-12
-        assert rose == any("worse than before" in words for words in said)
-        assert cal.converged_ == all("worse than before" in words for words in said)
+        assert rose == any("worse than before" in words for words in warnings_given)
+        assert cal.converged_ == all("worse than before" in words for words in warnings_given)
     with pytest.warns(hcal.CalibrationWarning, match="worse than before"):
         hcal.make_calibrator("hb", bins=1).fit(*synthetic(400, 3, scale=1.0))
 
@@ -184,7 +196,8 @@ def test_bad_input_is_refused_by_name(name: str, fitted: Fit) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_parameters_of_another_type_are_refused_by_name(name: str) -> None:
-    z, y = np.eye(3)[np.arange(30) % 3] * 2, np.arange(30) % 3
+    z = np.eye(3)[np.arange(30) % 3] * 2
+    y = np.arange(30) % 3
     for param in hcal.make_calibrator(name).get_params():
         for odd in ([1, 2, "a"], object(), "no such thing"):
             if (param, odd) == ("device", "no such thing"):
@@ -207,11 +220,11 @@ def test_no_true_class_is_impossible(name: str) -> None:
     for k in (2, 4):
         probs, y = forest(200, k)
         new, y_new = forest(1000, k, seed=1)
-        own = np.arange(1000), y_new
-        assert new[own].min() == 0
+        of_true_class = np.arange(1000), y_new
+        assert new[of_true_class].min() == 0
         cal = fit_quietly(quick(name, input="probs"), probs, y)
         assert float(cal.prediction_.floor) == pytest.approx(0.025)
-        assert cal.predict_proba(new)[own].min() > 0
+        assert cal.predict_proba(new)[of_true_class].min() > 0
 
 
 def test_the_floor_keeps_the_ranking_and_is_the_same_for_log_probs() -> None:

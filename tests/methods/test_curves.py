@@ -30,7 +30,8 @@ def task() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_hb_row_by_row(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_new = task
-    p, q = hcal.softmax(z), hcal.softmax(z_new)
+    p = hcal.softmax(z)
+    q = hcal.softmax(z_new)
     expected = np.empty_like(q)
     for k in range(4):
         for i, value in enumerate(q[:, k]):
@@ -38,23 +39,24 @@ def test_hb_row_by_row(task: tuple[np.ndarray, ...]) -> None:
             inside = (p[:, k] >= low) & (p[:, k] < low + 0.1)
             expected[i, k] = (y[inside] == k).mean() if inside.any() else low + 0.05
     expected /= expected.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(fit("hb", z, y, floor=0).predict_proba(z_new), expected, atol=1e-12)
+    probs = fit("hb", z, y, floor=0).predict_proba(z_new)
+    np.testing.assert_allclose(probs, expected, atol=1e-12)
 
 
 def test_iso_is_that_of_scikit_learn(task: tuple[np.ndarray, ...]) -> None:
     from sklearn.isotonic import IsotonicRegression
 
     z, y, z_new = task
-    p, q = hcal.softmax(z), hcal.softmax(z_new)
-    raw = np.stack(
-        [
-            IsotonicRegression(out_of_bounds="clip").fit(p[:, k], y == k).predict(q[:, k])
-            for k in range(4)
-        ],
-        axis=1,
-    )
+    p = hcal.softmax(z)
+    q = hcal.softmax(z_new)
+    columns = []
+    for k in range(4):
+        isotonic = IsotonicRegression(out_of_bounds="clip").fit(p[:, k], y == k)
+        columns.append(isotonic.predict(q[:, k]))
+    raw = np.stack(columns, axis=1)
     raw /= raw.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(fit("iso", z, y, floor=0).predict_proba(z_new), raw, atol=1e-12)
+    probs = fit("iso", z, y, floor=0).predict_proba(z_new)
+    np.testing.assert_allclose(probs, raw, atol=1e-12)
 
 
 def test_iso_keeps_apart_what_float32_would_pool() -> None:
@@ -69,31 +71,30 @@ def test_iso_keeps_apart_what_float32_would_pool() -> None:
 
 def test_bbq_is_the_average_of_its_histograms(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_new = task
-    p, q = hcal.softmax(z), hcal.softmax(z_new)
-    counts = np.arange(
-        max(1, int(500 ** (1 / 3) / 10)), min(100, int(np.ceil(10 * 500 ** (1 / 3)))) + 1
-    )
+    p = hcal.softmax(z)
+    q = hcal.softmax(z_new)
+    fewest = max(1, int(500 ** (1 / 3) / 10))
+    most = min(100, int(np.ceil(10 * 500 ** (1 / 3))))
+    counts = np.arange(fewest, most + 1)
     raw = np.zeros_like(q)
     for k in range(4):
         entropy, predicted = [], []
         for b in counts:
             edges = np.linspace(0, 1, b + 1)
-            values = np.array(
-                [
-                    (y[inside] == k).mean()
-                    if (inside := (p[:, k] >= lo) & (p[:, k] < hi)).any()
-                    else (lo + hi) / 2
-                    for lo, hi in pairwise(edges)
-                ]
-            )
-            own = values[np.ceil(p[:, k] * b).astype(int) - 1]
+            values = []
+            for lo, hi in pairwise(edges):
+                inside = (p[:, k] >= lo) & (p[:, k] < hi)
+                values.append((y[inside] == k).mean() if inside.any() else (lo + hi) / 2)
+            values = np.array(values)
+            value_of_bin = values[np.ceil(p[:, k] * b).astype(int) - 1]
             with np.errstate(divide="ignore"):
-                chance = np.where(y == k, np.log(own), np.log1p(-own))
+                chance = np.where(y == k, np.log(value_of_bin), np.log1p(-value_of_bin))
             entropy.append(-np.maximum(chance, -100).sum())
             predicted.append(values[np.ceil(q[:, k] * b).astype(int) - 1])
         raw[:, k] = bic_weights(np.array(entropy), counts, 500) @ np.array(predicted)
     raw /= raw.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(fit("bbq", z, y, floor=0).predict_proba(z_new), raw, atol=1e-10)
+    probs = fit("bbq", z, y, floor=0).predict_proba(z_new)
+    np.testing.assert_allclose(probs, raw, atol=1e-10)
 
 
 def test_elbow_passes_over_equal_scores_and_stops_where_flat() -> None:
@@ -117,7 +118,8 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
         ends = np.cumsum(model.width)[:-1] - 1
         falls = model.beta[:-1] > model.beta[1:]
         strength = -prefix[ends[falls]].mean() if falls.any() else -prefix.min()
-        np.testing.assert_allclose(prefix[ends], np.where(falls, -strength, 0), atol=1e-9)
+        expected = np.where(falls, -strength, 0)
+        np.testing.assert_allclose(prefix[ends], expected, atol=1e-9)
         assert prefix.min() >= -strength - 1e-9
         assert prefix.max() <= 1e-9
     assert (np.diff(models[-1].beta) > 0).all()
@@ -136,9 +138,11 @@ def test_scabin_platt_is_the_unpenalised_logistic_regression(task: tuple[np.ndar
     z, y, _ = task
     cal = fit("scabin", z, y)
     for k in range(4):
-        x = logit(np.clip(hcal.softmax(z)[:, k], 1e-12, 1 - 1e-12))[:, None]
+        within = np.clip(hcal.softmax(z)[:, k], 1e-12, 1 - 1e-12)
+        x = logit(within)[:, None]
         theirs = LogisticRegression(C=1e10, tol=1e-10, max_iter=1000).fit(x, y == k)
-        slope, intercept = cal.map_.slope[k], cal.map_.intercept[k]
+        slope = cal.map_.slope[k]
+        intercept = cal.map_.intercept[k]
         assert slope == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
         assert intercept == pytest.approx(theirs.intercept_[0], rel=1e-3, abs=1e-3)
 
@@ -146,15 +150,18 @@ def test_scabin_platt_is_the_unpenalised_logistic_regression(task: tuple[np.ndar
 def test_scabin_bin_returns_the_mean_of_the_curve() -> None:
     logits, y = synthetic(60, 2)
     cal = fit("scabin", logits, y, bins=4, floor=0)
-    slope, intercept = cal.map_.slope[1], cal.map_.intercept[1]
+    slope = cal.map_.slope[1]
+    intercept = cal.map_.intercept[1]
     score = np.sort(expit(slope * logit(hcal.softmax(logits)[:, 1]) + intercept))
     values = cal.map_.values[cal.map_.offsets[1] :]
-    np.testing.assert_allclose(values, score.reshape(4, 15).mean(axis=1))
+    expected = score.reshape(4, 15).mean(axis=1)
+    np.testing.assert_allclose(values, expected)
 
 
 def test_scabin_default_keeps_accuracy_where_the_published_bins_lose_it() -> None:
     logits, y = synthetic(3000, 30, scale=2)
-    ours, published = (fit("scabin", logits, y, bins=bins).predict(logits) for bins in (None, 15))
+    ours = fit("scabin", logits, y, bins=None).predict(logits)
+    published = fit("scabin", logits, y, bins=15).predict(logits)
     assert (ours == y).mean() > (published == y).mean() + 0.01
 
 
@@ -166,15 +173,16 @@ def test_imax_keeps_more_information_than_equal_width_bins() -> None:
     def information(cut: np.ndarray) -> float:
         which = np.searchsorted(cut, odds, side="right")
         mass = np.bincount(which, minlength=len(cut) + 1)
-        p = (
-            np.bincount(which, weights=expit(odds), minlength=len(cut) + 1)[mass > 0]
-            / mass[mass > 0]
-        )
-        return float(mass[mass > 0] @ (p * np.log(p) + (1 - p) * np.log1p(-p)))
+        sums = np.bincount(which, weights=expit(odds), minlength=len(cut) + 1)
+        mass_used = mass[mass > 0]
+        p = sums[mass > 0] / mass_used
+        information_of_bins = p * np.log(p) + (1 - p) * np.log1p(-p)
+        return float(mass_used @ information_of_bins)
 
     assert len(edges) == 7
     assert information(edges) > information(logit(np.linspace(0, 1, 9)[1:-1]))
-    assert information(edges) > information(np.quantile(odds, np.linspace(0, 1, 9)[1:-1]))
+    equal_mass = np.quantile(odds, np.linspace(0, 1, 9)[1:-1])
+    assert information(edges) > information(equal_mass)
 
 
 def test_imax_bin_value_is_the_label_frequency() -> None:
@@ -184,42 +192,46 @@ def test_imax_bin_value_is_the_label_frequency() -> None:
     which = np.searchsorted(cal.map_.edges, odds, side="right")
     marks = np.eye(3)[y]
     for b in np.unique(which):
-        assert cal.map_.values[b] == pytest.approx(marks[which == b].mean())
+        expected = marks[which == b].mean()
+        assert cal.map_.values[b] == pytest.approx(expected)
 
 
 def test_spline_of_rank_one_follows_its_definition() -> None:
     """Against a least-squares natural spline in the truncated-power basis."""
     logits, y = synthetic(200, 3)
     p = hcal.softmax(logits)
-    s, h = p.max(axis=1), p.argmax(axis=1) == y
+    s = p.max(axis=1)
+    h = p.argmax(axis=1) == y
     order = np.argsort(s)
-    u, knots = np.linspace(0, 1, 200), np.linspace(0, 1, 6)
+    u = np.linspace(0, 1, 200)
+    knots = np.linspace(0, 1, 6)
     gap = np.cumsum(h[order]) / 200 - np.cumsum(s[order]) / 200
 
     def cubes(j: int) -> np.ndarray:
-        return (np.maximum(u - knots[j], 0) ** 3 - np.maximum(u - knots[5], 0) ** 3) / (
-            knots[5] - knots[j]
-        )
+        above_knot = np.maximum(u - knots[j], 0) ** 3
+        above_last = np.maximum(u - knots[5], 0) ** 3
+        return (above_knot - above_last) / (knots[5] - knots[j])
 
-    basis = np.stack([np.ones(200), u] + [cubes(j) - cubes(4) for j in range(4)], axis=1)
+    curved = [cubes(j) - cubes(4) for j in range(4)]
+    basis = np.stack([np.ones(200), u, *curved], axis=1)
     fitted = basis @ np.linalg.lstsq(basis, gap, rcond=None)[0]
     expected = s[order] + np.gradient(fitted, u, edge_order=2)
     curves = fit("spline", logits, y).map_
-    own = slice(curves.offsets[0], curves.offsets[1])
-    np.testing.assert_allclose(curves.knots[own], s[order])
+    of_class = slice(curves.offsets[0], curves.offsets[1])
+    np.testing.assert_allclose(curves.knots[of_class], s[order])
     # The oracle differentiates numerically: second-order error on 200 points.
-    np.testing.assert_allclose(curves.values[own], expected, atol=2e-3)
+    np.testing.assert_allclose(curves.values[of_class], expected, atol=2e-3)
 
 
 def test_floor_is_the_documented_one() -> None:
     """A zero bin is mixed with the uniform row at weight 1/(N + 1); a class without rows keeps its p_k."""
     assert float(default_floor(None, 5000, 10)) == 1 / 50_000
     probs = np.array([[0.05, 0.95]] * 20 + [[0.95, 0.05]] * 20)
-    p = fit("hb", probs, np.repeat([1, 0], 20), input="probs").predict_proba(probs)
+    half_right = np.repeat([1, 0], 20)
+    p = fit("hb", probs, half_right, input="probs").predict_proba(probs)
     np.testing.assert_allclose(p[0, 0], 1 / 41 / 2)
-    p = fit("hb", probs[:20], np.ones(20, dtype=int), input="probs", floor=0).predict_proba(
-        probs[:1]
-    )
+    all_right = np.ones(20, dtype=int)
+    p = fit("hb", probs[:20], all_right, input="probs", floor=0).predict_proba(probs[:1])
     np.testing.assert_allclose(p[0, 0], 0.05 / (0.05 + 1))
 
 

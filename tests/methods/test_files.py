@@ -35,18 +35,16 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
     header = json.loads(json.dumps(header))
     x = synthetic(6, 3, seed=3)[0]
     x[0], x[1, 0], x[2, 1] = 0, 1e20, -1e20
-    for key, whole in arrays.items():
+    for key, array in arrays.items():
         if key.startswith("fitted_on."):
             continue
-        spoiled: list[Any] = [np.append(whole.ravel(), whole.ravel()[:1]), whole.astype(np.float32)]
-        if whole.size:
-            extremes = (
-                (np.nan, np.inf, -1e300, 1e290, 0.0)
-                if whole.dtype == np.float64
-                else (-1, 2**40, 0)
-            )
-            spoiled += [np.full_like(whole, value) for value in extremes]
-            spoiled += [whole[::-1].copy() if whole.ndim else whole * 3]
+        one_more = np.append(array.ravel(), array.ravel()[:1])
+        spoiled: list[Any] = [one_more, array.astype(np.float32)]
+        if array.size:
+            is_float = array.dtype == np.float64
+            extremes = (np.nan, np.inf, -1e300, 1e290, 0.0) if is_float else (-1, 2**40, 0)
+            spoiled += [np.full_like(array, value) for value in extremes]
+            spoiled += [array[::-1].copy() if array.ndim else array * 3]
         others = {k: a for k, a in arrays.items() if k != key}
         for change in [{}, *({key: value} for value in spoiled)]:
             try:
@@ -98,7 +96,7 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
     for name in METHODS:
         params = quick(name).get_params()
         assert check_params(get_calibrator(name), json.loads(json.dumps(params))) == params
-    for name, param, value, wanted in (
+    for name, param, value, rule in (
         ("gp", "samples", 60_000_000, r"an integer in \[0, 10000\]"),
         ("gp", "samples", -1, r"an integer in \[0, 10000\]"),
         ("gp", "samples", 1.5, "an integer"),
@@ -126,10 +124,10 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
         ("h", "maps", 3, "text or a tuple of text"),
         ("h", "batch_size", 0, "an integer of at least 1 or None"),
     ):
-        said = f"^parameter '{param}' of '{name}' must be {wanted}.*, got"
-        with pytest.raises(ValueError, match=said):
+        message = f"^parameter '{param}' of '{name}' must be {rule}.*, got"
+        with pytest.raises(ValueError, match=message):
             check_params(get_calibrator(name), {param: value})
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             hcal.make_calibrator(name, **{param: value}).fit(LOGITS, CODES)
     for name, param, value in (
         ("gp", "samples", 0),
@@ -138,9 +136,8 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
     ):
         assert check_params(get_calibrator(name), {param: value}) == {param: value}
     assert check_params(get_calibrator("diag"), {"hidden": [2, 10]}) == {"hidden": (2, 10)}
-    fit_quietly(
-        hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5)), LOGITS, CODES
-    )
+    with_numpy_integer = hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5))
+    fit_quietly(with_numpy_integer, LOGITS, CODES)
 
 
 def test_your_own_method_is_a_class(tmp_path: Path) -> None:
@@ -154,9 +151,8 @@ def test_your_own_method_is_a_class(tmp_path: Path) -> None:
 
     hcal.register(Half)
     hcal.save(hcal.make_calibrator("half").fit(LOGITS, CODES), tmp_path / "m.hcal")
-    np.testing.assert_allclose(
-        hcal.load(tmp_path / "m.hcal").predict_proba(LOGITS), hcal.softmax(LOGITS / 2), atol=1e-15
-    )
+    probs = hcal.load(tmp_path / "m.hcal").predict_proba(LOGITS)
+    np.testing.assert_allclose(probs, hcal.softmax(LOGITS / 2), atol=1e-15)
 
 
 # -- names of classes ---------------------------------------------------------------------------------
@@ -172,7 +168,8 @@ def test_names_of_classes_are_kept(tmp_path: Path) -> None:
         hcal.save(named, tmp_path / "m.hcal")
         assert hcal.load(tmp_path / "m.hcal").classes_.tolist() == NAMES
         assert plain.classes_.tolist() == [0, 1, 2, 3]
-    numbers = hcal.make_calibrator("ts").fit(LOGITS, CODES * 10 + 3, classes=[3, 13, 23, 33])
+    classes = [3, 13, 23, 33]
+    numbers = hcal.make_calibrator("ts").fit(LOGITS, CODES * 10 + 3, classes=classes)
     assert set(numbers.predict(LOGITS).tolist()) <= {3, 13, 23, 33}
 
 
@@ -205,24 +202,31 @@ def drawn(n: int, frequencies: list[float], seed: int) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng(seed)
     k = len(frequencies)
     y = rng.choice(k, n, p=frequencies)
-    return 2.0 * (rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]), y
+    scores = rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]
+    return 2.0 * scores, y
 
 
 def test_known_and_learned_frequencies_undo_a_shift(tmp_path: Path) -> None:
     z, y = drawn(4000, [0.6, 0.3, 0.1], 0)
     new, y_new = drawn(6000, [0.1, 0.2, 0.7], 1)
     cal = hcal.make_calibrator("svs").fit(z, y)
-    known, learned = cal.with_prior([0.1, 0.2, 0.7]), cal.with_prior_from(new)
-    plain, *others = (hcal.metrics.nll(c.predict_proba(new), y_new) for c in (cal, known, learned))
+    with_true_frequencies = cal.with_prior([0.1, 0.2, 0.7])
+    learned = cal.with_prior_from(new)
+    calibrators = (cal, with_true_frequencies, learned)
+    plain, *others = (hcal.metrics.nll(c.predict_proba(new), y_new) for c in calibrators)
     assert max(others) < 0.9 * plain
     np.testing.assert_allclose(learned.fit_.prior, [0.1, 0.2, 0.7], atol=0.03)
-    hcal.save(known, tmp_path / "m.hcal")
+    hcal.save(with_true_frequencies, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
-    np.testing.assert_array_equal(again.predict_proba(new), known.predict_proba(new))
+    np.testing.assert_array_equal(
+        again.predict_proba(new), with_true_frequencies.predict_proba(new)
+    )
     same = cal.with_prior(cal.fit_.frequencies).predict_proba(z)
     np.testing.assert_allclose(same, cal.predict_proba(z), atol=1e-12)
-    twice = cal.with_prior([1, 2, 3]).with_prior([3, 2, 1]).predict_proba(z)
-    np.testing.assert_array_equal(twice, cal.with_prior([3, 2, 1]).predict_proba(z))
+    reweighted = cal.with_prior([1, 2, 3]).with_prior([3, 2, 1])
+    twice = reweighted.predict_proba(z)
+    expected = cal.with_prior([3, 2, 1]).predict_proba(z)
+    np.testing.assert_array_equal(twice, expected)
     ts = hcal.make_calibrator("ts").fit(z, y)
     assert ts.with_prior([1, 1, 1]).preserves is None
     assert ts.preserves == "order"
@@ -247,8 +251,8 @@ def test_bad_frequencies_are_refused() -> None:
 
 def test_em_finds_frequencies_of_exact_probabilities() -> None:
     rng = np.random.default_rng(0)
-    odds = 2.0 * rng.normal(2.0 * rng.choice(2, 20_000, p=[0.2, 0.8]) - 1.0)  # of even classes
+    signs = 2.0 * rng.choice(2, 20_000, p=[0.2, 0.8]) - 1.0
+    odds = 2.0 * rng.normal(signs)  # of even classes
     probs = 1 / (1 + np.exp(np.stack([odds, -odds], axis=1)))
-    np.testing.assert_allclose(
-        estimate_frequencies(probs, np.array([0.5, 0.5])), [0.2, 0.8], atol=0.01
-    )
+    frequencies = estimate_frequencies(probs, np.array([0.5, 0.5]))
+    np.testing.assert_allclose(frequencies, [0.2, 0.8], atol=0.01)

@@ -32,7 +32,8 @@ def _network() -> Task:
     logits, y = synthetic(60, 3, seed=11)
     logits[:6, 1] = logits[:6, 0]
     logits[6:9, 2] = logits[6:9].max(axis=1)
-    logits, y = np.concatenate([logits, logits[20:24]]), np.concatenate([y, y[20:24]])
+    logits = np.concatenate([logits, logits[20:24]])
+    y = np.concatenate([y, y[20:24]])
     new = synthetic(24, 3, seed=12)[0]
     new[:4, 2] = new[:4, 1]
     return Task(logits, y, new)
@@ -45,7 +46,8 @@ def _votes() -> Task:
     votes = np.array([rng.multinomial(8, s) for s in share]) + 0.25
     p = votes / votes.sum(axis=1, keepdims=True)
     y = np.array([rng.choice(3, p=s) for s in share])
-    return Task(np.log(p[:60]), y[:60], np.log(p[60:]))
+    scores = np.log(p)
+    return Task(scores[:60], y[:60], scores[60:])
 
 
 TASKS = {"network": _network(), "votes": _votes()}
@@ -72,9 +74,8 @@ def rows_permuted(name: str, task: Task, _: Any) -> np.ndarray:
 def classes_permuted(name: str, task: Task, _: Any) -> np.ndarray:
     number = np.array([2, 0, 1])
     back = np.argsort(number)
-    return fit(name, task.logits[:, number], back[task.y]).predict_proba(task.new[:, number])[
-        :, back
-    ]
+    fitted = fit(name, task.logits[:, number], back[task.y])
+    return fitted.predict_proba(task.new[:, number])[:, back]
 
 
 def row_by_row(_: str, task: Task, cal: Any) -> np.ndarray:
@@ -83,8 +84,10 @@ def row_by_row(_: str, task: Task, cal: Any) -> np.ndarray:
 
 def constant_added(name: str, task: Task, _: Any) -> np.ndarray:
     rng = np.random.default_rng(1)
-    fitted = fit(name, task.logits + rng.normal(size=(len(task.y), 1)) * 5, task.y)
-    return fitted.predict_proba(task.new + rng.normal(size=(len(task.new), 1)) * 5)
+    constants = rng.normal(size=(len(task.y), 1)) * 5
+    fitted = fit(name, task.logits + constants, task.y)
+    constants = rng.normal(size=(len(task.new), 1)) * 5
+    return fitted.predict_proba(task.new + constants)
 
 
 def strides(name: str, task: Task, _: Any) -> np.ndarray:
@@ -94,13 +97,13 @@ def strides(name: str, task: Task, _: Any) -> np.ndarray:
 
 
 def weights_of_one(name: str, task: Task, _: Any) -> np.ndarray:
-    return fit(name, task.logits, task.y, np.ones(len(task.y))).predict_proba(task.new)
+    weighted = fit(name, task.logits, task.y, np.ones(len(task.y)))
+    return weighted.predict_proba(task.new)
 
 
 def float32(name: str, task: Task, _: Any) -> np.ndarray:
-    narrow = fit(name, task.logits.astype(np.float32), task.y).predict_proba(
-        task.new.astype(np.float32)
-    )
+    fitted = fit(name, task.logits.astype(np.float32), task.y)
+    narrow = fitted.predict_proba(task.new.astype(np.float32))
     return np.asarray(narrow, dtype=np.float64)
 
 
@@ -122,7 +125,10 @@ _SEARCH = (
 )
 _FOLDS = "rows nearer to each other than 6e-8 may change places, and the folds follow"
 _TIES = "scores that tie in float32 differ in float64, and neighbours or ranks follow ties"
-_TRAINED = "networks trained in float32 batches: the paper's method promises the same seed, the same result"
+_TRAINED = (
+    "networks trained in float32 batches: the paper's method promises the same seed, "
+    "the same result"
+)
 
 #: (method, invariance) -> why it does not hold.
 EXCEPT: dict[tuple[str, str], str] = (
@@ -144,9 +150,9 @@ def test_invariances(name: str) -> None:
         for what, (change, tolerance) in TABLE.items():
             if (name, what) in EXCEPT or (what == "weights of one" and not cal.weighted):
                 continue
-            found = change(name, TASKS[task], cal)
+            changed = change(name, TASKS[task], cal)
             np.testing.assert_allclose(
-                found, expected, rtol=0, atol=tolerance, err_msg=f"{task}: {what}"
+                changed, expected, rtol=0, atol=tolerance, err_msg=f"{task}: {what}"
             )
 
 
@@ -159,7 +165,8 @@ def test_a_weight_of_k_is_k_copies(name: str) -> None:
                 fit(name, logits, y, count)
             return
         order = np.random.default_rng(5).permutation(int(count.sum()))
-        copies = fit(name, np.repeat(logits, count, axis=0)[order], np.repeat(y, count)[order])
+        repeated = np.repeat(logits, count, axis=0)
+        copies = fit(name, repeated[order], np.repeat(y, count)[order])
         weighted = fit(name, logits, y, count)
         # Trained in float32; a search that is cut short; a scalar search that ends where rounding begins.
         tolerance = {"h": 1e-4, "gp": 1e-5, "ets": 1e-7, "softbin": 1e-7}.get(name, 1e-9)
@@ -174,13 +181,14 @@ def test_weights_that_are_no_counts() -> None:
     for name in METHODS:
         if name in ("h", "pool") or not get_calibrator(name).weighted:
             continue
-        for weight in (np.random.default_rng(0).uniform(1e6, 2e6, len(y)), np.full(len(y), 1e-90)):
+        huge = np.random.default_rng(0).uniform(1e6, 2e6, len(y))
+        tiny = np.full(len(y), 1e-90)
+        for weight in (huge, tiny):
             assert np.isfinite(fit(name, logits, y, weight).predict_proba(new)).all()
     probs = hcal.softmax(logits)
-    for weight in (
-        np.full(len(y), 1e11),
-        np.where(np.arange(len(y)) == 3, 1e-200, 1.0),
-    ):  # issue 28, item 9
+    huge = np.full(len(y), 1e11)
+    one_tiny = np.where(np.arange(len(y)) == 3, 1e-200, 1.0)
+    for weight in (huge, one_tiny):  # issue 28, item 9
         cal = fit_quietly(
             hcal.make_calibrator("dec", input="probs"), probs, y, sample_weight=weight
         )
@@ -191,13 +199,15 @@ def test_weights_that_are_no_counts() -> None:
 
 
 def test_folds_are_fair_and_do_not_see_the_order_of_rows_or_labels() -> None:
-    for logits, y, _ in (*TASKS.values(), Task(*synthetic(203, 2), np.empty(0))):
+    two_classes = Task(*synthetic(203, 2), np.empty(0))
+    for logits, y, _ in (*TASKS.values(), two_classes):
         fold = deal_folds(logits, 5)
         assert np.ptp(np.bincount(fold)) <= 1
         p = hcal.softmax(logits)
         p = p[:, p.sum(axis=0).argmax()]
         for cut in np.quantile(p, [0.3, 0.5, 0.7]):  # every fold spans the scores as all rows do
-            assert np.ptp([np.count_nonzero(p[fold == f] < cut - 1e-9) for f in range(5)]) <= 1
+            below = [np.count_nonzero(p[fold == f] < cut - 1e-9) for f in range(5)]
+            assert np.ptp(below) <= 1
         order = np.random.default_rng(0).permutation(len(y))
         again = np.empty_like(fold)
         again[order] = deal_folds(logits[order], 5)
@@ -214,20 +224,16 @@ def test_groups_stay_in_one_fold() -> None:
     fold = deal_folds(np.repeat(z, 3, axis=0), 5, groups)
     assert len(np.unique(fold)) == 5
     assert all(len(set(fold[groups == g])) == 1 for g in range(60))
-    fit_rows, held = fold_sides(fold)[0]
-    assert set(fit_rows) | set(held) == set(range(180))
-    assert not set(groups[fit_rows]) & set(groups[held])
+    fit_rows, held_out = fold_sides(fold)[0]
+    assert set(fit_rows) | set(held_out) == set(range(180))
+    assert not set(groups[fit_rows]) & set(groups[held_out])
     for name in ("ms", "dir", "lece", "diag", "dec"):
         params = {"hidden": (2,), "max_iterations": 30} if name == "diag" else {}
-        alone, grouped = (
-            fit_quietly(
-                hcal.make_calibrator(name, **params),
-                np.repeat(z, 3, axis=0),
-                np.repeat(y, 3),
-                groups=g,
-            )
-            for g in (None, groups)
-        )
+        copies = np.repeat(z, 3, axis=0)
+        copied_y = np.repeat(y, 3)
+        alone = fit_quietly(hcal.make_calibrator(name, **params), copies, copied_y)
+        grouped = hcal.make_calibrator(name, **params)
+        fit_quietly(grouped, copies, copied_y, groups=groups)
         assert np.isfinite(grouped.predict_proba(z)).all()
         if name == "lece":  # with its own copies among the neighbours a row seems to know its label
             assert grouped.fit_.details["held_out_nll"] > alone.fit_.details["held_out_nll"]

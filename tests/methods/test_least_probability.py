@@ -33,9 +33,10 @@ def test_no_method_states_zero(name: str, k: int) -> None:
 def test_diag_states_at_least_half_of_a_rows_share() -> None:
     z, y = saturated(4)
     cal = fit_quietly(hcal.make_calibrator("diag", hidden=(2,)), z, y)
-    assert cal.predict_proba(np.concatenate([z, 50 * z])).min() >= 1 / (2 * len(z))
-    many = cal.predict_proba(z[8:])
-    assert (many.argmax(axis=1) == z[8:].argmax(axis=1)).all()
+    also_certain = np.concatenate([z, 50 * z])
+    assert cal.predict_proba(also_certain).min() >= 1 / (2 * len(z))
+    probs = cal.predict_proba(z[8:])
+    assert (probs.argmax(axis=1) == z[8:].argmax(axis=1)).all()
 
 
 @pytest.mark.parametrize("name", ["ts", "pool", "spline"])
@@ -48,7 +49,8 @@ def test_half_precision_comes_back_as_float32_with_its_prediction(name: str) -> 
     if cal.preserves is None:
         pytest.skip("it may change predictions")
     assert cal.predict_proba(z).dtype == np.float32
-    assert (cal.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
+    tops = cal.predict_proba(z).argmax(axis=1)
+    assert (tops == z.argmax(axis=1)).all()
     for narrow in (torch.float16, torch.bfloat16):
         scores = torch.tensor(z.astype(np.float32)).to(narrow)
         probs = cal.predict_proba(scores)

@@ -50,10 +50,9 @@ def binary(n: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_the_two_classes_are_one_event(name: str) -> None:
     """Swapping the names of the classes swaps the columns."""
     z, y = synthetic(300, 2)
-    p, swapped = (
-        fit(name, z, y).predict_proba(z),
-        fit(name, z[:, ::-1], 1 - y).predict_proba(z[:, ::-1]),
-    )
+    p = fit(name, z, y).predict_proba(z)
+    turned = z[:, ::-1]
+    swapped = fit(name, turned, 1 - y).predict_proba(turned)
     np.testing.assert_allclose(p, swapped[:, ::-1], rtol=0, atol=1e-7)
 
 
@@ -65,15 +64,15 @@ def test_a_binary_ranking_is_kept_strictly(name: str) -> None:
         y = np.where(np.random.default_rng(seed).random(200) < 0.4, 1 - y, y)
         grid = np.linspace(-30, 30, 601)
         p = fit(name, score, y).predict_proba(grid)
-        assert (np.diff(np.log(p[:, 1]) - np.log(p[:, 0])) > 0).all()
+        odds = np.log(p[:, 1]) - np.log(p[:, 0])
+        assert (np.diff(odds) > 0).all()
 
 
 @pytest.mark.parametrize("name", NEW)
 def test_one_class_only_leaves_two_classes_as_they_are(name: str) -> None:
     z, _ = synthetic(50, 2)
-    p = fit(
-        name, z, np.ones(50, dtype=int), **({"floor": 0} if name == "cir" else {})
-    ).predict_proba(z)
+    options = {"floor": 0} if name == "cir" else {}
+    p = fit(name, z, np.ones(50, dtype=int), **options).predict_proba(z)
     if name != "cir":  # its curve of the class that is there is the constant 1
         np.testing.assert_allclose(p, hcal.softmax(z), atol=1e-12)
     assert np.isfinite(p).all()
@@ -81,11 +80,13 @@ def test_one_class_only_leaves_two_classes_as_they_are(name: str) -> None:
 
 def test_log_odds_lose_nothing_near_one() -> None:
     z = np.array([[0.0, 40.0, 1.0], [-1e4, 1e4, 0.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]])
-    found = log_odds(z)
-    np.testing.assert_allclose(found[0, 1], 40 - np.logaddexp(0, 1), rtol=1e-14)
-    np.testing.assert_allclose(found[1], [-2e4, 1e4, -1e4])
-    np.testing.assert_allclose(found[2], np.log(0.5))
-    np.testing.assert_allclose(found[3], logit(hcal.softmax(z)[3]))
+    odds = log_odds(z)
+    expected = 40 - np.logaddexp(0, 1)
+    np.testing.assert_allclose(odds[0, 1], expected, rtol=1e-14)
+    np.testing.assert_allclose(odds[1], [-2e4, 1e4, -1e4])
+    np.testing.assert_allclose(odds[2], np.log(0.5))
+    expected = logit(hcal.softmax(z)[3])
+    np.testing.assert_allclose(odds[3], expected)
 
 
 # -- platt ----------------------------------------------------------------------------------------
@@ -103,7 +104,9 @@ def test_platt_is_the_logistic_regression_of_the_log_odds() -> None:
 
 
 def test_platt_targets_keep_separable_rows_finite() -> None:
-    score = np.concatenate([np.linspace(-3, -1, 20), np.linspace(1, 3, 20)])
+    low = np.linspace(-3, -1, 20)
+    high = np.linspace(1, 3, 20)
+    score = np.concatenate([low, high])
     y = (score > 0).astype(int)
     cal = fit("platt", score, y)
     p = cal.predict_proba(score)[:, 1]
@@ -121,7 +124,9 @@ def test_quadratic_finds_the_log_odds_of_two_gaussians() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 20000)
     score = np.where(y == 1, rng.normal(2, 1.5, 20000), rng.normal(-1, 1, 20000))
-    true = -np.log(1.5) - (score - 2) ** 2 / (2 * 1.5**2) + (score + 1) ** 2 / 2
+    log_density_of_1 = -np.log(1.5) - (score - 2) ** 2 / (2 * 1.5**2)
+    log_density_of_0 = -((score + 1) ** 2) / 2
+    true = log_density_of_1 - log_density_of_0
     nll = {m: -fit(m, score, y).score(score, y) for m in ("platt", "quadratic")}
     best = float(np.mean(np.logaddexp(0, true) - y * true))
     # Below −2.2 the true parabola falls and ours must not: 1 % of the rows of class 0.
@@ -134,7 +139,8 @@ def test_quadratic_goes_on_straight_outside_its_rows() -> None:
     for edge, slope in ((score.max(), "high_slope"), (score.min(), "low_slope")):
         side = np.sign(edge)
         p = cal.predict_proba(edge + side * np.array([1.0, 2.0, 3.0]))[:, 1]
-        np.testing.assert_allclose(np.diff(logit(p)), side * getattr(cal.map_, slope)[0], rtol=1e-6)
+        expected = side * getattr(cal.map_, slope)[0]
+        np.testing.assert_allclose(np.diff(logit(p)), expected, rtol=1e-6)
 
 
 # -- smooth_spline --------------------------------------------------------------------------------
@@ -147,13 +153,15 @@ def test_left_out_loss_is_the_one_of_refits() -> None:
     knots = _knots(score, ones, 6)
     design = _columns(score, knots)
     penalty = 60 * 0.05 * _bending(knots)
-    whole = fit_logistic(design, hits, penalty=penalty)
-    quick = _left_out_loss(design, whole, _Counts(score, ones, hits, np.array([0.0, 1.0])))
+    on_all_rows = fit_logistic(design, hits, penalty=penalty)
+    quick = _left_out_loss(design, on_all_rows, _Counts(score, ones, hits, np.array([0.0, 1.0])))
     losses = []
     for i in range(60):
         without = fit_logistic(design, hits, ones * (np.arange(60) != i), penalty=penalty).theta
-        losses.append(np.logaddexp(0, design[i] @ without) - hits[i] * (design[i] @ without))
-    assert quick == pytest.approx(np.sum(losses), abs=0.1 * (np.sum(losses) - whole.value))
+        score_of_row = design[i] @ without
+        losses.append(np.logaddexp(0, score_of_row) - hits[i] * score_of_row)
+    excess = np.sum(losses) - on_all_rows.value
+    assert quick == pytest.approx(np.sum(losses), abs=0.1 * excess)
 
 
 def test_the_columns_are_natural_cubic_splines_and_bending_is_their_squared_second_derivative() -> (
@@ -174,7 +182,8 @@ def test_rounding_does_not_move_the_spline(n_classes: int) -> None:
     """Neither of scores that all differ, nor of votes that tie by the hundred and are 0 or 1 at the ends."""
     rng = np.random.default_rng(n_classes)
     y = rng.integers(0, n_classes, 600)
-    smooth = hcal.softmax(rng.normal(size=(600, n_classes)) + 1.5 * np.eye(n_classes)[y])
+    signal = 1.5 * np.eye(n_classes)[y]
+    smooth = hcal.softmax(rng.normal(size=(600, n_classes)) + signal)
     votes = np.stack([rng.multinomial(10, row) for row in smooth]) / 10
     for probs in (smooth, votes):
         base = fit("smooth_spline", probs, y, input="probs").predict_proba(probs)
@@ -190,14 +199,17 @@ def test_rounding_does_not_move_the_spline(n_classes: int) -> None:
 def test_the_correction_of_a_falling_curve_sets_in_at_nothing() -> None:
     """Where a curve turns from rising a little to falling a little, its correction changes as little."""
     x = np.linspace(0.0, 1.0, 101)
-    counts = _Counts(x, np.ones(101), np.full(101, 0.5), np.array([0.0, 1.0]))
+    half = np.full(101, 0.5)
+    counts = _Counts(x, np.ones(101), half, np.array([0.0, 1.0]))
     knots = np.linspace(0.0, 1.0, 5)
     curves = []
     for bend in np.linspace(-1.05, -0.95, 1001):
-        values = _increasing(knots, np.array([0.0, 1.0, 0.0, bend, 0.0]), counts, least=1e-3)[1]
+        bent = np.array([0.0, 1.0, 0.0, bend, 0.0])
+        values = _increasing(knots, bent, counts, least=1e-3)[1]
         assert (np.diff(values) > 0).all()
         curves.append(values)
-    uncorrected = _columns(np.array([0.9, 1.0]), knots) @ np.array([0.0, 1.0, 0.0, -1.05, 0.0])
+    bent = np.array([0.0, 1.0, 0.0, -1.05, 0.0])
+    uncorrected = _columns(np.array([0.9, 1.0]), knots) @ bent
     assert uncorrected[1] < uncorrected[0]
     assert np.abs(np.diff(curves, axis=0)).max() < 1e-4
 
@@ -226,7 +238,8 @@ def test_cir_shrinks_flat_stretches_to_their_centres() -> None:
 
 def test_cir_weighs_the_centre_and_passes_the_isotonic_means() -> None:
     rng = np.random.default_rng(0)
-    p, weight = rng.random(400), rng.integers(1, 4, 400).astype(float)
+    p = rng.random(400)
+    weight = rng.integers(1, 4, 400).astype(float)
     hit = (rng.random(400) < p).astype(float)
     knots, values = cir._centered(p, hit, weight)
     order = np.argsort(p)
@@ -248,12 +261,12 @@ def test_bridges_are_the_isotonic_fits_with_a_hit_added() -> None:
         size = rng.integers(1, 30)
         mass = rng.integers(1, 4, size).astype(float)
         hits = np.minimum(rng.integers(0, 4, size), mass).astype(float)
-        found = venn_abers.with_a_hit(mass, hits)
+        bridge = venn_abers.with_a_hit(mass, hits)
         for j in range(size):
-            more = mass + (np.arange(size) == j)
-            rate = (hits + (np.arange(size) == j)) / more
-            assert found[j] == pytest.approx(
-                isotonic_regression(rate, sample_weight=more)[j], abs=1e-12
+            mass_with_hit = mass + (np.arange(size) == j)
+            rate = (hits + (np.arange(size) == j)) / mass_with_hit
+            assert bridge[j] == pytest.approx(
+                isotonic_regression(rate, sample_weight=mass_with_hit)[j], abs=1e-12
             )
 
 
@@ -283,7 +296,8 @@ def test_the_interval_meets_what_the_probability_meets() -> None:
 
 def test_the_interval_between_rows_is_that_of_a_new_row() -> None:
     score, y = binary(40)
-    low, high = fit("venn_abers", score, y).predict_interval(new := np.linspace(-9, 9, 37))
+    new = np.linspace(-9, 9, 37)
+    low, high = fit("venn_abers", score, y).predict_interval(new)
     for i, s in enumerate(new):
         order = np.argsort(np.append(score, s))
         at = int(np.flatnonzero(order == 40)[0])
@@ -297,13 +311,17 @@ def test_cross_merges_by_geometric_means() -> None:
     got = fit("venn_abers", score, y, folds=3).predict_proba(score)[:, 1]
     z = np.stack([np.zeros(90), score], axis=1)
     rows = by_content(Rows.of(z, y, input="logits"))
-    x, labels = rows.scores, rows.labels
+    x = rows.scores
+    labels = rows.labels
     fold = deal_folds(x, 3)
-    parts = [
-        fit("venn_abers", x[fold == f], labels[fold == f]).predict_interval(score) for f in range(3)
-    ]
-    hit = np.exp(np.mean([np.log(high[:, 1]) for _, high in parts], axis=0))
-    miss = np.exp(np.mean([np.log1p(-low[:, 1]) for low, _ in parts], axis=0))
+    parts = []
+    for f in range(3):
+        of_fold = fit("venn_abers", x[fold == f], labels[fold == f])
+        parts.append(of_fold.predict_interval(score))
+    log_hit = np.mean([np.log(high[:, 1]) for _, high in parts], axis=0)
+    hit = np.exp(log_hit)
+    log_miss = np.mean([np.log1p(-low[:, 1]) for low, _ in parts], axis=0)
+    miss = np.exp(log_miss)
     np.testing.assert_allclose(got, hit / (hit + miss), rtol=1e-12)
 
 
@@ -328,12 +346,16 @@ def test_venn_abers_scores_as_the_stored_reference(task: str) -> None:
 def test_seven_times_the_rows_make_the_interval_narrower() -> None:
     """Issue 28: weights that are all 7 are seven copies of each row, beside which the new row is one."""
     score, y = binary(100)
-    one, seven = fit("venn_abers", score, y), fit("venn_abers", np.tile(score, 7), np.tile(y, 7))
+    one = fit("venn_abers", score, y)
+    seven = fit("venn_abers", np.tile(score, 7), np.tile(y, 7))
     weighted = fit_quietly(
         hcal.make_calibrator("venn_abers"), score, y, sample_weight=np.full(100, 7.0)
     )
     np.testing.assert_allclose(
         weighted.predict_proba(score), seven.predict_proba(score), atol=1e-12
     )
-    widths = [np.mean(np.subtract(*cal.predict_interval(score)[::-1])) for cal in (one, seven)]
+    widths = []
+    for cal in (one, seven):
+        low, high = cal.predict_interval(score)
+        widths.append(np.mean(high - low))
     assert widths[1] < 0.3 * widths[0]

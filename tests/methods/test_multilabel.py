@@ -12,8 +12,10 @@ import hcal
 @pytest.fixture(scope="module")
 def task():
     rng = np.random.default_rng(0)
-    z = rng.normal(size=(1500, 4)) * 1.5 - np.array([0.0, 0.5, 1.0, 6.0])
-    y = (rng.random(z.shape) < 1 / (1 + np.exp(-z))).astype(int)
+    rarity = np.array([0.0, 0.5, 1.0, 6.0])
+    z = rng.normal(size=(1500, 4)) * 1.5 - rarity
+    rate = 1 / (1 + np.exp(-z))
+    y = (rng.random(z.shape) < rate).astype(int)
     y[:, 3] = 0
     y[:3, 3] = 1  # a rare label
     return 3 * z, y
@@ -26,13 +28,15 @@ def test_every_label_gets_better(task) -> None:
     raw = 1 / (1 + np.exp(-z[1000:]))
     assert list(after) == ["0", "1", "2", "3", "mean"]
     for j in range(3):
-        assert after[str(j)]["nll"] < hcal.metrics.nll(raw[:, j], y[1000:, j])
+        before = hcal.metrics.nll(raw[:, j], y[1000:, j])
+        assert after[str(j)]["nll"] < before
     assert cal.own_weight_[3] < 0.2 < 0.8 < cal.own_weight_[0]
 
 
 def test_a_label_that_never_occurs_is_calibrated_as_all_are(task) -> None:
     z, y = task
-    cal = hcal.MultilabelCalibrator("ts").fit(z, np.where(np.arange(4) == 3, 0, y))
+    last_never = np.where(np.arange(4) == 3, 0, y)
+    cal = hcal.MultilabelCalibrator("ts").fit(z, last_never)
     assert "3" not in cal.members_
     p = cal.predict_proba(z)
     assert np.isfinite(p).all()

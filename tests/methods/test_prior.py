@@ -17,7 +17,8 @@ def drawn(n: int, frequencies: list[float], seed: int) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng(seed)
     k = len(frequencies)
     y = rng.choice(k, n, p=frequencies)
-    return 2.0 * (rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]), y
+    scores = rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y]
+    return 2.0 * scores, y
 
 
 @pytest.fixture(scope="module")

@@ -20,15 +20,15 @@ SEED = "rng" if "rng" in inspect.signature(kmeans).parameters else "seed"
 
 def top(p, y):
     pred = p.argmax(1)
-    return [float(p[i, k]) for i, k in enumerate(pred)], [
-        float(k == y[i]) for i, k in enumerate(pred)
-    ]
+    conf = [float(p[i, k]) for i, k in enumerate(pred)]
+    hit = [float(k == y[i]) for i, k in enumerate(pred)]
+    return conf, hit
 
 
 def judged(p, y):
     """P(class 1) and [y = 1] of two classes, else the top label."""
     if p.shape[1] == 2:
-        return [float(v) for v in p[:, 1]], [float(label == 1) for label in y]
+        return p[:, 1].astype(float).tolist(), [float(label == 1) for label in y]
     return top(p, y)
 
 
@@ -39,7 +39,9 @@ def _by_bins(values, marks, inside):
         members = [(v, m) for v, m in zip(values, marks, strict=True) if test(v)]
         if members:
             n = len(members)
-            out.append((n, sum(v for v, _ in members) / n, sum(m for _, m in members) / n))
+            mean_value = sum(v for v, _ in members) / n
+            mean_mark = sum(m for _, m in members) / n
+            out.append((n, mean_value, mean_mark))
     return out
 
 
@@ -53,7 +55,8 @@ def _upper_closed(edges):
 def ece_ew(p, y, bins=15, order=1):
     conf, hit = judged(p, y)
     b = _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, bins + 1)))
-    return sum(n / len(conf) * abs(c - a) ** order for n, c, a in b) ** (1 / order)
+    terms = [n / len(conf) * abs(c - a) ** order for n, c, a in b]
+    return sum(terms) ** (1 / order)
 
 
 def ece_r2(p, y):
@@ -62,17 +65,16 @@ def ece_r2(p, y):
 
 def mce(p, y):
     conf, hit = judged(p, y)
-    return max(abs(c - a) for _, c, a in _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, 16))))
+    bins = _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, 16)))
+    return max(abs(c - a) for _, c, a in bins)
 
 
 def ace(p, y):
     eps = np.finfo(np.float32).eps
     conf, hit = judged(np.clip(p, eps, 1 - eps), y)
     edges = np.linspace(0, 1, 16)
-    inside = [
-        lambda v, lo=lo, hi=hi, last=(i == 14): lo <= v < hi or (last and v == hi)
-        for i, (lo, hi) in enumerate(itertools.pairwise(edges))
-    ]
+    inside = [lambda v, lo=lo, hi=hi: lo <= v < hi for lo, hi in itertools.pairwise(edges)]
+    inside[-1] = lambda v: edges[-2] <= v <= edges[-1]
     b = _by_bins(conf, hit, inside)
     return sum(abs(c - a) for _, c, a in b) / len(b)
 
@@ -80,11 +82,13 @@ def ace(p, y):
 def ece_em(p, y):
     conf, hit = judged(p, y)
     n = len(conf)
-    edges = np.interp(np.linspace(0, n, 16), np.arange(n), np.sort(conf))
+    ranks = np.linspace(0, n, 16)
+    edges = np.interp(ranks, np.arange(n), np.sort(conf))
     if p.shape[1] > 2 and n > 1 and conf.count(min(conf)) == 1:  # as published, it is in no bin
         lowest = conf.index(min(conf))
         del conf[lowest], hit[lowest]
-    return sum(m / n * abs(c - a) for m, c, a in _by_bins(conf, hit, _upper_closed(edges)))
+    bins = _by_bins(conf, hit, _upper_closed(edges))
+    return sum(m / n * abs(c - a) for m, c, a in bins)
 
 
 def _sorted(p, y):
@@ -109,9 +113,11 @@ def dece(p, y):
     for a, b in itertools.pairwise(cuts):
         if a == b:
             continue
-        c, h = np.mean(conf[a:b]), np.mean(hit[a:b])
+        c = np.mean(conf[a:b])
+        h = np.mean(hit[a:b])
         plug += (b - a) / n * abs(c - h)
-        mu, s = h - c, math.sqrt(h * (1 - h) / (b - a))
+        mu = h - c
+        s = math.sqrt(h * (1 - h) / (b - a))
         corrections.append(foldnorm.mean(abs(mu) / s, scale=s) if s else abs(mu))
         sizes.append(b - a)
     weights = None if cuts == ranks else sizes
@@ -137,9 +143,9 @@ def _sweep(p, y, order):
         best = b
     total = 0.0
     for g in groups(best):
-        total += (
-            len(g) / n * abs(np.mean([hit[i] for i in g]) - np.mean([conf[i] for i in g])) ** order
-        )
+        mean_hit = np.mean([hit[i] for i in g])
+        mean_conf = np.mean([conf[i] for i in g])
+        total += len(g) / n * abs(mean_hit - mean_conf) ** order
     return total ** (1 / order)
 
 
@@ -154,7 +160,8 @@ def ece_s2(p, y):
 def ks(p, y):
     conf, hit = _sorted(p, y)
     gap, worst = 0.0, 0.0
-    for value, rows in itertools.groupby(zip(conf, hit, strict=True), key=lambda row: row[0]):
+    rows_of_all = list(zip(conf, hit, strict=True))
+    for value, rows in itertools.groupby(rows_of_all, key=lambda row: row[0]):
         gap += sum(value - h for _, h in rows)
         worst = max(worst, abs(gap))
     return worst / len(conf)
@@ -164,20 +171,25 @@ def kuiper(p, y):
     """The largest |sum of gaps| of the rows whose confidence lies in any interval."""
     conf, hit = judged(p, y)
     values = sorted(set(conf))
-    sums = [sum(c - h for c, h in zip(conf, hit, strict=True) if c == v) for v in values]
-    intervals = ((i, j) for i in range(len(sums)) for j in range(i, len(sums)))
-    return max(abs(sum(sums[i : j + 1])) for i, j in intervals) / len(conf)
+    sums = []
+    for value in values:
+        sums.append(sum(c - h for c, h in zip(conf, hit, strict=True) if c == value))
+    worst = 0.0
+    for i, j in itertools.combinations(range(len(sums) + 1), 2):
+        worst = max(worst, abs(sum(sums[i:j])))
+    return worst / len(conf)
 
 
 def spiegelhalter(p, y):
     """(Brier of the top label − its expectation) / its standard deviation; there, 1 is 1 − eps."""
     conf, hit = judged(p, y)
-    found = sum((h - c) ** 2 for c, h in zip(conf, hit, strict=True))
+    squared_gaps = sum((h - c) ** 2 for c, h in zip(conf, hit, strict=True))
     expected = sum(c * (1 - c) for c in conf)
     eps = float(np.finfo(np.float32).eps)
-    kept = [(1 - 2 * c, min(max(c, eps), 1 - eps)) for c in conf]
-    variance = sum(slope**2 * c * (1 - c) for slope, c in kept)
-    return abs(found - expected) / math.sqrt(variance)
+    within = [min(max(c, eps), 1 - eps) for c in conf]
+    slopes = [1 - 2 * c for c in conf]
+    variance = sum(s**2 * c * (1 - c) for s, c in zip(slopes, within, strict=True))
+    return abs(squared_gaps - expected) / math.sqrt(variance)
 
 
 def smece(p, y):
@@ -189,9 +201,8 @@ def smece(p, y):
         smooth = np.zeros_like(t)
         for c, h in zip(conf, hit, strict=True):
             mirrored = [m + 2 * shift for m in (c, -c) for shift in range(-4, 5)]
-            smooth += (h - c) * sum(
-                norm.pdf(t, m, sigma) for m in mirrored if abs(m - 0.5) < 0.5 + 9 * sigma
-            )
+            near = [m for m in mirrored if abs(m - 0.5) < 0.5 + 9 * sigma]
+            smooth += (h - c) * sum(norm.pdf(t, m, sigma) for m in near)
         return trapezoid(np.abs(smooth), t) / len(conf)
 
     low, high = 1e-4, 1.0
@@ -207,9 +218,8 @@ def mmce(p, y):
     total = 0.0
     for i in range(n):
         for j in range(n):
-            total += (
-                (hit[i] - conf[i]) * (hit[j] - conf[j]) * math.exp(-2.5 * abs(conf[i] - conf[j]))
-            )
+            kernel = math.exp(-2.5 * abs(conf[i] - conf[j]))
+            total += (hit[i] - conf[i]) * (hit[j] - conf[j]) * kernel
     return math.sqrt(total) / n
 
 
@@ -228,13 +238,18 @@ def kde_ece(p, y):
             part = (v - grid[i]) / step
             for j, weight in ((i, 1 - part), (i + 1, part)):
                 u = (grid - grid[j]) / half
-                out += weight / len(both) * 35 / (32 * half) * np.clip(1 - u * u, 0, None) ** 3
+                kernel = 35 / (32 * half) * np.clip(1 - u * u, 0, None) ** 3
+                out += weight / len(both) * kernel
         return np.where((grid > 0) & (grid < 1), 2 * out, 0)
 
-    pp1, pp2 = density(score[event == 1]), density(score)
+    pp1 = density(score[event == 1])
+    pp2 = density(score)
     keep = (grid >= 0) & (grid <= 1)
-    x, pp1, pp2 = grid[keep], pp1[keep], pp2[keep]
-    value, last = np.zeros_like(x), 0.0
+    x = grid[keep]
+    pp1 = pp1[keep]
+    pp2 = pp2[keep]
+    value = np.zeros_like(x)
+    last = 0.0
     for i in range(len(x)):
         if max(pp1[i], pp2[i]) > 1e-6:
             acc = min(event.mean() * pp1[i] / pp2[i], 1.0)
@@ -247,8 +262,10 @@ def _class_errors(p, y, bins, order):
     edges = np.linspace(0, 1, bins + 1)
     out = []
     for k in range(p.shape[1]):
-        b = _by_bins(p[:, k].tolist(), [float(v == k) for v in y], _upper_closed(edges))
-        out.append(sum(n / len(p) * abs(c - a) ** order for n, c, a in b) ** (1 / order))
+        marks = [float(v == k) for v in y]
+        b = _by_bins(p[:, k].tolist(), marks, _upper_closed(edges))
+        terms = [n / len(p) * abs(c - a) ** order for n, c, a in b]
+        out.append(sum(terms) ** (1 / order))
     return out
 
 
@@ -269,19 +286,29 @@ def _kept_error(values, marks, bin_of):
     for v, m in zip(values, marks, strict=True):
         cells.setdefault(bin_of(v), []).append((v, m))
     n = len(values)
-    return (
-        sum(len(c) / n * abs(np.mean([v - m for v, m in c])) for c in cells.values()) if n else 0.0
-    )
+    total = 0.0
+    for members in cells.values():
+        gap = np.mean([v - m for v, m in members])
+        total += len(members) / n * abs(gap)
+    return total
+
+
+def _above_uniform(p, y, k):
+    """The probabilities of a class that are above 1/K, and whether it was the class."""
+    values, marks = [], []
+    for value, label in zip(p[:, k], y, strict=True):
+        if value > 1 / p.shape[1]:
+            values.append(value)
+            marks.append(float(label == k))
+    return values, marks
 
 
 def tcwece(p, y):
     inner = np.linspace(1 / 15, 14 / 15, 14)
     total = 0.0
     for k in range(p.shape[1]):
-        keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
-        total += _kept_error(
-            [v for v, _ in keep], [m for _, m in keep], lambda v: sum(v >= e for e in inner)
-        )
+        values, marks = _above_uniform(p, y, k)
+        total += _kept_error(values, marks, lambda v: sum(v >= e for e in inner))
     return total / p.shape[1]
 
 
@@ -289,13 +316,10 @@ def tcwece_k(p, y, seed=0):
     """scipy's k-means: Lloyd from random data values, 20 restarts, threshold 1e-5."""
     total = 0.0
     for k in range(p.shape[1]):
-        centres = np.sort(kmeans(p[:, k], 15, iter=20, thresh=1e-5, **{SEED: seed})[0])
-        keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
-        total += _kept_error(
-            [v for v, _ in keep],
-            [m for _, m in keep],
-            lambda v, c=centres: int(np.abs(c - v).argmin()),
-        )
+        options = {"iter": 20, "thresh": 1e-5, SEED: seed}
+        centres = np.sort(kmeans(p[:, k], 15, **options)[0])
+        values, marks = _above_uniform(p, y, k)
+        total += _kept_error(values, marks, lambda v, c=centres: int(np.abs(c - v).argmin()))
     return total / p.shape[1]
 
 
@@ -305,12 +329,13 @@ def _h(p, y, i, j):
         e = np.zeros(p.shape[1])
         e[y[r]] = 1
         residuals.append(e - p[r])
-    return math.exp(-np.linalg.norm(p[i] - p[j])) * float(residuals[0] @ residuals[1])
+    kernel = math.exp(-np.linalg.norm(p[i] - p[j]))
+    return kernel * float(residuals[0] @ residuals[1])
 
 
 def skce(p, y):
     n = len(p)
-    return float(np.mean([_h(p, y, i, j) for i in range(n) for j in range(i + 1, n)]))
+    return float(np.mean([_h(p, y, i, j) for i, j in itertools.combinations(range(n), 2)]))
 
 
 def dkde_ce(p, y):
@@ -320,10 +345,13 @@ def dkde_ce(p, y):
     for i in range(n):
         logs = []
         for j in range(n):
-            constant = sum(math.lgamma(a + 1) for a in p[j]) - math.lgamma(sum(a + 1 for a in p[j]))
-            logs.append(-math.inf if i == j else float(p[j] @ np.log(p[i])) - constant)
+            constant = sum(math.lgamma(a + 1) for a in p[j])
+            constant -= math.lgamma(sum(a + 1 for a in p[j]))
+            density = float(p[j] @ np.log(p[i])) - constant
+            logs.append(-math.inf if i == j else density)
         weights = np.exp(np.array(logs) - max(logs))
-        share = np.array([weights[np.asarray(y) == c].sum() for c in range(k)]) / weights.sum()
+        of_class = [weights[np.asarray(y) == c].sum() for c in range(k)]
+        share = np.array(of_class) / weights.sum()
         total += float(((share - p[i]) ** 2).sum())
     return total / n
 
@@ -331,7 +359,7 @@ def dkde_ce(p, y):
 def hce(p, y, window=200, events="class-wise"):
     n, k = p.shape
     if events == "pooled":
-        families = [[(p[i, c], float(y[i] == c), i) for i in range(n) for c in range(k)]]
+        families = [[(p[i, c], float(y[i] == c), i) for i, c in np.ndindex(n, k)]]
     elif events == "class-wise":
         families = [[(p[i, c], float(y[i] == c), i) for i in range(n)] for c in range(k)]
     else:
@@ -347,7 +375,9 @@ def hce(p, y, window=200, events="class-wise"):
             for a in range(m):
                 for b in range(m):
                     if part[a][2] != part[b][2]:
-                        total += (part[a][0] - part[a][1]) * (part[b][0] - part[b][1])
+                        gap_a = part[a][0] - part[a][1]
+                        gap_b = part[b][0] - part[b][1]
+                        total += gap_a * gap_b
                         pairs += 1
         values.append(total / pairs)
     u = float(np.mean(values))
@@ -359,15 +389,15 @@ def hce_pooled(p, y, window=200):
 
 
 def nll(p, y):
-    return float(np.mean([-math.log(p[i, t]) for i, t in enumerate(y)]))
+    losses = [-math.log(p[i, t]) for i, t in enumerate(y)]
+    return float(np.mean(losses))
 
 
 def brier(p, y):
-    return float(
-        np.mean(
-            [sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])) for i, t in enumerate(y)]
-        )
-    )
+    losses = []
+    for i, t in enumerate(y):
+        losses.append(sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])))
+    return float(np.mean(losses))
 
 
 def accuracy(p, y):

@@ -21,15 +21,16 @@ SKILL = ("d2_nll", "d2_brier", "auc")
 
 def both(name: str, *args, **options) -> float:
     """A metric by its name, with small windows."""
-    return getattr(metrics, name)(
-        *args, **({"window": 15} if name.startswith("hce") else {}), **options
-    )
+    if name.startswith("hce"):
+        options = {"window": 15} | options
+    return getattr(metrics, name)(*args, **options)
 
 
 def test_registry_lists_every_metric_of_the_contract() -> None:
     contract = (
-        "ece_ew ece_em ece_r2 dece ace ece_s1 ece_s2 kde_ece mmce ks cwece_a cwece_s cwece_r2 tcwece",
-        "tcwece_k skce dkde_ce nll brier accuracy hce hce_pooled mce smece kuiper spiegelhalter",
+        "ece_ew ece_em ece_r2 dece ace ece_s1 ece_s2 kde_ece mmce ks cwece_a cwece_s cwece_r2",
+        "tcwece tcwece_k skce dkde_ce nll brier accuracy hce hce_pooled mce smece kuiper",
+        "spiegelhalter",
     )
     assert set(ALL) >= set(" ".join(contract).split())
     assert [name for level in metrics.LEVELS for name in metrics.list_metrics(level)] == ALL
@@ -42,12 +43,11 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
             "sample_weight : array-like of shape (N,), optional"
         )
         assert words.startswith("Return ")
-        assert ("Whole repetition counts" in rest, ">>> " in rest) == (
-            metric.weights != "any",
-            True,
-        )
+        assert ("Whole repetition counts" in rest) == (metric.weights != "any")
+        assert ">>> " in rest
         for rows in (metric.rows, metric.shares):
-            assert rows is None or s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
+            if rows is not None:
+                assert s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
         if metric.ends is not None:
             value = metric.function(s)
             low, high = metric.ends(s, value, 2.0)
@@ -73,24 +73,28 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
 def test_integer_weight_equals_repetition_and_row_order_does_not_matter() -> None:
     p, y = draw(60, 4, 0)
     w = np.random.default_rng(1).integers(0, 4, 60)
-    repeated, other = np.repeat(np.arange(60), w), np.random.default_rng(5).permutation(60)
+    repeated = np.repeat(np.arange(60), w)
+    other = np.random.default_rng(5).permutation(60)
     for name in ALL:
         full = both(name, p[repeated], y[repeated])
         assert both(name, p, y, sample_weight=w) == pytest.approx(full, rel=1e-10), name
         # tcwece_k draws its starts from the sorted values, so even they do not depend on the order.
-        assert both(name, p[other], y[other]) == pytest.approx(both(name, p, y), rel=1e-9), name
+        expected = pytest.approx(both(name, p, y), rel=1e-9)
+        assert both(name, p[other], y[other]) == expected, name
 
 
 def test_fractional_weights_scale_out_or_are_refused() -> None:
     p, y = draw(50, 3, 2)
     w = np.random.default_rng(3).random(50) + 0.1
     for name in ALL:
-        function, metric = getattr(metrics, name), metrics.METRICS[name]
+        function = getattr(metrics, name)
+        metric = metrics.METRICS[name]
         assert metric.takes(metrics.Sample(p, y, w)) == (metric.weights == "any")
         if metric.weights == "any":
-            found = function(p, y, sample_weight=w)
-            assert found == pytest.approx(function(p, y, sample_weight=7.3 * w), rel=1e-10), name
-            assert found != pytest.approx(function(p, y), rel=1e-6), name
+            value = function(p, y, sample_weight=w)
+            expected = function(p, y, sample_weight=7.3 * w)
+            assert value == pytest.approx(expected, rel=1e-10), name
+            assert value != pytest.approx(function(p, y), rel=1e-6), name
         else:
             with pytest.raises(
                 ValueError, match=f"{name} counts samples.* counts; row 0 is not whole"
@@ -128,7 +132,8 @@ def test_very_few_rows_and_two_classes_have_an_answer() -> None:
             no_pair = n == 1 and name in ("skce", "dkde_ce", "hce", "hce_pooled")
             one_class = name in SKILL and len(set(few[1].tolist())) == 1
             assert np.isfinite(function(*few)) == (not (no_pair or one_class)), name
-        assert function(p[:, 1], y) == pytest.approx(function(p, y), rel=1e-9), name
+        of_two = pytest.approx(function(p, y), rel=1e-9)
+        assert function(p[:, 1], y) == of_two, name
 
 
 def test_a_column_of_zeros_for_an_absent_class() -> None:
@@ -143,14 +148,14 @@ def test_a_perfectly_sorted_sample_ends_the_sweep_at_once() -> None:
     # All right: every number of bins keeps accuracies monotone; b stops at N − 1 without trying them all.
     conf = np.linspace(0.6, 0.9, 200_000)
     p = np.stack([1 - conf, conf], axis=1)
-    assert metrics.ece_s1(p, np.ones(len(p), int)) == pytest.approx(0.25, rel=1e-6)
-    p, y, w = (
-        np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]]),
-        np.array([0, 1, 1]),
-        np.array([2, 3, 4]),
-    )
+    always = np.ones(len(p), int)
+    assert metrics.ece_s1(p, always) == pytest.approx(0.25, rel=1e-6)
+    p = np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]])
+    y = np.array([0, 1, 1])
+    w = np.array([2, 3, 4])
     for name in ("ece_s1", "ece_s2"):
-        small = getattr(metrics, name)(np.repeat(p, w, axis=0), np.repeat(y, w))
+        repeated = np.repeat(p, w, axis=0)
+        small = getattr(metrics, name)(repeated, np.repeat(y, w))
         assert getattr(metrics, name)(p, y, sample_weight=w) == pytest.approx(small, rel=1e-12)
 
 
@@ -174,8 +179,9 @@ def test_bad_input_is_named() -> None:
         for bad, labels, message in cases:
             with pytest.raises(ValueError, match=message):
                 getattr(metrics, name)(bad, labels)
+        one_negative = np.where(np.arange(10) == 3, -1, 1)
         with pytest.raises(ValueError, match="row 3 is -1"):
-            getattr(metrics, name)(p, y, sample_weight=np.where(np.arange(10) == 3, -1, 1))
+            getattr(metrics, name)(p, y, sample_weight=one_negative)
 
 
 def test_bad_parameters_are_named() -> None:
@@ -198,20 +204,22 @@ def test_bad_parameters_are_named() -> None:
 
 def test_bins_and_order_are_parameters() -> None:
     p, y = draw(200, 4, 11)
-    assert metrics.ece_ew(p, y, bins=1) == pytest.approx(
-        abs(p.max(1).mean() - (p.argmax(1) == y).mean())
-    )
+    gap = abs(p.max(1).mean() - (p.argmax(1) == y).mean())
+    assert metrics.ece_ew(p, y, bins=1) == pytest.approx(gap)
     assert metrics.ece_ew(p, y, order=2) == metrics.ece_r2(p, y)
-    assert metrics.cwece_a(p, y, bins=14) * 4 == pytest.approx(metrics.cwece_s(p, y))
+    of_classes = metrics.cwece_a(p, y, bins=14) * 4
+    assert of_classes == pytest.approx(metrics.cwece_s(p, y))
 
 
 def test_windows_of_other_kinds() -> None:
     # The degenerate case of the objective: windows of one event give Brier / K; two events bracket it.
     p, y = draw(100, 3, 12)
-    assert metrics.hce(p, y, events="pooled") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
+    assert metrics.hce(p, y, events="pooled") == metrics.hce_pooled(p, y)
+    assert metrics.hce_pooled(p, y) != metrics.hce(p, y)
     # With two classes only one is counted: its mirror image adds no information, so it must not lower the noise.
     p, y = draw(300, 2, 5)
-    one, mirror = metrics.h_error(p, y), metrics.h_error(1 - p, 1 - y)
+    one = metrics.h_error(p, y)
+    mirror = metrics.h_error(1 - p, 1 - y)
     assert one.squared == pytest.approx(mirror.squared, rel=1e-9)
     assert one.noise == pytest.approx(mirror.noise, rel=1e-9)
 
@@ -238,15 +246,18 @@ def test_kde_ece_of_scores_that_are_all_alike_is_their_gap() -> None:
     for k in (2, 3):
         p = np.full((40, k), 0.25 / (k - 1))
         p[:, 1] = 0.75
-        assert metrics.kde_ece(p, np.ones(40, dtype=int)) == pytest.approx(0.25, abs=2e-3)
-        assert metrics.kde_ece(p, np.tile([1, 0], 20)) == pytest.approx(0.25, abs=2e-3)
+        always = np.ones(40, dtype=int)
+        assert metrics.kde_ece(p, always) == pytest.approx(0.25, abs=2e-3)
+        half = np.tile([1, 0], 20)
+        assert metrics.kde_ece(p, half) == pytest.approx(0.25, abs=2e-3)
     # A few rows at both ends asked for a bandwidth that was then refused.
     p = np.array([[1.0, 0.0], [0.0, 1.0]] * 10)
     assert metrics.kde_ece(p, [0, 1] * 8 + [1, 1, 0, 0]) <= 1
 
 
 def test_counts_too_large_to_write_out_are_refused_in_one_line() -> None:
-    p, y = [[0.2, 0.8], [0.6, 0.4]], [1, 0]
+    p = [[0.2, 0.8], [0.6, 0.4]]
+    y = [1, 0]
     for name in ("ece_s1", "ece_s2", "hce", "hce_pooled"):
         with pytest.raises(
             ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"
@@ -278,33 +289,36 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(
     exact, notes = measure(metrics.Sample(p, y), ALL)
     assert notes == []
     monkeypatch.setattr(sample, "SUBSET_ROWS", 300)
-    s, other = metrics.Sample(p, y), np.random.default_rng(0).permutation(900)
+    s = metrics.Sample(p, y)
+    other = np.random.default_rng(0).permutation(900)
     assert s.subset.n == 300
     # The middle of every three rows in the order of confidence, prediction and label.
-    np.testing.assert_array_equal(
-        s.subset_rows, np.sort(np.lexsort((y, p.argmax(1), p.max(1)))[1::3])
-    )
+    by_confidence = np.lexsort((y, p.argmax(1), p.max(1)))
+    expected = np.sort(by_confidence[1::3])
+    np.testing.assert_array_equal(s.subset_rows, expected)
     # Stratified by confidence: its quantiles are those of the whole.
     quantiles = [np.quantile(x.data.conf, [0.1, 0.5, 0.9]) for x in (s, s.subset)]
     np.testing.assert_allclose(*quantiles, atol=2e-3)
     shuffled = metrics.Sample(p[other], y[other]).subset
-    assert sorted(map(tuple, shuffled.data.probs)) == sorted(map(tuple, s.subset.data.probs))
-    found, [note] = measure(s, ALL)
+    rows = sorted(map(tuple, s.subset.data.probs))
+    assert sorted(map(tuple, shuffled.data.probs)) == rows
+    values, [note] = measure(s, ALL)
     assert note.startswith(
         "computed on a systematic sample of 300 of 900 rows: skce (standard error "
     )
-    large = {name: found[name] for name in ALL if metrics.METRICS[name].large}
+    large = {name: values[name] for name in ALL if metrics.METRICS[name].large}
     assert set(large) == {"skce", "dkde_ce"}
-    assert {n: v for n, v in found.items() if n not in large} == {
-        n: exact[n] for n in ALL if n not in large
-    }
+    of_all_rows = [name for name in ALL if name not in large]
+    assert values.keys() - large.keys() == set(of_all_rows)
+    for name in of_all_rows:
+        assert values[name] == exact[name]
     for name, interval in intervals(s, large, 0.95).items():
-        assert (
-            found[name] == pytest.approx(getattr(metrics, name)(s.subset), rel=1e-9) != exact[name]
-        )
+        of_subset = getattr(metrics, name)(s.subset)
+        assert values[name] == pytest.approx(of_subset, rel=1e-9)
+        assert values[name] != exact[name]
         assert interval.low < exact[name] < interval.high
     weighted, notes = measure(metrics.Sample(p, y, np.ones(900)), ["skce"])
-    assert weighted["skce"] == pytest.approx(found["skce"])
+    assert weighted["skce"] == pytest.approx(values["skce"])
     assert notes == ["computed on a systematic sample of 300 of 900 rows: skce"]
 
 

@@ -49,7 +49,9 @@ def test_the_values_of_merged_rows_are_those_of_all_rows() -> None:
 
 
 def test_impossible_and_certain_rows_are_not_merged_with_others() -> None:
-    positive = np.concatenate([np.zeros(5), np.full(5, 1e-12), np.linspace(0.1, 0.9, 29_990)])
+    never = np.zeros(5)
+    hardly = np.full(5, 1e-12)
+    positive = np.concatenate([never, hardly, np.linspace(0.1, 0.9, 29_990)])
     small = merging.merged_samples([Sample(positive, np.arange(30_000) % 2)])[0]
     assert small.data.column(1)[:4].tolist() == [0.0, 0.0, 1e-12, 1e-12]
     assert small.w[:4].tolist() == [3.0, 2.0, 2.0, 3.0]
@@ -62,7 +64,8 @@ def test_two_predictors_are_merged_together() -> None:
     assert small is not None
     assert small[0].weight.tolist() == small[1].weight.tolist()
     for exact, merged in zip((before, after), small, strict=True):
-        assert merged.mean(merged.data.conf) == pytest.approx(exact.mean(exact.data.conf))
+        expected = exact.mean(exact.data.conf)
+        assert merged.mean(merged.data.conf) == pytest.approx(expected)
     # Rows that are near each other in one of two unrelated predictors are far apart in the other.
     unrelated = Sample(np.random.default_rng(0).random(30_000), before.y)
     assert merging.merged_samples([before, unrelated]) is None
@@ -71,11 +74,12 @@ def test_two_predictors_are_merged_together() -> None:
 @pytest.mark.parametrize("weight", [None, np.full(30_000, 2.0)])
 def test_what_is_merged(weight: Float64 | None) -> None:
     rng = np.random.default_rng(3)
-    many: IntArray = rng.integers(0, 2, 30_000)
-    sample = Sample(rng.random(30_000), many, weight)
+    labels: IntArray = rng.integers(0, 2, 30_000)
+    sample = Sample(rng.random(30_000), labels, weight)
     assert (merging.merged_samples([sample]) is None) == (weight is not None)
-    assert merging.merged_samples([Sample(rng.dirichlet([1, 1, 1], 30_000), many)]) is None
-    assert merging.merged_samples([Sample(rng.random(20_000), many[:20_000])]) is None
+    three_classes = Sample(rng.dirichlet([1, 1, 1], 30_000), labels)
+    assert merging.merged_samples([three_classes]) is None
+    assert merging.merged_samples([Sample(rng.random(20_000), labels[:20_000])]) is None
 
 
 def test_calibrated_predictions_are_rejected_as_often_as_the_level_says() -> None:

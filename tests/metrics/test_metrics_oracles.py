@@ -34,13 +34,10 @@ def draw(
 def coarse(n: int, k: int, seed: int, parts: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """Multiples of one part: many ties, exact zeros and ones, values on bin edges (of 20 parts, beside others)."""
     rng = np.random.default_rng(seed)
-    p = (
-        rng.multinomial(
-            parts, np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2)), size=n
-        )
-        / parts
-    )
-    y = np.where(rng.random(n) < 0.6, p.argmax(1), rng.integers(0, k, n))
+    shares = np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2))
+    p = rng.multinomial(parts, shares, size=n) / parts
+    is_top = rng.random(n) < 0.6
+    y = np.where(is_top, p.argmax(1), rng.integers(0, k, n))
     return p, y
 
 
@@ -80,14 +77,12 @@ def test_metrics_are_their_definitions(data: str) -> None:
         )
         if name == "smece":  # a grid of 4096 cells, and a bisection of 22 steps in the oracle
             rel, tiny = 1e-3, 1e-5
-        assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(
-            expected, rel=rel, abs=tiny
-        ), name
+        value = getattr(metrics, name)(p, y, **kwargs)
+        assert value == pytest.approx(expected, rel=rel, abs=tiny), name
     for events in ("class-wise", "pooled", "top-label"):
         expected = oracles.hce(p.astype(np.float64), y, window=9, events=events)
-        assert metrics.hce(p, y, window=9, events=events) == pytest.approx(
-            expected, rel=1e-5, abs=1e-7
-        )
+        value = metrics.hce(p, y, window=9, events=events)
+        assert value == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 def test_kmeans_error_lies_in_the_spread_of_another_kmeans() -> None:
@@ -107,9 +102,8 @@ def test_scores_agree_with_scikit_learn() -> None:
     p, y = draw(300, 6, 12)
     w = np.random.default_rng(0).random(300)
     labels = range(6)
-    assert metrics.nll(p, y, sample_weight=w) == pytest.approx(
-        log_loss(y, p, sample_weight=w, labels=labels)
-    )
+    expected = log_loss(y, p, sample_weight=w, labels=labels)
+    assert metrics.nll(p, y, sample_weight=w) == pytest.approx(expected)
     theirs = 6 * mean_squared_error(np.eye(6)[y], p, sample_weight=w)
     assert metrics.brier(p, y, sample_weight=w) == pytest.approx(theirs)
     assert metrics.accuracy(p, y) == accuracy_score(y, p.argmax(1))
@@ -120,7 +114,8 @@ def test_mmce_of_any_bandwidth() -> None:
     conf, hit = (np.array(v) for v in oracles.top(p, y))
     a = hit - conf
     for bandwidth in (1e-4, 0.01, 0.4, 10.0):
-        expected = np.sqrt(a @ np.exp(-np.abs(conf[:, None] - conf) / bandwidth) @ a) / len(y)
+        kernel = np.exp(-np.abs(conf[:, None] - conf) / bandwidth)
+        expected = np.sqrt(a @ kernel @ a) / len(y)
         assert metrics.mmce(p, y, bandwidth=bandwidth) == pytest.approx(expected, rel=1e-10)
 
 
@@ -128,9 +123,10 @@ def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     from hcal.metrics import canonical, sample, windowed
 
     p, y = draw(60, 5, 17)
-    whole = {n: getattr(metrics, n)(p, y) for n in metrics.list_metrics()}
+    at_once = {n: getattr(metrics, n)(p, y) for n in metrics.list_metrics()}
     for module in (canonical, sample, windowed):
         monkeypatch.setattr(module, "BLOCK", 128)
     monkeypatch.setattr(canonical, "_SPAN", 7)
-    for name, value in whole.items():
-        assert getattr(metrics, name)(p, y) == pytest.approx(value, rel=1e-10, abs=1e-14), name
+    for name, value in at_once.items():
+        in_one_block = pytest.approx(value, rel=1e-10, abs=1e-14)
+        assert getattr(metrics, name)(p, y) == in_one_block, name

@@ -29,27 +29,26 @@ def weighted(probs: np.ndarray, y: np.ndarray, *, sample_weight: np.ndarray | No
 
 def test_a_registered_metric_is_one_like_ours() -> None:
     assert hcal.register_metric(halves) is halves
-    found = metrics.get_metric("halves")
-    assert (found.level, found.kind, found.explain) == (
-        "top-label",
-        "plug-in",
-        "Share of labels below one half",
-    )
+    metric = metrics.get_metric("halves")
+    assert metric.level == "top-label"
+    assert metric.kind == "plug-in"
+    assert metric.explain == "Share of labels below one half"
     assert "halves" in hcal.list_metrics("top-label")
     p, y = draw(60, 3, 0)
     assert metrics.halves([[0.2, 0.8]], [0]) == 1.0
     w = np.random.default_rng(0).integers(0, 3, 60)
     rows = np.repeat(np.arange(60), w)
-    assert metrics.halves(p, y, sample_weight=w) == pytest.approx(halves(p[rows], y[rows]))
+    expected = halves(p[rows], y[rows])
+    assert metrics.halves(p, y, sample_weight=w) == pytest.approx(expected)
     with pytest.raises(ValueError, match="halves counts samples"):
         metrics.halves(p, y, sample_weight=w + 0.5)
     hcal.register_metric(
         name="chosen", level="score", lower_is_better=False, explain="mean chosen"
     )(weighted)
-    assert metrics.chosen(p, y, sample_weight=w + 0.5) == weighted(p, y, sample_weight=w + 0.5)
-    ends = intervals(
-        metrics.Sample(p, y), {"halves": metrics.halves(p, y), "chosen": 0.5}, 0.9, resamples=30
-    )
+    expected = weighted(p, y, sample_weight=w + 0.5)
+    assert metrics.chosen(p, y, sample_weight=w + 0.5) == expected
+    values = {"halves": metrics.halves(p, y), "chosen": 0.5}
+    ends = intervals(metrics.Sample(p, y), values, 0.9, resamples=30)
     assert ends["halves"].kind == "bias-aware"
     assert ends["chosen"].kind == "percentile"
     assert metrics.calibration_test(p, y, statistic="halves", resamples=19).statistic == "halves"
@@ -101,10 +100,10 @@ def test_worker_processes_of_compare_learn_of_metrics_registered_by_hand() -> No
     from hcal.evaluation.comparison import Task, Work, run_cell
 
     hcal.register_metric(halves)
-    z, y = np.eye(2)[[0, 1] * 50], np.array([0, 1] * 50)
-    work = Work(
-        "toy", Task.from_arrays("toy", z, y, z, y), "ts", hcal.make_calibrator("ts"), ("halves",)
-    )
+    z = np.eye(2)[[0, 1] * 50]
+    y = np.array([0, 1] * 50)
+    task = Task.from_arrays("toy", z, y, z, y)
+    work = Work("toy", task, "ts", hcal.make_calibrator("ts"), ("halves",))
     sent = bytes(dumps(work))
     del metrics.METRICS["halves"]
     assert run_cell(pickle.loads(sent)).scores["halves"] == 0.0

@@ -24,9 +24,8 @@ def test_scikit_learn_says_the_same(k: int) -> None:
     p, y = drawn(400, k)
     weight = np.random.default_rng(1).integers(0, 4, 400).astype(float)
     for w in (None, weight):
-        assert metrics.d2_nll(p, y, sample_weight=w) == pytest.approx(
-            d2_log_loss_score(y, p, sample_weight=w)
-        )
+        expected = d2_log_loss_score(y, p, sample_weight=w)
+        assert metrics.d2_nll(p, y, sample_weight=w) == pytest.approx(expected)
         score = p[:, 1] if k == 2 else p
         options = {} if k == 2 else {"multi_class": "ovr"}
         if w is None or k == 2:
@@ -45,7 +44,8 @@ def test_a_weight_is_a_repetition() -> None:
     rows = np.repeat(np.arange(60), weight)
     for name in ("d2_nll", "d2_brier", "auc"):
         function = getattr(metrics, name)
-        assert function(p, y, sample_weight=weight) == pytest.approx(function(p[rows], y[rows]))
+        expected = function(p[rows], y[rows])
+        assert function(p, y, sample_weight=weight) == pytest.approx(expected)
 
 
 def test_base_rates_have_no_skill_and_one_class_has_no_answer() -> None:
@@ -74,4 +74,6 @@ def test_few_outcomes_have_no_interval() -> None:
     p, y = drawn(100, 2)
     y = np.where(np.arange(100) < 5, 1, 0)
     s = metrics.Sample(p, y)
-    assert all(METRICS[n].ends(s, METRICS[n].function(s), 1.96) is None for n in ("d2_nll", "auc"))
+    for name in ("d2_nll", "auc"):
+        metric = METRICS[name]
+        assert metric.ends(s, metric.function(s), 1.96) is None

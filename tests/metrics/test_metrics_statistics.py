@@ -13,12 +13,12 @@ from studies import metric_coverage as coverage
 
 
 def test_a_few_sets() -> None:
-    found = coverage.study(1.2, 8, resamples=60)
-    assert found["rejected"]["ks"] >= 7 / 8  # a power near 1
-    assert found["rejected"]["skce"] >= 5 / 8  # a power near 0.955
-    for name, share in found["coverage"].items():
+    coverage_found = coverage.study(1.2, 8, resamples=60)
+    assert coverage_found["rejected"]["ks"] >= 7 / 8  # a power near 1
+    assert coverage_found["rejected"]["skce"] >= 5 / 8  # a power near 0.955
+    for name, share in coverage_found["coverage"].items():
         assert share >= 5 / 8, name  # a nominal 95 % falls below with a probability of 4e-4
-    h = found["hce_squared"]
+    h = coverage_found["hce_squared"]
     assert abs(h["mean"] - h["truth"]) < 5 * h["mc_se"]
 
 

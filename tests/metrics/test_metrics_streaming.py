@@ -22,14 +22,17 @@ def check(
     for a, b in zip(bounds[:-1], bounds[1:], strict=True):  # noqa: RUF007
         if b > a:
             part = StreamingMetrics(p.shape[1])
-            total.merge(part.update(p[a:b], y[a:b], None if w is None else w[a:b]))
-    found, allowed = total.compute(), total.bounds()
+            weight = None if w is None else w[a:b]
+            total.merge(part.update(p[a:b], y[a:b], weight))
+    streamed = total.compute()
+    allowed = total.bounds()
     assert total.n == len(y)
     for name in NAMES:
         if w is not None and name == "ece_em":
             continue
         exact = getattr(metrics, name)(p, y, sample_weight=w)
-        assert abs(found[name] - exact) <= allowed[name] + 1e-9 * max(1, abs(exact)), name
+        rounding = 1e-9 * max(1, abs(exact))
+        assert abs(streamed[name] - exact) <= allowed[name] + rounding, name
     return allowed
 
 
@@ -64,24 +67,28 @@ def test_bounds_are_tight_on_real_outputs() -> None:
 
 def test_memory_is_what_the_metrics_need_and_does_not_grow() -> None:
     p, y = draw(50, 3, 0)
-    every = StreamingMetrics(3).update(p, y)
+    all_metrics = StreamingMetrics(3).update(p, y)
     assert set(StreamingMetrics(3, ["nll"]).state["sums"]) == {"n", "scores"}
-    for name, value in every.result().items():
+    for name, value in all_metrics.result().items():
         alone = StreamingMetrics(3, [name]).update(p, y)
-        assert (alone.result(), alone.bounds()) == ({name: value}, {name: every.bounds()[name]})
-        assert alone.mean_confidence == every.mean_confidence
-    sizes = [
-        {k: x.shape for k, x in part.state["sums"].items()} for part in (StreamingMetrics(3), every)
-    ]
+        assert alone.result() == {name: value}
+        assert alone.bounds() == {name: all_metrics.bounds()[name]}
+        assert alone.mean_confidence == all_metrics.mean_confidence
+    sizes = []
+    for part in (StreamingMetrics(3), all_metrics):
+        sizes.append({name: x.shape for name, x in part.state["sums"].items()})
     assert sizes[0] == sizes[1]
     for wrong, message in (
         (
             lambda: StreamingMetrics(3, ["mmce"]),
             "'mmce' cannot be streamed; those that can are ece_ew",
         ),
-        (lambda: every.update(*draw(5, 4, 0)), "has 4 classes, these metrics were made for 3"),
         (
-            lambda: every.merge(StreamingMetrics(3, ["nll"])),
+            lambda: all_metrics.update(*draw(5, 4, 0)),
+            "has 4 classes, these metrics were made for 3",
+        ),
+        (
+            lambda: all_metrics.merge(StreamingMetrics(3, ["nll"])),
             "same classes, metrics, event and positive",
         ),
         (lambda: StreamingMetrics(3).result(), "no part was added"),

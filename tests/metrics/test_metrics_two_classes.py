@@ -53,7 +53,8 @@ def test_every_way_in_judges_the_same_event() -> None:
         assert {name: getattr(metrics, name)(s.subset) for name in TOP_LABEL} == expected
 
         stream = metrics.StreamingMetrics(2, **choice)
-        stream.update(p[:70], y[:70]).merge(stream.empty().update(p[70:], y[70:]))
+        second_part = stream.empty().update(p[70:], y[70:])
+        stream.update(p[:70], y[:70]).merge(second_part)
         batches = CalibrationMetrics(2, **choice)
         batches.update(torch.from_numpy(p[:70]), torch.from_numpy(y[:70]))
         batches.update(torch.from_numpy(p[70:]), torch.from_numpy(y[70:]))
@@ -68,8 +69,8 @@ def test_every_way_in_judges_the_same_event() -> None:
         trainer = compute_metrics(TOP_LABEL, input="probs", **choice)((p, y))
         assert trainer == pytest.approx(expected, rel=1e-12)
         if event == "auto":
-            found = hcal.evaluate(p, y, metrics=TOP_LABEL, positive=positive)
-            assert found.values == pytest.approx(expected, rel=1e-12)
+            evaluation = hcal.evaluate(p, y, metrics=TOP_LABEL, positive=positive)
+            assert evaluation.values == pytest.approx(expected, rel=1e-12)
 
 
 def test_replicates_and_drawn_labels_judge_the_same_event() -> None:
@@ -82,7 +83,8 @@ def test_replicates_and_drawn_labels_judge_the_same_event() -> None:
         rows = np.random.default_rng(1).integers(0, 60, 60)
         for name in TOP_LABEL:
             function = getattr(metrics, name)
-            assert replicate[name][0] == pytest.approx(function(p[rows], y[rows], **choice)), name
+            expected = function(p[rows], y[rows], **choice)
+            assert replicate[name][0] == pytest.approx(expected), name
             assert drawn[name][0] == pytest.approx(function(p, drawn_labels, **choice)), name
     s = Sample(*write_netcal.churn(600, 1))
     values = {"ece_ew": metrics.ece_ew(s), "dece": metrics.dece(s)}
@@ -96,10 +98,8 @@ def test_the_predicted_class_of_two_is_judged_as_that_of_three() -> None:
     for name in TOP_LABEL:
         function = getattr(metrics, name)
         assert function(p, y, event="top-label") == pytest.approx(function(padded, y)), name
-        assert (
-            function(p, y) != pytest.approx(function(padded, y), rel=1e-3)
-            or name == "spiegelhalter"
-        )
+        if name != "spiegelhalter":
+            assert function(p, y) != pytest.approx(function(padded, y), rel=1e-3)
         mirrored = function(p[:, ::-1], 1 - y, positive=0)
         assert mirrored == pytest.approx(function(p, y), rel=1e-12), name
 
@@ -131,10 +131,13 @@ def test_netcal_says_the_same() -> None:
     assert stored["netcal"] == "1.4.0"
     for name, (p, y) in write_netcal.SETS.items():
         theirs = stored["values"][name]
-        assert metrics.ece_ew(p, y, bins=stored["bins"]) == pytest.approx(theirs["ECE"], rel=1e-9)
-        assert metrics.mce(p, y, bins=stored["bins"]) == pytest.approx(theirs["MCE"], rel=1e-9)
+        ece = metrics.ece_ew(p, y, bins=stored["bins"])
+        assert ece == pytest.approx(theirs["ECE"], rel=1e-9)
+        mce = metrics.mce(p, y, bins=stored["bins"])
+        assert mce == pytest.approx(theirs["MCE"], rel=1e-9)
         # Ours clips probabilities to 1.2e-7 from 0 and 1, as published.
-        assert metrics.ace(p, y, bins=stored["bins"]) == pytest.approx(theirs["ACE"], abs=2e-7)
+        ace = metrics.ace(p, y, bins=stored["bins"])
+        assert ace == pytest.approx(theirs["ACE"], abs=2e-7)
 
 
 def test_torchmetrics_says_the_same() -> None:
@@ -156,7 +159,8 @@ def test_scikit_learn_says_the_same() -> None:
         rate, mean = calibration_curve(y, p, n_bins=15)
         bins = np.clip(np.ceil(p * 15), 1, 15)
         share = np.unique(bins, return_counts=True)[1] / len(p)
-        assert metrics.ece_ew(p, y) == pytest.approx(share @ np.abs(rate - mean), rel=1e-9)
+        expected = share @ np.abs(rate - mean)
+        assert metrics.ece_ew(p, y) == pytest.approx(expected, rel=1e-9)
 
 
 def test_scikit_learns_scoring_takes_a_positive_label() -> None:
@@ -171,7 +175,8 @@ def test_scikit_learns_scoring_takes_a_positive_label() -> None:
     p, y = write_netcal.churn(500, 8)
     names = Stated.classes_[y]
     assert Scorer("ece_ew")(Stated(), p, names) == -metrics.ece_ew(p, y)
-    assert Scorer("mce", pos_label="no")(Stated(), p, names) == -metrics.mce(p, y, positive=0)
+    score = Scorer("mce", pos_label="no")(Stated(), p, names)
+    assert score == -metrics.mce(p, y, positive=0)
     top = Scorer("ece_ew", event="top-label")(Stated(), p, names)
     assert top == -metrics.ece_ew(p, y, event="top-label")
 
@@ -180,7 +185,8 @@ def test_scikit_learns_scoring_takes_a_positive_label() -> None:
 
 
 def test_a_probability_of_zero_counts() -> None:
-    p, y = np.zeros(40), np.tile([1, 0], 20)
+    p = np.zeros(40)
+    y = np.tile([1, 0], 20)
     for name in ("ece_ew", "ece_em", "ece_r2", "ace", "mce", "ece_s1", "cwece_a", "ks", "kuiper"):
         assert getattr(metrics, name)(p, y) == pytest.approx(0.5, abs=1e-6), name
     stream = metrics.StreamingMetrics(2).update(p, y)
@@ -197,7 +203,7 @@ def test_ties_at_the_least_probability_count() -> None:
         assert getattr(metrics, name)(p, y) > 0.2, name
     # The predicted class: 60 % of the rows are tied, at the largest confidence and (mirrored) at the least.
     assert metrics.ece_em(three, y) > 0.2
-    least = np.stack([0.4 + 0 * p, 0.35 + 0 * p, 0.25 + 0 * p], axis=1)
+    least = np.tile([0.4, 0.35, 0.25], (len(p), 1))
     least[600:] = [0.8, 0.1, 0.1]
     label = np.where(np.arange(1000) < 600, 1, 0)
     assert metrics.ece_em(least, label) == pytest.approx(0.6 * 0.4 + 0.4 * 0.2)
@@ -213,7 +219,8 @@ def test_the_order_of_tied_rows_does_not_matter(decimals: int) -> None:
     copies = np.repeat(np.arange(400), weight)
     for name in TOP_LABEL:
         function = getattr(metrics, name)
-        assert function(p[order], y[order]) == pytest.approx(function(p, y), rel=1e-9), name
+        expected = pytest.approx(function(p, y), rel=1e-9)
+        assert function(p[order], y[order]) == expected, name
         repeated = function(p[copies], y[copies])
         assert function(p, y, sample_weight=weight) == pytest.approx(repeated, rel=1e-9), name
 
@@ -224,12 +231,32 @@ def test_a_sweep_over_few_values_tries_more_bins_than_values() -> None:
         rng = np.random.default_rng(seed)
         values = np.sort(rng.uniform(0.1, 0.9, 4))
         p = np.concatenate([values.repeat(30), [0.95, 0.97]])
-        y = np.concatenate([(rng.random(120) < p[:120]), [True, False]]).astype(int)
+        drawn = rng.random(120) < p[:120]
+        y = np.concatenate([drawn, [True, False]]).astype(int)
         for name in ("ece_s1", "ece_s2"):
             expected = getattr(oracles, name)(both_columns(p), y)
             assert getattr(metrics, name)(p, y) == pytest.approx(expected, rel=1e-9), name
-    many = np.concatenate([np.linspace(0.1, 0.9, 10).repeat(20_000), [0.95, 0.97]])
-    labels = np.concatenate([np.arange(200_000) % 20_000 < 20_000 * many[:-2], [True, False]])
+    values = np.linspace(0.1, 0.9, 10).repeat(20_000)
+    scores = np.concatenate([values, [0.95, 0.97]])
+    exact = np.arange(200_000) % 20_000 < 20_000 * values
+    labels = np.concatenate([exact, [True, False]])
     assert (
-        metrics.ece_s1(many, labels.astype(int)) < 1e-4
+        metrics.ece_s1(scores, labels.astype(int)) < 1e-4
     )  # 100,000 numbers of bins: one by one, minutes
+
+
+def test_an_evaluation_judges_the_class_that_its_sample_judges() -> None:
+    """The metrics were those of class 0, and the rate, the verdict and the panel those of class 1."""
+    rng = np.random.default_rng(5)
+    risk = rng.beta(1, 4, 300)
+    y = (rng.random(300) < risk).astype(int)
+    probs = np.stack([1 - risk, risk], axis=1)
+    sample = Sample(probs, y, positive=0)
+    options = {"metrics": ["ece_ew"], "confidence": 0.9, "resamples": 20}
+    of_sample = hcal.evaluate(sample, **options)
+    of_arrays = hcal.evaluate(probs, y, positive=0, **options)
+    assert of_sample.to_dict() == of_arrays.to_dict()
+    assert of_sample.positive.name == "class 0"
+    assert of_sample.clinical.positive == 0
+    with pytest.raises(ValueError, match="the Sample judges class 0, and positive=1 is another"):
+        hcal.evaluate(sample, positive=1, **options)

@@ -22,7 +22,8 @@ def churn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """P(churn) of about 20 %, four times what happens: probabilities of class 1, and labels."""
     rng = np.random.default_rng(seed)
     truth = rng.beta(0.6, 11.0, n)
-    return np.clip(4 * truth, 0.0, 1.0), (rng.random(n) < truth).astype(int)
+    y = (rng.random(n) < truth).astype(int)
+    return np.clip(4 * truth, 0.0, 1.0), y
 
 
 def overconfident(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

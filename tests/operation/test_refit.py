@@ -56,7 +56,8 @@ def month(days: tuple[int, int], n: int, seed: int) -> Month:
 
 
 def refitted_and_old() -> tuple[Any, Any]:
-    old_rows, new_rows = month((0, 90), 4000, 0), month((90, 180), 4000, 1)
+    old_rows = month((0, 90), 4000, 0)
+    new_rows = month((90, 180), 4000, 1)
     old = hcal.PlattScaling().fit(old_rows.score, old_rows.y)
     return hcal.refit(old, new_rows.score, new_rows.y, time=new_rows.day), old
 
@@ -73,9 +74,8 @@ def test_a_refit_follows_a_drift_and_says_so() -> None:
     assert comparison["rows"] == pytest.approx(800, abs=50)
     assert comparison["which"].startswith("the rows from 16")
     assert comparison["low"] > 0
-    assert comparison["gain"] == pytest.approx(
-        comparison["old"]["nll"] - comparison["new"]["nll"], abs=1e-9
-    )
+    gain = comparison["old"]["nll"] - comparison["new"]["nll"]
+    assert comparison["gain"] == pytest.approx(gain, abs=1e-9)
     assert "the new calibrator is better" in new.fit_.notes[-1]
     assert "none of these were in the last fit" in new.fit_.notes[-2]
 
@@ -88,8 +88,10 @@ def test_the_comparison_is_a_fit_on_the_older_rows() -> None:
     by_hand = hcal.TemperatureScaling().fit(rows.score[~newest], rows.y[~newest])
     expected = hcal.metrics.nll(by_hand.predict_proba(rows.score[newest]), rows.y[newest])
     assert new.fit_.details["refit"]["new"]["nll"] == pytest.approx(expected, abs=1e-12)
-    whole = hcal.TemperatureScaling().fit(rows.score, rows.y)
-    np.testing.assert_array_equal(new.predict_proba(rows.score), whole.predict_proba(rows.score))
+    on_all_rows = hcal.TemperatureScaling().fit(rows.score, rows.y)
+    np.testing.assert_array_equal(
+        new.predict_proba(rows.score), on_all_rows.predict_proba(rows.score)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:refit")
@@ -99,26 +101,26 @@ def test_the_interval_covers() -> None:
     for seed in range(40):
         rows = month((0, 1), 1500, 100 + seed)
         old = hcal.PlattScaling().fit(rows.score[:600], rows.y[:600])
-        comparison = hcal.refit(old, rows.score[600:], rows.y[600:]).fit_.details["refit"]
+        again = hcal.refit(old, rows.score[600:], rows.y[600:])
+        comparison = again.fit_.details["refit"]
         lows.append(comparison["low"] > 0)
         highs.append(comparison["high"] < 0)
     assert sum(lows) + sum(highs) <= 8
 
 
 def test_all_that_a_fit_knows_is_used_again() -> None:
-    old_rows, new_rows = month((0, 90), 3000, 0), month((90, 180), 3000, 1)
+    old_rows = month((0, 90), 3000, 0)
+    new_rows = month((90, 180), 3000, 1)
     titles = {"p_stay": "stay", "p_churn": "churn"}
     frame = old_rows.frame().rename(columns=titles)
     old = hcal.SegmentedCalibrator(hcal.PooledCalibrator(preserve="order"), input="probs")
     columns = ["stay", "churn"]
-    old.fit(
-        frame[columns], frame["label"], by=frame[["country"]], time=frame["date"], half_life="60d"
-    )
+    of_rows = {"by": frame[["country"]], "time": frame["date"]}
+    old.fit(frame[columns], frame["label"], half_life="60d", **of_rows)
     old.set_params(input="logits")  # without effect on what was fitted
     later = new_rows.frame().rename(columns=titles)
-    new: Any = hcal.refit(
-        old, later[columns[::-1]], later["label"], by=later[["country"]], time=later["date"]
-    )
+    of_rows = {"by": later[["country"]], "time": later["date"]}
+    new: Any = hcal.refit(old, later[columns[::-1]], later["label"], **of_rows)
     assert new.method.preserve == "order"
     assert new.prediction_.kind == "probs"
     assert new.classes_.tolist() == old.classes_.tolist()
@@ -126,13 +128,10 @@ def test_all_that_a_fit_knows_is_used_again() -> None:
     assert new.fit_.segment_title == "country"
     assert new.fit_.details["age"]["half_life"] == "60d"
     same = hcal.SegmentedCalibrator(hcal.PooledCalibrator(preserve="order"), input="probs")
-    same.fit(
-        later[columns], later["label"], by=later[["country"]], time=later["date"], half_life="60d"
-    )
-    np.testing.assert_array_equal(
-        new.predict_proba(later[columns], by=later[["country"]]),
-        same.predict_proba(later[columns], by=later[["country"]]),
-    )
+    same.fit(later[columns], later["label"], half_life="60d", **of_rows)
+    by = later[["country"]]
+    expected = same.predict_proba(later[columns], by=by)
+    np.testing.assert_array_equal(new.predict_proba(later[columns], by=by), expected)
     assert "from 2024-01-01 to 2024-03-30" in " ".join(new.fit_.notes)
 
 
@@ -194,26 +193,27 @@ OPTIONS = ["--scores", "p_*", "--label", "label", "--by", "country", "--groups",
 
 def write(folder: Path, ending: str) -> tuple[Path, Path]:
     paths = folder / f"old.{ending}", folder / f"new.{ending}"
-    for path, days, seed in zip(paths, [(0, 90), (90, 180)], (0, 1), strict=True):
+    periods = [(0, 90), (90, 180)]
+    for path, days, seed in zip(paths, periods, (0, 1), strict=True):
         getattr(month(days, 1500, seed).frame(), f"to_{ending}")(path, index=False)
     return paths
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("more", [[], ["--batch-rows", "400"]])
-def test_the_command_needs_no_options(ending: str, more: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--batch-rows", "400"]])
+def test_the_command_needs_no_options(ending: str, options: list[str], tmp_path: Path) -> None:
     old, new = write(tmp_path, ending)
     model, later, fresh = (tmp_path / name for name in ("m.hcal", "next.hcal", "fresh.hcal"))
     aged = [*OPTIONS, "--time", "date", "--half-life", "45d", "--method", "platt"]
     run("fit", old, *aged, "-o", model)
-    answer = json.loads(run("refit", model, new, "-o", later, *more, "--json").stdout)
+    answer = json.loads(run("refit", model, new, "-o", later, *options, "--json").stdout)
     assert answer["fit"]["details"]["refit"]["low"] > 0
     run("fit", new, *aged, "-o", fresh)
     frame = month((180, 200), 300, 2).frame()
-    probs = [
-        hcal.load(path).predict_proba(frame[["p_stay", "p_churn"]], by=frame[["country"]])
-        for path in (later, fresh)
-    ]
+    probs = []
+    for path in (later, fresh):
+        cal = hcal.load(path)
+        probs.append(cal.predict_proba(frame[["p_stay", "p_churn"]], by=frame[["country"]]))
     np.testing.assert_array_equal(*probs)
     assert hcal.load(later).fit_.request == hcal.load(fresh).fit_.request
     text = run("refit", later, new, "-o", tmp_path / "third.hcal").stdout
@@ -246,8 +246,6 @@ def test_python_reads_the_same_files(tmp_path: Path) -> None:
     refitted: Any = hcal.refit(hcal.load(model), new)
     expected: Any = hcal.load(tmp_path / "next.hcal")
     frame = month((90, 180), 50, 5).frame()
-    probs = [
-        cal.predict_proba(frame[["p_stay", "p_churn"]], by=frame[["country"]])
-        for cal in (refitted, expected)
-    ]
+    scores = frame[["p_stay", "p_churn"]]
+    probs = [cal.predict_proba(scores, by=frame[["country"]]) for cal in (refitted, expected)]
     np.testing.assert_array_equal(*probs)

@@ -37,15 +37,22 @@ def forest(n: int, k: int, seed: int = 0) -> Data:
     """Probabilities of a small forest: multiples of a tenth, many ties and zeros."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, k, n)
-    p = softmax(rng.normal(size=(n, k)) + 1.5 * np.eye(k)[y])
+    signal = 1.5 * np.eye(k)[y]
+    p = softmax(rng.normal(size=(n, k)) + signal)
     return np.stack([rng.multinomial(10, row) for row in p]) / 10, y
 
 
 def fit(z: np.ndarray, y: np.ndarray, **params: Any) -> hcal.PooledCalibrator:
-    weight, groups = params.pop("weight", None), params.pop("groups", None)
+    weight = params.pop("weight", None)
+    groups = params.pop("groups", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return hcal.PooledCalibrator(**params).fit(z, y, weight, groups=groups)
+
+
+def predicted(calibrator: hcal.PooledCalibrator, scores: np.ndarray) -> np.ndarray:
+    """Return the class that the calibrated probabilities predict for each row."""
+    return calibrator.predict_proba(scores).argmax(axis=1)
 
 
 # -- the regressions ------------------------------------------------------------------------------------
@@ -56,13 +63,13 @@ def test_left_out_log_odds_are_as_in_refits() -> None:
     design = np.column_stack([np.ones(80), rng.normal(size=(80, 2))])
     hit = (rng.random(80) < 0.7).astype(float)
     offset = rng.normal(size=80)
-    whole = fit_logistic(design, hit, offset=offset, ridge=1.0)
-    inside = offset + design @ whole.theta
+    on_all_rows = fit_logistic(design, hit, offset=offset, ridge=1.0)
+    inside = offset + design @ on_all_rows.theta
     for row in (0, 17, 53):
         others = np.delete(np.arange(80), row)
         refit = fit_logistic(design[others], hit[others], offset=offset[others], ridge=1.0)
         expected = offset[row] + design[row] @ refit.theta
-        assert abs(whole.left_out[row] - expected) < 0.1 * abs(expected - inside[row]) + 1e-3
+        assert abs(on_all_rows.left_out[row] - expected) < 0.1 * abs(expected - inside[row]) + 1e-3
 
 
 def test_left_out_choices_are_as_in_refits() -> None:
@@ -70,14 +77,14 @@ def test_left_out_choices_are_as_in_refits() -> None:
     basis = np.stack([z / 2.5, np.abs(z)], axis=2)
     weight = np.ones(80)
     centre = np.array([1.0, 0.0])
-    whole = fit_softmax(basis, y, weight, ridge=1.0, centre=centre)
-    changes = whole.left_out_changes()
+    on_all_rows = fit_softmax(basis, y, weight, ridge=1.0, centre=centre)
+    changes = on_all_rows.left_out_changes()
     for row in (0, 17, 53):
         others = np.delete(np.arange(80), row)
         refit = fit_softmax(basis[others], y[others], weight[others], ridge=1.0, centre=centre)
         expected = softmax(basis[row] @ refit.theta)
-        found = softmax(basis[row] @ whole.theta + changes[row])
-        np.testing.assert_allclose(found, expected, atol=2e-3)
+        left_out = softmax(basis[row] @ on_all_rows.theta + changes[row])
+        np.testing.assert_allclose(left_out, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["temperature", "top-versus-rest", "matrix"])
@@ -91,9 +98,9 @@ def test_members_leave_rows_out_as_refits_do(kind: str) -> None:
         "top-versus-rest": lambda: members.TopVersusRest(margins, shrinkage),
         "matrix": lambda: members.Matrix(margins),
     }
-    whole = makers[kind]().fit(rows)
-    left_out = softmax(whole.left_out())
-    inside = softmax(whole.scores(rows.x))
+    on_all_rows = makers[kind]().fit(rows)
+    left_out = softmax(on_all_rows.left_out())
+    inside = softmax(on_all_rows.scores(rows.x))
     for row in (0, 17, 53):
         refit = makers[kind]().fit(rows[np.delete(np.arange(120), row)])
         expected = softmax(refit.scores(rows.x[row : row + 1]))[0]
@@ -145,7 +152,8 @@ def test_projection_is_the_likeliest_that_keeps_the_top() -> None:
     out = np.exp(maps.keep_top(np.log(p), np.eye(6)[top]))
     for row, t, kept in zip(p, top, out, strict=True):
         others = np.sort(np.delete(row, t))[::-1]
-        means = (row[t] + np.concatenate([[0], np.cumsum(others)])) / np.arange(1, 7)
+        sums = row[t] + np.concatenate([[0], np.cumsum(others)])
+        means = sums / np.arange(1, 7)
         level = means.max()  # pool-adjacent-violators: the top class with as many as raise the mean
         want = np.minimum(row, level)
         want[t] = level
@@ -156,7 +164,8 @@ def test_ties_on_top_share_it() -> None:
     z, y = forest(400, 4)
     cal = fit(z, y, input="probs", preserve="accuracy")
     p = cal.predict_proba(z)
-    rows = np.flatnonzero((z == z.max(axis=1, keepdims=True)).sum(axis=1) > 1)
+    is_highest = z == z.max(axis=1, keepdims=True)
+    rows = np.flatnonzero(is_highest.sum(axis=1) > 1)
     assert len(rows) > 20
     for row in rows:
         tied = p[row, z[row] == z[row].max()]
@@ -167,15 +176,17 @@ def test_ties_on_top_share_it() -> None:
 @pytest.mark.parametrize("preserve", ["accuracy", "order", None])
 def test_the_compiled_twin_is_the_formula(preserve: Any) -> None:
     pytest.importorskip("numba")
-    for k, data in ((3, forest(300, 3)), (10, draw(600, 10)), (40, draw(500, 40))):
+    problems = {3: forest(300, 3), 10: draw(600, 10), 40: draw(500, 40)}
+    for k, data in problems.items():
         kind = "probs" if k == 3 else "logits"
         cal = fit(*data, input=kind, preserve=preserve)
         z = np.log(np.maximum(data[0], 1e-3)) if kind == "probs" else data[0]
         for x, close in ((z, 1e-12), (z.astype(np.float32), 2e-6)):
-            found = cal.map_.compiled(x)
-            assert found is not None
-            assert found.dtype == x.dtype
-            np.testing.assert_allclose(found, np.exp(cal.map_(x.astype(np.float64))), atol=close)
+            of_kernel = cal.map_.compiled(x)
+            assert of_kernel is not None
+            assert of_kernel.dtype == x.dtype
+            expected = np.exp(cal.map_(x.astype(np.float64)))
+            np.testing.assert_allclose(of_kernel, expected, atol=close)
 
 
 def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +210,9 @@ def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.Monkey
 def test_predictions_stay_unless_held_out_rows_prove_the_contrary() -> None:
     z, y = draw(1500, 4)
     kept = fit(z, y)
-    assert (kept.preserves, kept.fit_.notes) == ("accuracy", ())
-    assert (kept.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
+    assert kept.preserves == "accuracy"
+    assert kept.fit_.notes == ()
+    assert (predicted(kept, z) == z.argmax(axis=1)).all()
     z, y = draw(1500, 4, biased=True)
     free = fit(z, y)
     assert free.preserves is None
@@ -209,15 +221,15 @@ def test_predictions_stay_unless_held_out_rows_prove_the_contrary() -> None:
     )
     assert after > before + 5
     assert free.fit_.notes[0] == (
-        f"Predicted classes may change: on held-out rows accuracy rises from {before:.1f} % to {after:.1f} %. "
-        "preserve='accuracy' keeps them."
+        f"Predicted classes may change: on held-out rows accuracy rises from {before:.1f} % "
+        f"to {after:.1f} %. preserve='accuracy' keeps them."
     )
-    changed = int((free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).sum())
+    changed = int((predicted(free, z) != z.argmax(axis=1)).sum())
     assert free.fit_.details["changed_predictions"] == changed
     stubborn = fit(z, y, preserve="accuracy")
     assert stubborn.preserves == "accuracy"
     assert "costs accuracy" in stubborn.fit_.notes[0]
-    assert (stubborn.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all()
+    assert (predicted(stubborn, z) == z.argmax(axis=1)).all()
     assert fit(z, y, preserve=None).preserves is None
     with pytest.raises(ValueError, match="preserve"):
         fit(z, y, preserve="all")
@@ -228,28 +240,33 @@ def test_order_keeps_every_rank() -> None:
     cal = fit(z, y, preserve="order")
     assert cal.preserves == "order"
     for x in (z, z.astype(np.float32), 100 * z):
-        p = np.take_along_axis(cal.predict_proba(x), np.argsort(x, axis=1, kind="stable"), axis=1)
+        by_score = np.argsort(x, axis=1, kind="stable")
+        p = np.take_along_axis(cal.predict_proba(x), by_score, axis=1)
         assert (np.diff(p, axis=1) >= 0).all()
 
 
 def test_two_classes_keep_the_ranking_and_say_what_crosses() -> None:
     rng = np.random.default_rng(0)
     u = 3 * rng.normal(size=2000)
-    y = (rng.random(2000) < 1 / (1 + np.exp(1.5 - u / 3))).astype(int)
+    rate = 1 / (1 + np.exp(1.5 - u / 3))
+    y = (rng.random(2000) < rate).astype(int)
     cal = hcal.PooledCalibrator().fit(u, y, classes=["no", "yes"])
     p = cal.predict_proba(np.sort(u))[:, 1]
     assert (np.diff(p) > 0).all()
     assert cal.preserves is None
     threshold = 100 * cal.fit_.details["threshold"]
     assert threshold > 60
-    said = f"class yes is now predicted when the model's own score is above {threshold:.1f} % (before: 50 %)"
-    assert said in cal.fit_.notes[0]
+    moved = f"is above {threshold:.1f} % (before: 50 %)"
+    note = f"class yes is now predicted when the model's own score {moved}"
+    assert note in cal.fit_.notes[0]
     stays = fit(u, y, preserve="accuracy")
     side = stays.predict_proba(u)[:, 1] > 0.5
     assert (side == (u > 0)).all()
-    assert (stays.preserves, stays.fit_.details["changed_predictions"]) == ("accuracy", 0)
+    assert stays.preserves == "accuracy"
+    assert stays.fit_.details["changed_predictions"] == 0
     other = fit(-u, 1 - y).predict_proba(-u)
-    np.testing.assert_allclose(other[:, ::-1], fit(u, y).predict_proba(u), atol=1e-9)
+    expected = fit(u, y).predict_proba(u)
+    np.testing.assert_allclose(other[:, ::-1], expected, atol=1e-9)
 
 
 # -- rows -----------------------------------------------------------------------------------------------
@@ -259,7 +276,8 @@ def test_a_weight_counts_rows() -> None:
     for z, y in (draw(200, 4), draw(200, 2)):
         times = np.random.default_rng(3).integers(0, 4, 200)
         weighted = fit(z, y, weight=times.astype(float)).predict_proba(z)
-        copied = fit(np.repeat(z, times, axis=0), np.repeat(y, times)).predict_proba(z)
+        repeated = fit(np.repeat(z, times, axis=0), np.repeat(y, times))
+        copied = repeated.predict_proba(z)
         np.testing.assert_allclose(weighted, copied, atol=1e-4)
 
 
@@ -267,14 +285,13 @@ def test_groups_are_left_out_together() -> None:
     """Rows that are copies of each other look better than they are, unless they are left out together."""
     for k in (2, 5):
         z, y = draw(60, k, seed=1)
-        z, y = np.repeat(z, 10, axis=0), np.repeat(y, 10)
+        z = np.repeat(z, 10, axis=0)
+        y = np.repeat(y, 10)
         z = z + 1e-3 * np.random.default_rng(0).normal(size=z.shape)
-        alone, together = fit(z, y), fit(z, y, groups=np.repeat(np.arange(60), 10))
+        alone = fit(z, y)
+        together = fit(z, y, groups=np.repeat(np.arange(60), 10))
         fresh, labels = draw(3000, k, seed=2)
-        nll = [
-            -np.log(c.predict_proba(fresh)[np.arange(3000), labels]).mean()
-            for c in (alone, together)
-        ]
+        nll = [hcal.metrics.nll(c.predict_proba(fresh), labels) for c in (alone, together)]
         assert nll[1] <= nll[0] + 0.02
         assert alone.fit_.details["weights"] != together.fit_.details["weights"]
 
@@ -283,13 +300,9 @@ def test_few_rows_and_odd_ones() -> None:
     for k in (2, 3, 12):
         for n in (1, 2, 5, 30):
             z, y = draw(n, k, seed=n)
-            for data in (
-                (z, y),
-                (z, np.zeros(n, dtype=int)),
-                (np.zeros((n, k)), y),
-                (1e4 * z, y),
-                (1e-9 * z, y),
-            ):
+            one_class = np.zeros(n, dtype=int)
+            no_signal = np.zeros((n, k))
+            for data in ((z, y), (z, one_class), (no_signal, y), (1e4 * z, y), (1e-9 * z, y)):
                 p = fit(*data).predict_proba(data[0])
                 assert np.isfinite(p).all()
                 assert (p > 0).all()
@@ -300,10 +313,10 @@ def test_few_rows_and_odd_ones() -> None:
         (30, 1.15),
         (100, 1.02),
     ):  # the scores are good as they are: few rows must not spoil them
-        after = [
-            -np.log(fit(*draw(n, 5, seed=s)).predict_proba(fresh)[np.arange(4000), labels]).mean()
-            for s in range(5)
-        ]
+        after = []
+        for seed in range(5):
+            cal = fit(*draw(n, 5, seed=seed))
+            after.append(hcal.metrics.nll(cal.predict_proba(fresh), labels))
         assert np.median(after) < limit * before
 
 
@@ -317,27 +330,24 @@ def test_all_labels_of_one_class_are_met_with_a_warning() -> None:
 
 def test_rounding_moves_nothing() -> None:
     rng = np.random.default_rng(0)
-    tasks = [(*draw(800, k), "logits") for k in (5, 2)] + [
-        (*forest(600, k), "probs") for k in (4, 2)
-    ]
+    tasks = [(*draw(800, k), "logits") for k in (5, 2)]
+    tasks += [(*forest(600, k), "probs") for k in (4, 2)]
     for z, y, kind in tasks:
         base = fit(z, y, input=kind).predict_proba(z)
         noisy = z * (1 + 1e-6 * rng.normal(size=z.shape))
         noisy = noisy / noisy.sum(axis=1, keepdims=True) if kind == "probs" else noisy
         order = rng.permutation(z.shape[1])
+        single = z.astype(np.float32)
+        of_noisy = fit(noisy, y, input=kind)
+        of_single = fit(single, y, input=kind)
+        of_swapped = fit(z[:, order], np.argsort(order)[y], input=kind)
+        of_turned = fit(z[::-1], y[::-1], input=kind)
+        swapped_back = of_swapped.predict_proba(z[:, order])[:, np.argsort(order)]
         moved = {
-            "noise": (fit(noisy, y, input=kind).predict_proba(z), 1e-5),
-            "float32": (
-                fit(z.astype(np.float32), y, input=kind).predict_proba(z.astype(np.float32)),
-                1e-3,
-            ),
-            "classes": (
-                fit(z[:, order], np.argsort(order)[y], input=kind).predict_proba(z[:, order])[
-                    :, np.argsort(order)
-                ],
-                1e-6,
-            ),
-            "rows": (fit(z[::-1], y[::-1], input=kind).predict_proba(z), 1e-9),
+            "noise": (of_noisy.predict_proba(z), 1e-5),
+            "float32": (of_single.predict_proba(single), 1e-3),
+            "classes": (swapped_back, 1e-6),
+            "rows": (of_turned.predict_proba(z), 1e-9),
         }
         for name, (probs, limit) in moved.items():
             assert np.abs(base - probs).max() < limit, (name, kind, z.shape)
@@ -364,14 +374,14 @@ def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
     """Also where another class would overtake, where rounding ties the two, and in float32."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3000, 4))
-    y = (z + np.array([0.0, 0.0, 0.0, 1.5]) + rng.gumbel(size=z.shape)).argmax(
-        axis=1
-    )  # class 3 is under-rated
+    under_rated = np.array([0.0, 0.0, 0.0, 1.5])  # class 3
+    y = (z + under_rated + rng.gumbel(size=z.shape)).argmax(axis=1)
     cal = hcal.PooledCalibrator(preserve="accuracy").fit(z, y)
     free = hcal.PooledCalibrator(preserve=None).fit(z, y)
-    assert (free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).mean() > 0.1
-    for x in (z, z.astype(np.float32), np.round(z, 1), np.nextafter(np.round(z), np.inf)):
-        np.testing.assert_array_equal(cal.predict_proba(x).argmax(axis=1), x.argmax(axis=1))
+    assert (predicted(free, z) != z.argmax(axis=1)).mean() > 0.1
+    next_above = np.nextafter(np.round(z), np.inf)
+    for x in (z, z.astype(np.float32), np.round(z, 1), next_above):
+        np.testing.assert_array_equal(predicted(cal, x), x.argmax(axis=1))
 
 
 def test_the_kernel_can_be_kept_on_disk() -> None:
@@ -409,9 +419,10 @@ def lines() -> Iterator[str]:
     for name, ((z, y), params) in cases.items():
         cal = fit(z, y, **params)
         yield f"{name}: {cal.preserves} {cal.fit_.details} {cal.fit_.notes}"
-        for field, value in {**cal.map_.arrays(), "probs": cal.predict_proba(z[:3])}.items():
-            some = np.ravel(value)[:: 1 + np.size(value) // 24]
-            yield "  ".join(["", field, *(f"{v:.7g}" for v in some)])
+        values = cal.map_.arrays() | {"probs": cal.predict_proba(z[:3])}
+        for field, value in values.items():
+            sampled = np.ravel(value)[:: 1 + np.size(value) // 24]
+            yield "  ".join(["", field, *(f"{v:.7g}" for v in sampled)])
 
 
 def test_every_number_is_as_it_was() -> None:

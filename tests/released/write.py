@@ -82,20 +82,20 @@ def write_states(folder: Path) -> None:
     y = (probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
     monitor = hcal.Monitor()
     monitor.update(probs[:100], y[:100], name="monday.npz", digest="1", date="2026-01-05")
-    monitor.update(
-        probs[100:], (y[100:] + 1) % 3, name="tuesday.npz", digest="2", date="2026-01-06"
-    )
+    wrong_y = (y[100:] + 1) % 3
+    monitor.update(probs[100:], wrong_y, name="tuesday.npz", digest="2", date="2026-01-06")
     monitor.save(folder / "monitor.json")
     store = hcal.ScoreStore(folder / "scores.sqlite", classes=["ant", "bee", "cat"])
-    store.add([f"r{row}" for row in range(5)], probs[:5], day=date(2026, 1, 5))
+    ids = [f"r{row}" for row in range(5)]
+    store.add(ids, probs[:5], day=date(2026, 1, 5))
+    next_monitor = hcal.Monitor.load(folder / "monitor.json")
+    next_monitor.update(probs[:50], y[:50])
     np.savez(
         folder / "states.npz",
         next_probs=probs[:50],
         next_y=y[:50],
         log_evidence=monitor.log_evidence,
-        next_log_evidence=hcal.Monitor.load(folder / "monitor.json")
-        .update(probs[:50], y[:50])
-        .log_evidence,
+        next_log_evidence=next_monitor.log_evidence,
         stored=probs[:5],
     )
 

@@ -29,7 +29,8 @@ NUMBER = r"([−+-]?[\d,]*\.?\d+(?:e-\d+)?(?: %| points)?)"
 def _binary(n: int = 3000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     score = rng.normal(-2, 1.8, n)
-    return score, (rng.random(n) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    return score, (rng.random(n) < rate).astype(int)
 
 
 def two_classes() -> Content:
@@ -127,13 +128,13 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
     card = rf"\n{side}\s*{NUMBER}" if side else rf"\n{NUMBER}"
     before_in_row = rf"(?:{NUMBER.replace('(', '(?:', 1)}\n(?:[^\n]* by chance\n)?)?"
     row = rf"\n{before_in_row}" if side else r"\n"
-    found: dict[str, tuple[float, list[str], int]] = {}
+    numbers: dict[str, tuple[float, list[str], int]] = {}
     for name, title in (("nll", "NLL"), ("brier", "Brier score"), ("accuracy", "Accuracy")):
         before = r"(?:\nbefore [^\n]*)?" if side else ""
         patterns = [rf"\n{title}{before}{card}", rf" {name} ?{row}{NUMBER}\n"]
-        found[name] = (evaluation[name], patterns, 2)
+        numbers[name] = (evaluation[name], patterns, 2)
     before = r"(?:\nbefore [^\n]*)?" if side else ""
-    found["ece_ew"] = (
+    numbers["ece_ew"] = (
         evaluation["ece_ew"],
         [
             rf"\nCalibration error \(ECE\){before}{card}",
@@ -143,16 +144,16 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
         ],
         2,
     )
-    found["nll"][1].append(rf"base rates: NLL {NUMBER} against")
+    numbers["nll"][1].append(rf"base rates: NLL {NUMBER} against")
     assessment = evaluation.assessment
     if assessment is not None and assessment.estimate is not None:
-        found["estimate"] = (
+        numbers["estimate"] = (
             assessment.estimate,
             [rf"about {NUMBER} on average \(estimate\)", rf"Estimated {NUMBER} off on average"],
             0 if assessment.estimate < 0.001 else 2,  # "less than 0.1 points"
         )
     if assessment is not None:
-        found["tolerance"] = (
+        numbers["tolerance"] = (
             assessment.tolerance,
             [
                 rf"within the tolerance of {NUMBER}",
@@ -162,12 +163,12 @@ def places(content: Content) -> dict[str, tuple[float, list[str], int]]:
             ],
             1,
         )
-        found["bound"] = (
+        numbers["bound"] = (
             assessment.bound,
             [rf"is right within {NUMBER}", rf"at most {NUMBER},? (?:is )?proven"],
             1,
         )
-    return found
+    return numbers
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__name__)
@@ -215,23 +216,27 @@ def test_the_slider_counts_what_the_table_of_thresholds_states(
     attribute = re.search(r'data-curve="([^"]*)"', page)
     assert attribute is not None
     curve = json.loads(html.unescape(attribute[1]))
-    rows, events = curve["d"][0], curve["c"][0]
+    rows = curve["d"][0]
+    events = curve["c"][0]
     risk = content.final.probs[:, content.options.positive]
     table = page[page.index("<caption>Thresholds</caption>") :]
-    cells = [
-        [html.unescape(cell).replace("\N{NO-BREAK SPACE}", " ") for cell in row]
-        for row in (re.findall(r"<td>(.*?)</td>", line) for line in table[:9000].split("<tr>"))
-        if len(row) >= 5
-    ]
+    cells = []
+    for line in table[:9000].split("<tr>"):
+        row = [html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", line)]
+        if len(row) >= 5:
+            cells.append([cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row])
     assert len(cells) >= 5
     checked = 0
     for at, _, share, rate, caught, *_ in cells:
-        cut = next((i for i, p in enumerate(curve["p"]) if p >= float(at)), None)
-        exact = float(at) in (0.3, 0.5) or np.isclose(curve["t"], float(at), rtol=1e-6).any()
+        above = [i for i, p in enumerate(curve["p"]) if p >= float(at)]
+        cut = above[0] if above else None
+        is_stored = np.isclose(curve["t"], float(at), rtol=1e-6).any()
+        exact = float(at) in (0.3, 0.5) or is_stored
         if cut is None or not exact or (risk == float(at)).any():
             continue
         assert agrees(share, curve["d"][cut] / rows)
-        assert agrees(rate.split(" (")[0], curve["c"][cut] / curve["d"][cut])
+        event_rate = curve["c"][cut] / curve["d"][cut]
+        assert agrees(rate.split(" (")[0], event_rate)
         assert agrees(caught, curve["c"][cut] / events)
         checked += 1
     assert checked or world is two_classes_as_they_are
@@ -252,7 +257,8 @@ def test_classes_that_are_off_are_in_every_part_of_the_verdict() -> None:
     off = len(verdict.classes.classes)
     assert f"{off} of 3 are proven to be off by more than the class's tolerance" in text
     plain = verdict.to_dict()["classes"]
-    assert (plain["count"], plain["of_classes"]) == (off, 3)
+    assert plain["count"] == off
+    assert plain["of_classes"] == 3
     assert not hcal.require(verdict, ["classes_off<1"]).passed
     assert not hcal.require(verdict, ["grade>=few"]).passed
 
@@ -263,7 +269,8 @@ def test_rows_of_classes_that_are_off_count_once() -> None:
     assert certificate.classes is not None
     union = np.zeros(len(p), dtype=bool)
     for k, window in certificate.classes.refutations.items():
-        union |= (p[:, k] >= window.claims[0]) & (p[:, k] <= window.claims[1])
+        low, high = window.claims
+        union |= (p[:, k] >= low) & (p[:, k] <= high)
     verdict = verdict_of(content_of(classes_that_cancel))
     assert verdict.classes is not None
     assert verdict.classes.rows == union.sum()
@@ -278,7 +285,8 @@ def test_many_small_classes_that_are_off_add_up() -> None:
     p[np.arange(n), top] = 0.7
     truth = np.where(top < 40, 0.35, 0.7 + 0.7 * 0.35 / 1.05)
     right = rng.random(n) < np.minimum(truth, 0.95)
-    y = np.where(right, top, (top + 1 + rng.integers(0, k - 1, n)) % k)
+    wrong = (top + 1 + rng.integers(0, k - 1, n)) % k
+    y = np.where(right, top, wrong)
     verdict = verdict_of(measure_report(p.astype(np.float32), y, input="probs"))
     assert verdict.grade in ("care", "bad")
     assert verdict.classes is not None

@@ -47,12 +47,12 @@ class _Checker(HTMLParser):
         self.open, self.asks, self.ids = [], [], []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.asks += [
-            str(given[a]) for a in ("src", "href", "action", "data", "srcset") if a in given
-        ]
-        self.ids += [str(given["id"])] if "id" in given else []
-        assert tag != "svg" or given.get("aria-label")
+        attributes = dict(attrs)
+        for name in ("src", "href", "action", "data", "srcset"):
+            if name in attributes:
+                self.asks.append(str(attributes[name]))
+        self.ids += [str(attributes["id"])] if "id" in attributes else []
+        assert tag != "svg" or attributes.get("aria-label")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -70,9 +70,9 @@ def test_the_page_is_well_formed_and_self_contained() -> None:
 
 
 def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> None:
-    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page())
-    assert found
-    policy = dict(rule.split(" ", 1) for rule in found[1].split("; "))
+    header = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page())
+    assert header
+    policy = dict(rule.split(" ", 1) for rule in header[1].split("; "))
     for element in ("script", "style"):
         texts = re.findall(rf"<{element}>(.*?)</{element}>", page(), re.DOTALL)
         assert len(texts) == len(re.findall(rf"<{element}\b", page())) == 1
@@ -87,10 +87,10 @@ def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> 
 
 def test_every_part_is_there_with_two_classes_and_more() -> None:
     common = {"verdict", "headline", "now", "reliability", "metrics", "map", "data"}
-    found = set(re.findall(r'<section id="(\w+)"', page()))
-    assert found == common | {"classes"}
-    found = set(re.findall(r'<section id="(\w+)"', render(binary())))
-    assert found == common | {"clinical"}
+    parts = set(re.findall(r'<section id="(\w+)"', page()))
+    assert parts == common | {"classes"}
+    parts = set(re.findall(r'<section id="(\w+)"', render(binary())))
+    assert parts == common | {"clinical"}
 
 
 def test_the_numbers_are_the_librarys() -> None:
@@ -99,15 +99,13 @@ def test_the_numbers_are_the_librarys() -> None:
     logits, y = synthetic(4000, seed=1)
     raw = hcal.softmax(logits)
     assert content.before.evaluation["nll"] == pytest.approx(hcal.metrics.nll(raw, y))
-    assert content.after.evaluation["ece_ew"] == pytest.approx(
-        hcal.metrics.ece_ew(content.after.probs, y)
-    )
+    expected = hcal.metrics.ece_ew(content.after.probs, y)
+    assert content.after.evaluation["ece_ew"] == pytest.approx(expected)
     assert f"{100 * hcal.metrics.ece_ew(raw, y):.1f}\N{NO-BREAK SPACE}%" in page()
     for name in hcal.list_metrics():
         assert f"<code>{name}</code>" in page()
-    low, high = hcal.evaluate(
-        raw, y, metrics=HEADLINE, confidence=0.95, resamples=RESAMPLES
-    ).interval("nll") or (0, 0)
+    evaluation = hcal.evaluate(raw, y, metrics=HEADLINE, confidence=0.95, resamples=RESAMPLES)
+    low, high = evaluation.interval("nll") or (0, 0)
     assert f"{low:.4f} – {high:.4f}" in page()
     for text in ("ab" * 32, "Temperature scaling (ts)", "torch", hcal.__version__, "4,000"):
         assert text in page()
@@ -134,7 +132,8 @@ def test_names_are_text_never_markup() -> None:
 
 def test_a_thousand_classes_are_one_table() -> None:
     rng = np.random.default_rng(0)
-    logits, y = rng.normal(size=(1500, 1000)).astype(np.float32) * 4, rng.integers(0, 900, 1500)
+    logits = rng.normal(size=(1500, 1000)).astype(np.float32) * 4
+    y = rng.integers(0, 900, 1500)
     text = build_report(logits, y)
     [table] = re.findall(r"<caption>Classes</caption>(.*?)</table>", text, re.DOTALL)
     assert table.count('scope="row"') == 1000
@@ -171,48 +170,64 @@ def binary() -> Content:
     """4 % positives; the scores state too much."""
     rng = np.random.default_rng(0)
     score = rng.normal(-4.2, 1.8, (2, 6000))
-    y = (rng.random((2, 6000)) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    y = (rng.random((2, 6000)) < rate).astype(int)
     calibrator = hcal.make_calibrator("platt").fit(score[0] + 1, y[0])
     options: dict[str, Any] = {
         "threshold": 0.3,
         "cost": {"fn": 10, "fp": 1},
         "classes": ["well", "sick"],
     }
-    return measure_report(
-        score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options
-    )
+    source = Source("t.npz", "", "logits", "ab")
+    return measure_report(score[1] + 1, y[1], calibrator, source=source, **options)
 
 
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
-    content, text = binary(), render(binary())
+    content = binary()
+    text = render(binary())
     assert "P(sick) is" in verdict_of(content).headline
     rate = content.before.evaluation.positive
     assert rate is not None
     assert rate.observed == pytest.approx((content.y == 1).mean())
-    assert rate.stated == pytest.approx(content.before.probs[:, 1].mean())
+    expected = content.before.probs[:, 1].mean()
+    assert rate.stated == pytest.approx(expected)
     assert f"states a sick rate of {number(rate.stated, True)} on average" in text
-    found = content.final.evaluation.assessment
-    assert found is not None
-    assert found.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
-    assert points(found.bound) in verdict_of(content).headline
+    assessment = content.final.evaluation.assessment
+    assert assessment is not None
+    expected = 0.1 * np.sqrt(rate.observed * (1 - rate.observed))
+    assert assessment.tolerance == pytest.approx(expected)
+    assert points(assessment.bound) in verdict_of(content).headline
     assert "P(sick) in" in text
     assert "Decision curve" in text
 
 
+def mean_cost(p: np.ndarray, y: np.ndarray, threshold: float) -> float:
+    """Return the cost of a row: 10 for a missed positive, 1 for a false alarm."""
+    missed = y & (p < threshold)
+    false_alarm = ~y & (p >= threshold)
+    return float((10 * missed + false_alarm).mean())
+
+
+def f1_score(y: np.ndarray, decided: np.ndarray) -> float:
+    return float(2 * (y & decided).sum() / (y.sum() + decided.sum()))
+
+
 def test_thresholds_are_where_decisions_are() -> None:
     content = binary()
-    p, y = content.final.probs[:, 1], content.y == 1
+    p = content.final.probs[:, 1]
+    y = content.y == 1
     table = content.final.evaluation.certificate.headline.table
-    found = decision_thresholds(content, table)
-    assert found[0.3] == "yours"
-    assert found[1 / 11] == "fp / (fp + fn)"
-    [cheapest] = [at for at, why in found.items() if why == "least cost (fn 10, fp 1)"]
-    costs = [(10 * (y & (p < t)) + (~y & (p >= t))).mean() for t in (*found, *np.unique(p))]
-    assert (10 * (y & (p < cheapest)) + (~y & (p >= cheapest))).mean() == pytest.approx(min(costs))
-    best = next(at for at, why in found.items() if why == "largest F1")
-    f1 = [2 * (y & (p >= t)).sum() / (y.sum() + (p >= t).sum()) for t in np.unique(p)]
-    assert 2 * (y & (p >= best)).sum() / (y.sum() + (p >= best).sum()) == pytest.approx(max(f1))
-    top = next(at for at, why in found.items() if why == "top 5 % of rows")
+    reasons = decision_thresholds(content, table)
+    assert reasons[0.3] == "yours"
+    assert reasons[1 / 11] == "fp / (fp + fn)"
+    [cheapest] = [at for at, why in reasons.items() if why == "least cost (fn 10, fp 1)"]
+    candidates = (*reasons, *np.unique(p))
+    costs = [mean_cost(p, y, threshold) for threshold in candidates]
+    assert mean_cost(p, y, cheapest) == pytest.approx(min(costs))
+    best = next(at for at, why in reasons.items() if why == "largest F1")
+    f1 = [f1_score(y, p >= threshold) for threshold in np.unique(p)]
+    assert f1_score(y, p >= best) == pytest.approx(max(f1))
+    top = next(at for at, why in reasons.items() if why == "top 5 % of rows")
     assert (p >= top).mean() == pytest.approx(0.05, abs=2e-4)
     with pytest.raises(ValueError, match="cost must be"):
         measure_report([-1.0, 2.0], [0, 1], cost={"fn": 1})
@@ -222,7 +237,8 @@ def test_rare_positives_are_drawn_on_an_axis_that_fits() -> None:
     assert probability_axis(np.array([0.001, 0.4])) == Axis()
     assert probability_axis(np.linspace(0.01, 0.17, 99)) == Axis(0.0, 0.2)
     axis = probability_axis(np.r_[np.full(90, 1e-3), np.full(10, 0.09)])
-    assert (axis.log, axis.high) == (True, 0.1)
+    assert axis.log is True
+    assert axis.high == 0.1
     assert Axis(0, 1).ticks() == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert Axis(-17, 0).ticks() == [-15, -10, -5, 0]
 
@@ -324,17 +340,19 @@ def test_segments_of_files_are_in_the_verdict_too(tmp_path: Path, monkeypatch: A
     from hcal.certificates import survey
 
     p, y, country = countries(4000)
-    lines = ["p,y,country", *(f"{a},{b},{c}" for a, b, c in zip(p, y, country, strict=True))]
+    rows = zip(p, y, country, strict=True)
+    lines = ["p,y,country", *(",".join(map(str, row)) for row in rows)]
     for part in (0, 1):
-        text = "\n".join([lines[0], *lines[1 + 2000 * part : 2001 + 2000 * part]])
+        first = 1 + 2000 * part
+        text = "\n".join([lines[0], *lines[first : first + 2000]])
         (tmp_path / f"{part}.csv").write_text(text)
     monkeypatch.setattr(survey, "SAMPLE_ROWS", 1000)
     options = ["--scores", "p", "--input", "probs", "--label", "y", "--by", "country", "--json"]
-    told = json.loads(_run("report", tmp_path / "*.csv", *options, "-o", tmp_path / "r.html"))
-    assert told["grade"] == "bad"
-    assert told["segments"]["count"] == 8
-    assert told["segments"]["rows"] == 4000
-    assert "8 of 8 segments, with 4,000 of 4,000 rows" in told["headline"]
+    answer = json.loads(_run("report", tmp_path / "*.csv", *options, "-o", tmp_path / "r.html"))
+    assert answer["grade"] == "bad"
+    assert answer["segments"]["count"] == 8
+    assert answer["segments"]["rows"] == 4000
+    assert "8 of 8 segments, with 4,000 of 4,000 rows" in answer["headline"]
 
 
 def test_segments_on_the_page_are_worst_first() -> None:
@@ -376,14 +394,16 @@ def test_few_rows_still_make_a_page() -> None:
             assert "</html>" in build_report(*synthetic(n, k))
     # all right, and certain
     calibrator = hcal.make_calibrator("uncal").fit(*synthetic(50, 3))
-    assert "</html>" in build_report(np.eye(3)[[0, 1, 2] * 5] * 1e4, [0, 1, 2] * 5, calibrator)
+    y = [0, 1, 2] * 5
+    assert "</html>" in build_report(np.eye(3)[y] * 1e4, y, calibrator)
 
 
 @pytest.mark.slow
 def test_a_page_on_two_hundred_thousand_rows_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     score = rng.normal(-4, 1.8, 200_000)
-    y = (rng.random(200_000) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    y = (rng.random(200_000) < rate).astype(int)
     calibrator = hcal.make_calibrator("platt").fit(1.5 * score[:20_000], y[:20_000])
     segment = rng.integers(0, 300, 200_000)
     options = {"by": segment, "cost": {"fn": 10, "fp": 1}}
@@ -401,33 +421,36 @@ def _run(*arguments: object) -> str:
 
 
 def test_the_command_writes_the_page_and_says_the_verdict(tmp_path: Path) -> None:
-    file, model, out = tmp_path / "task.npz", tmp_path / "m.hcal", tmp_path / "report.html"
+    file = tmp_path / "task.npz"
+    model = tmp_path / "m.hcal"
+    out = tmp_path / "report.html"
     (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
     np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
-    found = json.loads(_run("report", file, "--model", model, "-o", out, "--json"))
-    assert found["grade"] in ("good", "care", "few", "bad")
+    answer = json.loads(_run("report", file, "--model", model, "-o", out, "--json"))
+    assert answer["grade"] in ("good", "care", "few", "bad")
     text = out.read_text(encoding="utf-8")
-    assert found["headline"] in text
+    assert answer["headline"] in text
     assert f"hcal report {file} --model {model} -o report.html" in text
-    assert found["alarms"] == []
-    said = _run("report", file, "--model", model, "-o", out)
-    assert "open it in any browser" in said
+    assert answer["alarms"] == []
+    output = _run("report", file, "--model", model, "-o", out)
+    assert "open it in any browser" in output
     assert _run("report", file, "-o", out, "-q") == ""
 
 
 def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
-    file, model = tmp_path / "cal.npz", tmp_path / "m.hcal"
+    file = tmp_path / "cal.npz"
+    model = tmp_path / "m.hcal"
     logits, y = synthetic()
     np.savez(file, logits=logits, y=y)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
-    found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    assert sum("were used to fit the calibrator" in alarm for alarm in found["alarms"]) == 1
-    assert found["grade"] == "few"
-    assert found["headline"] == "Cannot be told from rows that the calibrator learned from"
-    result = CliRunner().invoke(
-        app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
-    )
+    answer = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
+    assert sum("were used to fit the calibrator" in alarm for alarm in answer["alarms"]) == 1
+    assert answer["grade"] == "few"
+    assert answer["headline"] == "Cannot be told from rows that the calibrator learned from"
+    page = tmp_path / "r.html"
+    command = ["report", str(file), "--model", str(model), "-o", str(page), "-q"]
+    result = CliRunner().invoke(app, command)
     assert result.stderr.startswith("warning: About 100 % of the 400 rows were used to fit")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model)])
     assert "were used to fit the calibrator: evaluate it on others" in result.output.replace(

@@ -49,16 +49,17 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Reports on 40 classes with a calibrator, on two classes, and on 250 rows out of fold."""
     rng = np.random.default_rng(3)
     y = rng.integers(0, 40, 1500)
-    logits = 2.5 * (rng.normal(size=(1500, 40)) + 2.5 * np.eye(40)[y])
+    signal = 2.5 * np.eye(40)[y]
+    logits = 2.5 * (rng.normal(size=(1500, 40)) + signal)
     folder = tmp_path_factory.mktemp("report")
     pages = {name: folder / f"{name}.html" for name in ("many", "two", "small")}
     calibrator = hcal.make_calibrator("ts").fit(logits[:700], y[:700])
     hcal.report(calibrator, logits[700:], y[700:], pages["many"])
     risk, sick = two_classes()
-    hcal.report(None, risk, sick, pages["two"], input="probs", cost={"fn": 10, "fp": 1})
-    hcal.report(
-        "platt", np.log(risk / (1 - risk))[:250] + 3, sick[:250], pages["small"], cross_fit=True
-    )
+    cost = {"fn": 10, "fp": 1}
+    hcal.report(None, risk, sick, pages["two"], input="probs", cost=cost)
+    scores = np.log(risk / (1 - risk)) + 3
+    hcal.report("platt", scores[:250], sick[:250], pages["small"], cross_fit=True)
     return pages
 
 
@@ -66,7 +67,8 @@ def two_classes() -> tuple[np.ndarray, np.ndarray]:
     """P(positive), too extreme, and outcomes."""
     rng = np.random.default_rng(3)
     score = rng.normal(-4, 1.5, 3000)
-    sick = (rng.random(3000) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    sick = (rng.random(3000) < rate).astype(int)
     return 1 / (1 + np.exp(-1.5 * score)), sick
 
 
@@ -97,7 +99,8 @@ def _visible(driver: Any, selector: str) -> list[Any]:
 _OVERPRINTED = """
 const bad = [];
 for (const svg of document.querySelectorAll("svg")) {
-  const boxes = [...svg.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]);
+  const boxes = [...svg.querySelectorAll("text")].map(
+    (t) => [t.textContent, t.getBoundingClientRect()]);
   for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) {
     const [a, b] = [boxes[i][1], boxes[j][1]];
     const beside = a.left >= b.right - 1 || b.left >= a.right - 1;
@@ -111,14 +114,17 @@ _CONTRAST = """
 const lum = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map((x) => x / 255)
   .map((x) => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
   return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
-const back = (e) => { for (; e; e = e.parentElement) { const b = getComputedStyle(e).backgroundColor;
+const back = (e) => { for (; e; e = e.parentElement) {
+  const b = getComputedStyle(e).backgroundColor;
   if (!/, 0(\\.\\d+)?\\)$|transparent/.test(b)) return b; } return "rgb(255,255,255)"; };
 const bad = [];
-for (const e of document.querySelectorAll("p,h1,h2,h3,td,th,dt,dd,li,button,summary,figcaption,b,code")) {
+const texts = "p,h1,h2,h3,td,th,dt,dd,li,button,summary,figcaption,b,code";
+for (const e of document.querySelectorAll(texts)) {
   if (!e.offsetParent || !e.textContent.trim()) continue;
   const [a, b] = [lum(getComputedStyle(e).color), lum(back(e))];
   const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  if (ratio < 4.5) bad.push(`${e.tagName} ${e.className} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`);
+  const shown = e.textContent.slice(0, 30);
+  if (ratio < 4.5) bad.push(`${e.tagName} ${e.className} ${ratio.toFixed(2)} ${shown}`);
 }
 return bad;
 """
@@ -244,7 +250,8 @@ def test_the_slider_answers_from_the_file_as_numpy_counts(
         counts = {"tp": caught, "fp": false, "fn": missed, "tn": 3000 - caught - false - missed}
         # A cut stands for at most a few rows between two thresholds of the slider.
         for name, count in counts.items():
-            assert abs(int(_answer(driver, name).replace(",", "")) - count) <= 15, (name, threshold)
+            counted = int(_answer(driver, name).replace(",", ""))
+            assert abs(counted - count) <= 15, (name, threshold)
         assert _answer(driver, "at") == str(threshold)
         recall = float(_answer(driver, "recall").split()[0])
         assert recall == pytest.approx(100 * caught / sick.sum(), abs=2)
@@ -292,7 +299,8 @@ def test_every_control_has_a_name_and_is_reached_by_the_tab_key(
 _UNNAMED = """
 return [...document.querySelectorAll("button, input, summary, svg, [tabindex]")]
   .filter((e) => e.offsetParent || e.tagName === "svg")
-  .filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label") || (e.labels && e.labels.length)))
+  .filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label")))
+  .filter((e) => !(e.labels && e.labels.length))
   .map((e) => e.outerHTML.slice(0, 120));
 """
 
@@ -321,7 +329,10 @@ def test_tables_are_sorted_and_searched(driver: Any, reports: dict[str, Path]) -
     table = driver.find_element("css selector", "#classes table.sortable")
     heads = table.find_elements("css selector", ".sort")
     heads[1].click()
-    rows = "return [...arguments[0].tBodies[0].rows].filter((r) => !r.hidden).map((r) => r.cells[%d].innerText)"
+    rows = (
+        "return [...arguments[0].tBodies[0].rows].filter((r) => !r.hidden)"
+        ".map((r) => r.cells[%d].innerText)"
+    )
     counts = [int(text) for text in driver.execute_script(rows % 1, table)]
     assert counts == sorted(counts, reverse=True)
     heads[1].click()

@@ -33,16 +33,15 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
     """A few rows that many rows prove to be off do not turn good probabilities into bad ones."""
 
     def grade(far: float, off: float, n: int) -> tuple[str, float]:
-        result = hcal.evaluate(
-            *_sample(far, off, n), metrics=["nll"], confidence=0.95, resamples=20
-        )
-        found = result.assessment
-        assert found is not None
-        return found.grade, found.share_proven
+        rows = _sample(far, off, n)
+        result = hcal.evaluate(*rows, metrics=["nll"], confidence=0.95, resamples=20)
+        assessment = result.assessment
+        assert assessment is not None
+        return assessment.grade, assessment.share_proven
 
     assert grade(0.005, 0.25, 40_000)[0] == "good"
-    told, share = grade(0.005, 0.25, 200_000)
-    assert told == "good"
+    verdict, share = grade(0.005, 0.25, 200_000)
+    assert verdict == "good"
     assert 0 < share < 0.01  # it is proven, and said
     # More rows that are off: usable with care; a third of them: not at all.
     assert grade(0.03, 0.3, 60_000)[0] == "care"
@@ -51,11 +50,13 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
 
 def test_estimate_and_proof_stand_side_by_side() -> None:
     content = measured(1.0)
-    found = content.final.evaluation.assessment
-    assert found is not None
-    assert found.estimate == hcal.certify(content.final.probs, content.y).headline.estimate
-    assert found.estimate <= found.bound
-    assert found.how_far.startswith(f"Estimated {points(found.estimate)} off on average, at most")
+    assessment = content.final.evaluation.assessment
+    assert assessment is not None
+    assert assessment.estimate == hcal.certify(content.final.probs, content.y).headline.estimate
+    assert assessment.estimate <= assessment.bound
+    assert assessment.how_far.startswith(
+        f"Estimated {points(assessment.estimate)} off on average, at most"
+    )
     assert list(verdict_of(content).chips) == ["How far off", "How sure", "What to do"]
     assert verdict_of(content).rule in render(content).replace("&#39;", "'")
 
@@ -75,9 +76,11 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
     """With few positives it ranks well and states far too much."""
     rng = np.random.default_rng(0)
     score = rng.normal(-5.6, 2.1, 9_000)
-    y = (rng.random(9_000) < 1 / (1 + np.exp(-score))).astype(int)
+    rate = 1 / (1 + np.exp(-score))
+    y = (rng.random(9_000) < rate).astype(int)
     assert 0.015 < y.mean() < 0.04
-    content = measure_report(score + np.log((1 - y.mean()) / y.mean()), y)
+    odds_against = (1 - y.mean()) / y.mean()
+    content = measure_report(score + np.log(odds_against), y)
     verdict = verdict_of(content)
     assert verdict.grade == "bad"
     assert any(
@@ -85,10 +88,13 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
         for s in verdict.sentences
     )
     assert "truly class 1" in render(content)
-    found = content.final.evaluation.assessment
-    assert found is not None
-    told = f"off by more than {points(found.tolerance)} on average: proven for {percent(found.share_proven)}"
-    assert verdict.chips["How sure"] == f"{told} of the rows"
+    assessment = content.final.evaluation.assessment
+    assert assessment is not None
+    tolerance = points(assessment.tolerance)
+    share = percent(assessment.share_proven)
+    assert verdict.chips["How sure"] == (
+        f"off by more than {tolerance} on average: proven for {share} of the rows"
+    )
 
 
 def test_a_constant_is_told_that_it_knows_nothing() -> None:
@@ -111,11 +117,10 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
         s.startswith("top label within 5.0 points, on average: proven") for s in verdict.sentences
     )
     assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
-    said = str(hcal.evaluate(hcal.softmax(logits), y, metrics=["ece_ew"], confidence=0.95)).replace(
-        "\n", " "
-    )
+    evaluation = hcal.evaluate(hcal.softmax(logits), y, metrics=["ece_ew"], confidence=0.95)
+    printed = str(evaluation).replace("\n", " ")
     for sentence in verdict.sentences[-3:]:
-        assert " ".join(sentence.split()) in " ".join(said.split())
+        assert " ".join(sentence.split()) in " ".join(printed.split())
 
 
 def test_over_and_under_confident_and_calibrated_are_called_so() -> None:
@@ -150,7 +155,8 @@ class _Uniform(TemperatureScaling):
 def test_a_collapsed_predictor_raises_the_alarm() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 50, 500)
-    logits = rng.normal(size=(500, 50)) + 8 * np.eye(50)[y] * (rng.random((500, 1)) < 0.9)
+    signal = 8 * np.eye(50)[y]
+    logits = rng.normal(size=(500, 50)) + signal * (rng.random((500, 1)) < 0.9)
     with pytest.warns(hcal.CalibrationWarning):
         calibrator = _Uniform().fit(logits, y)
     verdict = verdict_of(measure_report(logits, y, calibrator))

@@ -117,7 +117,8 @@ def test_a_model_of_a_csv_file_knows_the_segments_of_a_parquet_file(
     rng = np.random.default_rng(0)
     code = np.arange(400) % 2
     score = rng.normal(size=400)
-    y = (rng.random(400) < 1 / (1 + np.exp(-score - 3 * code))).astype(int)
+    rate = 1 / (1 + np.exp(-score - 3 * code))
+    y = (rng.random(400) < rate).astype(int)
     frame = pd.DataFrame({"logits": score, "y": y, "segment": segment[code]})
     frame.to_csv("t.csv", index=False)
     frame.to_parquet("t.parquet")
@@ -131,9 +132,8 @@ def test_a_model_of_a_csv_file_knows_the_segments_of_a_parquet_file(
         assert json.loads(applied.output)["unknown"] == 0
         probs.append(pd.read_csv("p.csv")["probs_1"].to_numpy())
         model = hcal.load("m.hcal")
-        np.testing.assert_allclose(
-            model.predict_proba(score, by=frame["segment"])[:, 1], probs[-1], atol=1e-6
-        )
+        got = model.predict_proba(score, by=frame["segment"])[:, 1]
+        np.testing.assert_allclose(got, probs[-1], atol=1e-6)
     np.testing.assert_array_equal(probs[0], probs[1])
 
 
@@ -143,7 +143,8 @@ def test_rows_of_unknown_segments_are_counted_over_blocks(
     monkeypatch.chdir(tmp_path)
     score = np.linspace(-2, 2, 60)
     y = (np.arange(60) % 3 > 0).astype(int)
-    cal = hcal.SegmentedCalibrator("platt").fit(score, y, by={"country": ["DE", "FR"] * 30})
+    by = {"country": ["DE", "FR"] * 30}
+    cal = hcal.SegmentedCalibrator("platt").fit(score, y, by=by)
     new = pd.DataFrame({"logits": score, "country": ["DE", "FR", "de"] * 20})
     new.to_csv("new.csv", index=False)
     applied = hcal.apply(cal, "new.csv", "p.csv", batch_rows=7)

@@ -26,9 +26,8 @@ TASKS = [
     *("credit_pay0_blind", "credit_pay0_aware", "credit_ageedu_blind", "credit_ageedu_aware"),
 ]
 #: Test NLL of the prototype, as the README of the shared tables prints it.
-PROTOTYPE = dict(
-    zip(TASKS, [0.2134, 0.2098, 0.2115, 0.2122, 0.4404, 0.4425, 0.4455, 0.4428], strict=True)
-)
+losses = [0.2134, 0.2098, 0.2115, 0.2122, 0.4404, 0.4425, 0.4455, 0.4428]
+PROTOTYPE = dict(zip(TASKS, losses, strict=True))
 
 
 def command(*words: str, code: int = 0) -> str:
@@ -56,7 +55,8 @@ class World:
         """Return scores, labels and true log-odds of rows of these segments."""
         score = self.rng.normal(-0.5, 1.6, len(code))
         truth = self.intercept[code] + self.slope[code] * score
-        y = (self.rng.random(len(code)) < 1 / (1 + np.exp(-truth))).astype(np.int64)
+        rate = 1 / (1 + np.exp(-truth))
+        y = (self.rng.random(len(code)) < rate).astype(np.int64)
         return score, y, truth
 
 
@@ -82,9 +82,9 @@ def test_small_segments_are_shrunk_and_beat_one_pool_and_a_fit_of_each() -> None
     alone = np.empty((len(new_y), 2))
     for segment in range(300):
         seen = code == segment
-        own = fit_quietly(hcal.make_calibrator("platt"), score[seen], y[seen])
+        platt = fit_quietly(hcal.make_calibrator("platt"), score[seen], y[seen])
         rows = new_code == segment
-        alone[rows] = own.predict_proba(new_score[rows])
+        alone[rows] = platt.predict_proba(new_score[rows])
     true_nll = nll(hcal.softmax(two_columns(truth)), new_y)
 
     assert true_nll < shrunk < nll(alone, new_y) < common
@@ -103,10 +103,10 @@ def test_nothing_is_lost_where_segments_do_not_differ(n_segments: int) -> None:
         common = cal.map_.common.in_blocks(two_columns(new_score))  # type: ignore[attr-defined]
         corrected = cal.predict_proba(two_columns(new_score), by=code)
         rate = 1 / (1 + np.exp(-truth))
-        expected = [
-            -np.mean(rate * np.log(p[:, 1]) + (1 - rate) * np.log(p[:, 0]))
-            for p in (corrected, common)
-        ]
+        expected = []
+        for p in (corrected, common):
+            gains = rate * np.log(p[:, 1]) + (1 - rate) * np.log(p[:, 0])
+            expected.append(-np.mean(gains))
         losses.append(expected[0] - expected[1])
     assert np.mean(losses) <= 1e-4
 
@@ -120,7 +120,8 @@ def test_no_shared_table_loses_and_the_prototype_is_reached(task: str) -> None:
         content = dict(arrays)
     cal = SegmentedCalibrator("pool", input="probs")
     cal.fit(content["probs_cal"], content["y_cal"], by=content["segment_cal"])
-    test, y = content["probs_test"], content["y_test"]
+    test = content["probs_test"]
+    y = content["y_test"]
     common = hcal.PooledCalibrator(input="probs").fit(content["probs_cal"], content["y_cal"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownSegmentWarning)
@@ -148,7 +149,8 @@ def test_corrections_are_the_most_probable_ones() -> None:
         return float(0.5 * spread - likelihood)
 
     best = minimize(minus_log_density, np.zeros(12), tol=1e-12)
-    np.testing.assert_allclose(fitted, best.x[:10].reshape(5, 2), atol=1e-4)
+    expected = best.x[:10].reshape(5, 2)
+    np.testing.assert_allclose(fitted, expected, atol=1e-4)
 
 
 def test_the_evidence_is_the_integral_over_the_corrections() -> None:
@@ -188,12 +190,14 @@ def test_the_prediction_of_three_classes_holds() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("ts").fit(z, y, by=by)
     assert cal.preserves == "accuracy"
-    np.testing.assert_array_equal(cal.predict_proba(z, by=by).argmax(axis=1), z.argmax(axis=1))
+    tops = cal.predict_proba(z, by=by).argmax(axis=1)
+    np.testing.assert_array_equal(tops, z.argmax(axis=1))
     narrow = cal.predict_proba(z.astype(np.float32), by=by)
     assert narrow.dtype == np.float32
     np.testing.assert_array_equal(narrow.argmax(axis=1), z.argmax(axis=1))
     common = hcal.make_calibrator("ts").fit(z, y)
-    assert nll(cal.predict_proba(z, by=by), y) < nll(common.predict_proba(z), y) - 0.01
+    of_segments = nll(cal.predict_proba(z, by=by), y)
+    assert of_segments < nll(common.predict_proba(z), y) - 0.01
 
 
 def test_two_classes_keep_their_predictions_where_the_common_calibrator_does() -> None:
@@ -202,7 +206,8 @@ def test_two_classes_keep_their_predictions_where_the_common_calibrator_does() -
     score, y, _ = world.draw(code)
     cal = SegmentedCalibrator(hcal.PooledCalibrator(preserve="accuracy")).fit(score, y, by=code)
     assert cal.preserves == "accuracy"
-    np.testing.assert_array_equal(cal.predict(score, by=code), (score > 0).astype(int))
+    expected = (score > 0).astype(int)
+    np.testing.assert_array_equal(cal.predict(score, by=code), expected)
 
 
 def test_an_unknown_segment_gets_the_common_calibrator() -> None:
@@ -211,7 +216,8 @@ def test_an_unknown_segment_gets_the_common_calibrator() -> None:
     common = hcal.make_calibrator("ts").fit(z, y)
     with pytest.warns(UnknownSegmentWarning, match=r"2 of 5 rows have a segment .* such as 'new'"):
         probs = cal.predict_proba(z[:5], by=["new", "a", "new", "b", "c"])
-    np.testing.assert_array_equal(probs[[0, 2]], common.predict_proba(z[[0, 2]]))
+    expected = common.predict_proba(z[[0, 2]])
+    np.testing.assert_array_equal(probs[[0, 2]], expected)
     with pytest.warns(UnknownSegmentWarning, match=r"such as 'A': .*; the fit writes 'a'"):
         cal.predict_proba(z[:40], by=["A", "new", "b", "c"] * 10)
 
@@ -250,10 +256,12 @@ def test_columns_of_segments_must_be_those_of_the_fit() -> None:
     np.testing.assert_array_equal(cal.predict_proba(z, by=columns[["site", "country"]]), expected)
     wider = {"year": np.ones(len(by)), "site": columns["site"], "country": by}
     np.testing.assert_array_equal(cal.predict_proba(z, by=wider), expected)
+    one_year = {"year": np.ones(len(by)), "site": columns["site"]}
     with pytest.raises(ValueError, match="by year · site, and those of the fit by country · site"):
-        cal.predict_proba(z, by={"year": np.ones(len(by)), "site": columns["site"]})
+        cal.predict_proba(z, by=one_year)
     one = SegmentedCalibrator("ts").fit(z, y, by=columns["country"])
-    np.testing.assert_array_equal(one.predict_proba(z, by=by), one.predict_proba(z, by=columns))
+    expected = one.predict_proba(z, by=columns)
+    np.testing.assert_array_equal(one.predict_proba(z, by=by), expected)
     with pytest.raises(ValueError, match="by site, and those of the fit by country"):
         one.predict_proba(z, by=columns["site"])
 
@@ -267,9 +275,8 @@ def test_the_order_of_rows_does_not_matter(method: str) -> None:
     order = np.random.default_rng(0).permutation(len(y))
     one = SegmentedCalibrator(method).fit(z, y, by=by)
     other = SegmentedCalibrator(method).fit(z[order], y[order], by=by[order])
-    np.testing.assert_allclose(
-        one.predict_proba(z, by=by), other.predict_proba(z, by=by), atol=1e-7
-    )
+    expected = other.predict_proba(z, by=by)
+    np.testing.assert_allclose(one.predict_proba(z, by=by), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["ts", "vs"])
@@ -277,8 +284,10 @@ def test_the_numbers_of_classes_do_not_matter(method: str) -> None:
     z, y, by = three_classes()
     order = np.array([2, 0, 1])
     one = SegmentedCalibrator(method).fit(z, y, by=by).predict_proba(z, by=by)
-    other = SegmentedCalibrator(method).fit(z[:, order], order.argsort()[y], by=by)
-    np.testing.assert_allclose(one[:, order], other.predict_proba(z[:, order], by=by), atol=1e-5)
+    moved_y = order.argsort()[y]
+    other = SegmentedCalibrator(method).fit(z[:, order], moved_y, by=by)
+    expected = other.predict_proba(z[:, order], by=by)
+    np.testing.assert_allclose(one[:, order], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["ts", "platt"])
@@ -288,17 +297,19 @@ def test_a_weight_of_two_is_the_row_twice(method: str) -> None:
     twice = np.repeat(np.arange(300), weight.astype(int))
     one = SegmentedCalibrator(method).fit(z, y, weight, by=by)
     other = SegmentedCalibrator(method).fit(z[twice], y[twice], by=by[twice])
-    np.testing.assert_allclose(
-        one.predict_proba(z, by=by), other.predict_proba(z, by=by), atol=1e-7
-    )
+    expected = other.predict_proba(z, by=by)
+    np.testing.assert_allclose(one.predict_proba(z, by=by), expected, atol=1e-7)
 
 
 def test_blocks_of_a_prediction_are_the_whole() -> None:
     z, y, by = three_classes()
     cal = SegmentedCalibrator("pool").fit(z, y, by=by)
-    whole = cal.predict_proba(z, by=by)
-    parts = [cal.predict_proba(z[i : i + 70], by=by[i : i + 70]) for i in range(0, len(z), 70)]
-    np.testing.assert_allclose(whole, np.concatenate(parts), rtol=0, atol=1e-13)
+    at_once = cal.predict_proba(z, by=by)
+    parts = []
+    for start in range(0, len(z), 70):
+        block = slice(start, start + 70)
+        parts.append(cal.predict_proba(z[block], by=by[block]))
+    np.testing.assert_allclose(at_once, np.concatenate(parts), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs", "log_probs"])
@@ -317,7 +328,8 @@ def test_a_file_keeps_everything(method: Any, tmp_path: Path) -> None:
     cal = SegmentedCalibrator(method).fit(z, y, by=pd.Series(by, name="country"))
     hcal.save(cal, tmp_path / "model.hcal")
     loaded: Any = hcal.load(tmp_path / "model.hcal")
-    np.testing.assert_array_equal(loaded.predict_proba(z, by=by), cal.predict_proba(z, by=by))
+    expected = cal.predict_proba(z, by=by)
+    np.testing.assert_array_equal(loaded.predict_proba(z, by=by), expected)
     assert loaded.fit_.to_json() == cal.fit_.to_json()
     assert loaded.segments_ == ("a", "b", "c")
     assert loaded.preserves == cal.preserves
@@ -328,7 +340,8 @@ def test_names_of_classes_and_frames_come_back() -> None:
     z, y, by = three_classes(n=300)
     frame = pd.DataFrame(z, columns=["cat", "dog", "eel"], index=np.arange(300) + 7)
     names = np.array(["cat", "dog", "eel"])
-    cal = SegmentedCalibrator("ts").fit(frame, names[y], by=pd.Series(by, index=frame.index))
+    countries = pd.Series(by, index=frame.index)
+    cal = SegmentedCalibrator("ts").fit(frame, names[y], by=countries)
     turned = cal.predict_proba(frame[["eel", "cat", "dog"]], by=by)
     assert list(turned.columns) == ["cat", "dog", "eel"]
     assert turned.index.equals(frame.index)
@@ -339,8 +352,9 @@ def test_it_is_an_estimator_of_the_registry() -> None:
     cal = hcal.make_calibrator("segmented", method="ts", input="probs")
     assert isinstance(clone(cal), SegmentedCalibrator)
     assert clone(cal).get_params() == {"method": "ts", "input": "probs"}
+    no_method = SegmentedCalibrator(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="method is a registry name or a calibrator"):
-        SegmentedCalibrator(3).fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])  # type: ignore[arg-type]
+        no_method.fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])
     nested = SegmentedCalibrator(SegmentedCalibrator("ts"))
     with pytest.raises(ValueError, match="cannot have segments itself"):
         nested.fit([[0.0, 1.0]] * 4, [0, 1, 0, 1], by=[1, 1, 2, 2])
@@ -355,8 +369,11 @@ def test_another_prior_shifts_all_segments() -> None:
     odds = np.log(probs[:, 1] / probs[:, 0])
     rate = float(y.mean())
     shifted = cal.with_prior([1 - rate / 2, rate / 2]).predict_proba(score, by=code)
-    expected = np.log(rate / 2 / (1 - rate / 2)) - np.log(rate / (1 - rate))
-    np.testing.assert_allclose(np.log(shifted[:, 1] / shifted[:, 0]) - odds, expected, atol=1e-9)
+    odds_before = rate / (1 - rate)
+    odds_after = rate / 2 / (1 - rate / 2)
+    expected = np.log(odds_after) - np.log(odds_before)
+    change = np.log(shifted[:, 1] / shifted[:, 0]) - odds
+    np.testing.assert_allclose(change, expected, atol=1e-9)
     estimated = cal.with_prior_from(score, by=code)
     assert estimated.fit_.prior is not None
     assert estimated.fit_.prior[1] == pytest.approx(rate, abs=0.05)
@@ -364,11 +381,13 @@ def test_another_prior_shifts_all_segments() -> None:
 
 def test_evaluate_certify_and_drift_take_the_segments_of_rows() -> None:
     z, y, by = three_classes()
-    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by={"country": by[:600]})
+    countries = {"country": by[:600]}
+    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=countries)
     rest = {"country": by[600:]}
     probs = cal.predict_proba(z[600:], by=rest)
     listed = hcal.evaluate(cal, z[600:], y[600:], by=rest)
-    assert listed.values["nll"] == pytest.approx(nll(probs, y[600:]))
+    expected = nll(probs, y[600:])
+    assert listed.values["nll"] == pytest.approx(expected)
     proven = hcal.certify(cal, z[600:], y[600:], by=rest)
     alone = hcal.certify(probs, y[600:], by=rest)
     assert proven.to_dict()["headline"] == alone.to_dict()["headline"]
@@ -405,7 +424,8 @@ def test_the_commands_fit_apply_and_measure_segments(
     frame = frame.assign(y=y, country=by, site=site)
     frame[:600].to_csv("cal.csv", index=False)
     frame[600:].to_csv("test.csv", index=False)
-    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by={"country": by[:600]})
+    countries = {"country": by[:600]}
+    cal = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=countries)
     expected = cal.predict_proba(z[600:], by={"country": by[600:]})
 
     output = command("fit", "cal.csv", "--by", "country", "--method", "ts", "-o", "m.hcal")
@@ -438,7 +458,8 @@ def test_the_commands_fit_apply_and_measure_segments(
 
     command("fit", "cal.csv", "--by", "country,site", "--method", "ts", "-o", "two.hcal")
     command("apply", "two.hcal", "test.csv", "-o", "two.csv")
-    two = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=frame[["country", "site"]][:600])
+    places = frame[["country", "site"]]
+    two = SegmentedCalibrator("ts").fit(z[:600], y[:600], by=places[:600])
     written = pd.read_csv("two.csv")[["probs_0", "probs_1", "probs_2"]]
     by_two = pd.DataFrame({"site": site, "country": by})[600:]
     np.testing.assert_allclose(written, two.predict_proba(z[600:], by=by_two), atol=1e-6)
@@ -459,9 +480,11 @@ def test_folds_keep_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cross_fitted = hcal.cross_fit(cal, z, y, by=by, resamples=0)
     common = hcal.cross_fit("ts", z, y, resamples=0)
     assert nll(cross_fitted.probs, y) < nll(common.probs, y) - 0.01
-    assert cross_fitted.calibrator.segments_ == ("a", "b", "c", "rare")  # type: ignore[attr-defined]
+    fitted: Any = cross_fitted.calibrator
+    assert fitted.segments_ == ("a", "b", "c", "rare")
 
-    table = hcal.compare(z, y, folds=5, by=by, methods={"ts": "ts", "by": cal}, metrics=["nll"])
+    methods = {"ts": "ts", "by": cal}
+    table = hcal.compare(z, y, folds=5, by=by, methods=methods, metrics=["nll"])
     assert table["by"]["nll"] == pytest.approx(nll(cross_fitted.probs, y))
     frame = pd.DataFrame(z, columns=["logits_0", "logits_1", "logits_2"])
     frame.assign(y=y, country=by).to_csv("t.csv", index=False)
@@ -486,7 +509,8 @@ def test_the_note_counts_the_predictions_of_the_segments_and_not_of_the_common_c
 
     cal = SegmentedCalibrator("pool").fit(score, y, by=code)
 
-    crossed = int(((cal.predict_proba(score, by=code)[:, 1] > 0.5) != (score > 0)).sum())
+    says_one = cal.predict_proba(score, by=code)[:, 1] > 0.5
+    crossed = int((says_one != (score > 0)).sum())
     assert crossed > 100
     assert f"{crossed} of 2,000 predictions cross 50 %" in cal.fit_.notes[0]
     assert not any("the model's own score is above" in note for note in cal.fit_.notes)
@@ -499,7 +523,8 @@ def test_where_segments_do_not_differ_the_note_of_the_common_calibrator_holds() 
 
     cal = SegmentedCalibrator("pool").fit(score, y, by=code)
 
-    assert cal.fit_.notes[0] == hcal.PooledCalibrator().fit(score, y).fit_.notes[0]
+    pooled = hcal.PooledCalibrator().fit(score, y)
+    assert cal.fit_.notes[0] == pooled.fit_.notes[0]
 
 
 def test_many_rows_are_predicted_as_their_parts_are() -> None:

@@ -22,10 +22,8 @@ def test_means_are_geometric_over_tasks_and_plain_over_draws() -> None:
 
 def test_rows_saved_is_the_first_size_that_is_better_than_all_others() -> None:
     sizes = study.SIZES["networks"]
-    rows = [
-        row("pool", size, ratio)
-        for size, ratio in zip(sizes, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), strict=True)
-    ]
+    ratios = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+    rows = [row("pool", size, ratio) for size, ratio in zip(sizes, ratios, strict=True)]
     rows += [row(method, size, 0.75) for method in study.METHODS[1:] for size in sizes]
     assert study.rows_saved(rows, "networks") == 500
     assert study.rows_saved([r | {"ratio": "1"} for r in rows], "networks") is None

@@ -22,14 +22,17 @@ def test_bins_and_classes_by_hand() -> None:
     hits = np.eye(2)[np.zeros(len(probs), dtype=int)]
     observed = limit.by_confidence(probs, hits, edges)[0]
     assert observed[filled].tolist() == [0.0, 1.0, 0.0, 1.0]
-    np.testing.assert_allclose(limit.by_class(probs, probs, edges)[0], probs.mean(axis=0))
-    assert limit.noise((np.array([0.25]), np.array([100.0]))).tolist() == [0.0025]
+    means = limit.by_class(probs, probs, edges)[0]
+    np.testing.assert_allclose(means, probs.mean(axis=0))
+    one_bin = (np.array([0.25]), np.array([100.0]))
+    assert limit.noise(one_bin).tolist() == [0.0025]
 
 
 def made_up(task: str) -> Any:
     """A network whose logits, halved, are the truth."""
     rng = np.random.default_rng(0)
-    logits = 2 * rng.normal(size=(4000, 4)) + 3 * np.eye(4)[rng.integers(0, 4, 4000)]
+    noise = 2 * rng.normal(size=(4000, 4))
+    logits = noise + 3 * np.eye(4)[rng.integers(0, 4, 4000)]
     y = draw_labels(softmax(logits), rng)
     return 2 * logits[:2000], y[:2000], 2 * logits[2000:], y[2000:]
 
@@ -43,9 +46,11 @@ def test_the_default_is_near_one_and_a_wrong_method_is_not(monkeypatch: pytest.M
     assert 0.4 < z_values(monkeypatch) < 1.5
 
     right = limit.fitted_probs
-    monkeypatch.setattr(
-        limit, "fitted_probs", lambda task: [softmax(1.4 * np.log(p)) for p in right(task)]
-    )
+
+    def sharpened(task: str) -> list[np.ndarray]:
+        return [softmax(1.4 * np.log(p)) for p in right(task)]
+
+    monkeypatch.setattr(limit, "fitted_probs", sharpened)
     assert z_values(monkeypatch) > 2.0
 
 

@@ -20,8 +20,8 @@ EXACT = (3, 4, 5, 7, 8)
 
 
 def row(number: int) -> str:
-    (found,) = re.findall(rf"^\| {number} \| .*$", limitations.PAGE.read_text(), re.MULTILINE)
-    return str(found)
+    (line,) = re.findall(rf"^\| {number} \| .*$", limitations.PAGE.read_text(), re.MULTILINE)
+    return str(line)
 
 
 def numbers(text: str) -> list[float]:
@@ -30,23 +30,26 @@ def numbers(text: str) -> list[float]:
 
 @pytest.mark.parametrize("make", limitations.DEMONSTRATIONS, ids=lambda f: f.__name__)
 def test_a_demonstration_shows_what_the_page_says(make: object) -> None:
-    shown = make()  # type: ignore[operator]
-    line = limitations.table([shown]).splitlines()[-1]
-    if shown.number in EXACT:
-        assert line == row(shown.number)
-    else:  # trained maps: other processors round otherwise, by a unit or two of the last digit shown
-        np.testing.assert_allclose(numbers(line), numbers(row(shown.number)), rtol=0.05, atol=0.004)
+    demonstration = make()  # type: ignore[operator]
+    line = limitations.table([demonstration]).splitlines()[-1]
+    if demonstration.number in EXACT:
+        assert line == row(demonstration.number)
+    else:  # trained maps: other processors round otherwise, by a unit or two of the last digit
+        printed = numbers(row(demonstration.number))
+        np.testing.assert_allclose(numbers(line), printed, rtol=0.05, atol=0.004)
 
 
 def test_there_are_ten_in_order() -> None:
     assert len(limitations.DEMONSTRATIONS) == 10
-    assert [row(n).split("|")[1].strip() for n in range(1, 11)] == [str(n) for n in range(1, 11)]
+    numbers_on_page = [row(n).split("|")[1].strip() for n in range(1, 11)]
+    assert numbers_on_page == [str(n) for n in range(1, 11)]
 
 
 def test_what_the_demonstrations_are_there_to_show() -> None:
     training = numbers(row(2).split("trained on")[1])
-    own, fresh = training[0], training[1]
-    assert own < fresh  # the binned error of the rows that it was trained on is too good
+    trained_on = training[0]
+    fresh = training[1]
+    assert trained_on < fresh  # the binned error of the rows that it was trained on is too good
     one, other = (numbers(part) for part in row(3).split(";"))
     assert other[-3] < one[-3] / 4  # the kernel error hardly sees errors that alternate
     assert other[-1] == pytest.approx(0.05, abs=0.01)
@@ -72,7 +75,8 @@ def test_every_check_of_the_further_theory_holds() -> None:
 
 def test_pooling_hides_the_top_label_too() -> None:
     # The runner-up of one row is as probable as the winner of another; they err in opposite directions.
-    n, rng = 8000, np.random.default_rng(0)
+    n = 8000
+    rng = np.random.default_rng(0)
     level = rng.uniform(0.40, 0.48, size=n)
     p = np.stack([level + 0.001, level - 0.001, 1 - 2 * level], axis=1)
     true = p + np.array([0.1, -0.1, 0.0])
@@ -93,11 +97,14 @@ def test_top_label_and_class_wise_calibration_do_not_imply_each_other() -> None:
     ]
     orders = [list(o) for o in permutations(range(3))]
     predicted = np.array([np.array(p)[o] for p, _ in kinds for o in orders])
-    true = predicted + np.array([np.array(d)[o] for _, d in kinds for o in orders])
-    found = limitations.level_errors(World(np.full(18, 1 / 18), true, predicted))
-    assert found["class-wise"] < 1e-12
-    assert found["top-label"] == pytest.approx(e)  # where the top class has 0.4
-    right_on_top = World(np.ones(1), np.array([[0.5, 0.4, 0.1]]), np.array([[0.5, 0.3, 0.2]]))
-    found = limitations.level_errors(right_on_top)
-    assert found["top-label"] == 0
-    assert found["class-wise"] == pytest.approx(0.1)
+    changes = [np.array(change)[order] for _, change in kinds for order in orders]
+    true = predicted + np.array(changes)
+    errors = limitations.level_errors(World(np.full(18, 1 / 18), true, predicted))
+    assert errors["class-wise"] < 1e-12
+    assert errors["top-label"] == pytest.approx(e)  # where the top class has 0.4
+    true = np.array([[0.5, 0.4, 0.1]])
+    predicted = np.array([[0.5, 0.3, 0.2]])
+    right_on_top = World(np.ones(1), true, predicted)
+    errors = limitations.level_errors(right_on_top)
+    assert errors["top-label"] == 0
+    assert errors["class-wise"] == pytest.approx(0.1)

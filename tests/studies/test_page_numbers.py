@@ -112,7 +112,8 @@ def selector_sentences() -> list[str]:
         f"error a thirtieth, while the mean confidence is {flat['mean_confidence']:.0%} at an "
         f"accuracy of {accuracy:.0%}".replace("%", " %"),
         f"in {collapsed} of {fits} fits, under every objective",
-        "On these nine tasks h-calibration leads by a factor of four and of twenty-five, on the other "
+        "On these nine tasks h-calibration leads by a factor of four and of "
+        "twenty-five, on the other "
         "six it does not lead",
     ]
 
@@ -138,7 +139,8 @@ def theory_sentences() -> list[str]:
     return [
         f"The number of clusters C matters most: on ResNet-110 the error lies between {least} and "
         f"{most}.",
-        "The pooled loss is that of a calibrated predictor; the class-wise error is more than three "
+        "The pooled loss is that of a calibrated predictor; the class-wise "
+        "error is more than three "
         "times as large.",
     ]
 
@@ -171,7 +173,8 @@ def paper_sentences() -> list[str]:
     }
     first, second = (seconds[task, slow] / seconds[task, "hcal"] for task in differences.SLOW)
     return [
-        f"it makes the top-label error {mean - 1:.0%} worse on average and {worst - 1:.0%} worse on "
+        f"it makes the top-label error {mean - 1:.0%} worse on average and "
+        f"{worst - 1:.0%} worse on "
         "one task.".replace("%", " %"),
         f"are {1 - np.exp(np.log(passes).mean()):.0%} better at the top label on two tasks, at "
         f"{first:.0f} and {second:.0f} times the training time".replace("%", " %"),
@@ -221,7 +224,8 @@ def default_sentences() -> list[str]:
     enough = {group: learning_curve.rows_saved(curve, group) for group in learning_curve.SIZES}
     most = {group: sizes[-1] for group, sizes in learning_curve.SIZES.items()}
     return [
-        f"has a root mean square of {over_bins:.2f} standard errors over bins of the confidence and "
+        f"has a root mean square of {over_bins:.2f} standard errors over bins "
+        f"of the confidence and "
         f"{over_classes:.2f} over classes.",
         f"The largest of a network is {by_task[worst]:.2f}, over the four classes of AG News.",
         f"the joint error is still {joint[0]:.3f}, with real labels {joint[1]:.3f}; alone is "

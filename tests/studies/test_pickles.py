@@ -47,7 +47,8 @@ def refused(content: bytes, message: str) -> None:
 
 
 def test_arrays_of_every_protocol_and_layout() -> None:
-    task = ((PROBS.astype(np.float32), Y[:, None]), (np.asfortranarray(PROBS), Y.astype(">i4")))
+    calibration = (PROBS.astype(np.float32), Y[:, None])
+    task = (calibration, (np.asfortranarray(PROBS), Y.astype(">i4")))
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         arrays = read_pickle(pickle.dumps(task, protocol=protocol))
         assert arrays["logits_cal"].dtype == np.float32
@@ -66,7 +67,7 @@ def test_nothing_but_numeric_arrays_leaves_a_pickle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for held in (
+    for content in (
         Evil(os.system, "touch owned"),
         Evil(eval, "open('owned', 'w')"),
         Evil(getattr, "text", "format"),
@@ -83,7 +84,7 @@ def test_nothing_but_numeric_arrays_leaves_a_pickle(
     ):
         for protocol in (0, 2, 4, 5):
             with pytest.raises(ValueError, match="is no pickle of arrays"):
-                read_pickle(pickle.dumps(held, protocol=protocol))
+                read_pickle(pickle.dumps(content, protocol=protocol))
     assert not list(tmp_path.iterdir())
 
 

@@ -32,15 +32,17 @@ def measure(z, y, value, **keywords):
     s = torch.tensor(1.0, requires_grad=True)
     probs = torch.softmax(torch.from_numpy(z).float() * s, 1)
     probs.retain_grad()
-    loss = PublishedLoss(
+    loss_function = PublishedLoss(
         window=value["veclen"],
         weighting="uniform" if value["weighting"] == "unweighted" else "kmeans",
         leave_one_out=value["leave_one_class_out"],
         **keywords,
-    )(probs, torch.from_numpy(y))
+    )
+    loss = loss_function(probs, torch.from_numpy(y))
     loss.backward()
     # the stored norm is a float32 one, the stored sum is not
-    return loss.item(), s.grad.item(), probs.grad.norm().item(), probs.grad.double().sum().item()
+    slopes = probs.grad
+    return loss.item(), s.grad.item(), slopes.norm().item(), slopes.double().sum().item()
 
 
 def expected(value):
@@ -66,9 +68,8 @@ def test_stable_sort_values(name, golden):
     probs = torch.softmax(torch.from_numpy(z).float(), 1)
     same = int((probs == 1).sum()) == ONES[name]
     for value in json.loads((golden / "loss_stable_sort.json").read_text())[name]:
-        for got, want, loose in zip(
-            measure(z, y, value), expected(value), ANOTHER_CPU, strict=True
-        ):
+        pairs = zip(measure(z, y, value), expected(value), ANOTHER_CPU, strict=True)
+        for got, want, loose in pairs:
             assert got == pytest.approx(want, rel=1e-5 if same else loose), value
 
 
@@ -77,7 +78,8 @@ def test_golden_values(name, golden):
     """The stored values of one unstable sort: only the synthetic set has no ties (see golden/README)."""
     z, y = logits_of(name, golden)
     for value in json.loads((golden / f"loss_{name}.json").read_text())["values"]:
-        got, want = measure(z, y, value), expected(value)
+        got = measure(z, y, value)
+        want = expected(value)
         if name.startswith("synthetic"):
             tolerance = (1e-5,) * 4
         elif value["weighting"] == "unweighted":
@@ -112,22 +114,24 @@ def test_kmeans_draws_as_the_library_it_stands_for():
         (300, 3, 2),
         (300, 9, 2),
     ):
-        x = np.sort(np.round(np.random.default_rng(seed).random(n) ** 6, digits).astype(np.float32))
+        values = np.random.default_rng(seed).random(n) ** 6
+        x = np.sort(np.round(values, digits).astype(np.float32))
         oracle = faiss.Kmeans(1, 15, niter=25, seed=1234, min_points_per_centroid=1)
         oracle.train(x[:, None])
-        assert sampled_kmeans(x) == pytest.approx(
-            np.sort(oracle.centroids[:, 0]), rel=1e-5, abs=1e-6
-        )
+        centroids = np.sort(oracle.centroids[:, 0])
+        assert sampled_kmeans(x) == pytest.approx(centroids, rel=1e-5, abs=1e-6)
     assert sampled_kmeans([0.5, 0.5, 0.5], clusters=3).tolist() == [0.5] * 3  # nothing to split
 
 
 def test_leave_one_out_with_an_absent_class():
     """Leaving out a class without rows changes nothing; leaving out the only class leaves no events."""
-    probs = torch.softmax(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), 1)
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.softmax(torch.randn(40, 3, generator=generator), 1)
     options = ({"window": 4, "leave_one_out": False}, {"window": 4}, {"epsilon": 1.0})
     plain, passes, tolerant = (PublishedLoss(weighting="uniform", **o) for o in options)
     y = torch.zeros(40, dtype=torch.int64)
-    assert passes(probs, y).item() == pytest.approx(plain(probs, y).item() * 2 / 3)
+    per_pass = plain(probs, y).item()
+    assert passes(probs, y).item() == pytest.approx(per_pass * 2 / 3)
     assert tolerant(probs, y).item() == 0  # no error exceeds 1
     with pytest.raises(ValueError, match="even"):
         PublishedLoss(window=5)

@@ -28,22 +28,25 @@ def test_a_network_is_left_with_few_errors(monkeypatch: pytest.MonkeyPatch) -> N
     cal, y, test, y_test = study.thinned("made up", 0)
     before = network("made up")
     assert (cal.argmax(axis=1) != y).sum() == round(study.FEW_ERRORS / 5)
-    assert (cal.argmax(axis=1) == y).sum() == (before[0].argmax(axis=1) == before[1]).sum()
+    right = (cal.argmax(axis=1) == y).sum()
+    expected = (before[0].argmax(axis=1) == before[1]).sum()
+    assert right == expected
     # The test rows have as small a share of the errors.
-    rates = [(p.argmax(axis=1) != labels).mean() for p, labels in ((cal, y), (test, y_test))]
+    rates = []
+    for probs, labels in ((cal, y), (test, y_test)):
+        rates.append((probs.argmax(axis=1) != labels).mean())
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
-    found = study.compared("made up", (cal, y, test, y_test), "logits")
-    assert found["errors"] == round(study.FEW_ERRORS / 5)
-    assert 0.5 < found["ratio"] < 1.1
+    comparison = study.compared("made up", (cal, y, test, y_test), "logits")
+    assert comparison["errors"] == round(study.FEW_ERRORS / 5)
+    assert 0.5 < comparison["ratio"] < 1.1
 
 
 def test_the_committed_rows_say_what_the_page_says() -> None:
     rows = study.read_rows(study.FILE)
-    moves = {
-        row["task"]: float(row["mean"])
-        for row in rows
-        if row["kind"] == "dropped" and row["method"] == "pool"
-    }
+    moves = {}
+    for row in rows:
+        if row["kind"] == "dropped" and row["method"] == "pool":
+            moves[row["task"]] = float(row["mean"])
     assert len(moves) == 96
     assert {task for task, mean in moves.items() if mean > 3e-3} <= {"yeast_gnb"}
     assert max(moves.values()) < 5e-3

@@ -70,7 +70,8 @@ class FakeHub:
         return self
 
     def list_repo_files(self, repository: str, repo_type: str) -> list[str]:
-        assert (repository, repo_type) == (tasks.HUB_REPOSITORY, "dataset")
+        assert repository == tasks.HUB_REPOSITORY
+        assert repo_type == "dataset"
         return list(self.files)
 
     def get_paths_info(self, _: str, paths: list[str], repo_type: str) -> list[SimpleNamespace]:
@@ -121,8 +122,8 @@ def test_a_call_without_arguments_lists_the_tasks(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 15
     assert "not here: python -m studies.tasks get resnet110_c10" in lines[0]
-    here = next(line for line in lines if line.startswith("densenet40_c100 "))
-    assert str(tmp_path) in here
+    line_of_task = next(line for line in lines if line.startswith("densenet40_c100 "))
+    assert str(tmp_path) in line_of_task
 
 
 def test_a_pointer_is_not_taken_for_the_file(

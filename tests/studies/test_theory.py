@@ -36,11 +36,13 @@ def test_every_theorem_holds() -> None:
 
 def test_theorem_1_bound_is_reached_and_can_be_missed() -> None:
     # One atom a level set: the error equals |true - predicted|, so K = 2 reaches h exactly.
-    true, predicted = np.array([[0.2, 0.8]]), np.array([[0.5, 0.5]])
+    true = np.array([[0.2, 0.8]])
+    predicted = np.array([[0.5, 0.5]])
     world = World(np.ones(1), true, predicted)
     assert theory.conditional_error(world, predicted, true, predicted) == pytest.approx(world.h)
     # Two atoms that err in opposite directions on one level set cancel: calibrated, not h-calibrated.
-    true, predicted = np.array([[0.2, 0.8], [0.8, 0.2]]), np.full((2, 2), 0.5)
+    true = np.array([[0.2, 0.8], [0.8, 0.2]])
+    predicted = np.full((2, 2), 0.5)
     world = World(np.full(2, 0.5), true, predicted)
     assert theory.conditional_error(world, predicted, true, predicted) == pytest.approx(0)
     assert world.h == pytest.approx(0.3)
@@ -48,17 +50,19 @@ def test_theorem_1_bound_is_reached_and_can_be_missed() -> None:
 
 def test_h_is_the_largest_error_of_any_event() -> None:
     world = theory.random_world(np.random.default_rng(3), n_classes=5)
-    by_events = max(
-        np.abs(world.true[:, a].sum(axis=1) - world.predicted[:, a].sum(axis=1)).max()
-        for a in theory.events_of(5)
-    )
+    gaps = []
+    for event in theory.events_of(5):
+        of_event = world.true[:, event].sum(axis=1) - world.predicted[:, event].sum(axis=1)
+        gaps.append(np.abs(of_event).max())
+    by_events = max(gaps)
     assert world.h == pytest.approx(by_events)
 
 
 def test_exact_tail_agrees_with_simulation() -> None:
     rng = np.random.default_rng(0)
     p = np.linspace(0.3, 0.7, 50)
-    simulated = (np.abs((rng.random((40_000, 50)) < p).mean(1) - p.mean()) >= 0.1 - 1e-12).mean()
+    rates = (rng.random((40_000, 50)) < p).mean(1)
+    simulated = (np.abs(rates - p.mean()) >= 0.1 - 1e-12).mean()
     assert theory_windows.tail_probability(p, 0.1) == pytest.approx(
         simulated, abs=0.01
     )  # 4 standard errors
@@ -131,42 +135,43 @@ def test_plots_draw_the_numbers_of_the_table(runs: list[theory_norm.Draws]) -> N
     figure = theory_page.plot_distances(checks)
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     table = checks["h against proper scores"]
-    np.testing.assert_array_equal(
-        heights, table.column("h") + table.column("NLL") + table.column("Brier")
-    )
+    expected = table.column("h") + table.column("NLL") + table.column("Brier")
+    np.testing.assert_array_equal(heights, expected)
     plt.close("all")
 
 
 def test_theorem_7_on_every_small_case() -> None:
     """Both conditions hold for exactly the same ε, on all multisets of up to three events on a grid."""
     for n in (1, 2, 3):
-        for p, o in product(
-            product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=n), product((False, True), repeat=n)
-        ):
+        predictions = product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=n)
+        outcomes = list(product((False, True), repeat=n))
+        for p, o in product(predictions, outcomes):
             case = np.array(p), np.array(o)
-            left, right = (
-                theory_windows.smallest_epsilon_rate(*case),
-                theory_windows.smallest_epsilon_windows(*case),
-            )
+            left = theory_windows.smallest_epsilon_rate(*case)
+            right = theory_windows.smallest_epsilon_windows(*case)
             assert left == pytest.approx(right, abs=1e-9), case
 
 
 def test_fast_statistics_are_the_exact_ones_of_the_open_interval():
     """T̃ over [R₁, R₂] is T over the interval widened by an infinitesimal: no event on its boundary."""
     rng = np.random.default_rng(0)
-    p, o = np.sort(rng.random(40)), rng.random(40) < 0.5
+    p = np.sort(rng.random(40))
+    o = rng.random(40) < 0.5
     fast = sliding_means(p, 7) - sliding_means(o, 7)
     for k, error in enumerate(fast):
         run = np.arange(k, k + 7)
         nu = 1e-9
-        exact = theory_windows.exact_statistics(p, o, (p[k] - nu, p[k + 6] + nu), run)
+        ends = (p[k] - nu, p[k + 6] + nu)
+        exact = theory_windows.exact_statistics(p, o, ends, run)
         assert exact.t3 == 14
         assert exact.error == pytest.approx(abs(error), abs=1e-12)
 
 
 def test_boundary_events_count_half():
     s = theory_windows.exact_statistics([0.25, 0.5, 0.75], [1, 1, 0], (0.25, 0.75))
-    assert (s.t1, s.t2, s.t3) == (0.75 + 2 * 0.5, 0.75, 4)
+    assert s.t1 == 0.75 + 2 * 0.5
+    assert s.t2 == 0.75
+    assert s.t3 == 4
 
 
 def test_statistics_refuse_a_subset_outside_the_interval():

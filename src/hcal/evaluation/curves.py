@@ -12,7 +12,7 @@ bins come from simulated events. The interval of a bin is around its frequency i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -354,14 +354,10 @@ def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabili
     edges = np.concatenate([[0.0], (values[first[1:]] + values[first[1:] - 1]) / 2, [1.0]])
 
     at = np.clip(np.searchsorted(values, predicted, side="right") - 1, 0, len(values) - 1)
-    fits = []
-    errors = []
+    rates = _drawn_rates(values, mass, options.resamples, rng)
     factor = _noise_factor(event)
-    for rate in _drawn_rates(values, mass, options.resamples, rng):
-        drawn = isotonic_regression(values + factor * (rate - values), weights=mass)
-        fits.append(drawn.x[at])
-        gaps = np.add.reduceat(mass * (values - drawn.x), drawn.blocks[:-1])
-        errors.append(float(np.abs(gaps).sum() / mass.sum()))
+    frequencies = (values + factor * (rate - values) for rate in rates)
+    fits, errors = _corp_of_draws(values, mass, at, frequencies)
     low, high = np.quantile(fits, options.quantiles, axis=0)
 
     total = float(mass.sum())
@@ -382,6 +378,22 @@ def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> Reliabili
         model=event.model,
         segment=event.segment,
     )
+
+
+def _corp_of_draws(
+    values: Vector, mass: Vector, at: IntArray, frequencies: Iterable[Vector]
+) -> tuple[list[Vector], list[float]]:
+    """Return isotonic regressions of frequencies that were drawn, at the steps of the curve, and their errors."""
+    from scipy.optimize import isotonic_regression
+
+    fits = []
+    errors = []
+    for frequency in frequencies:
+        drawn = isotonic_regression(frequency, weights=mass)
+        fits.append(drawn.x[at])
+        gaps = np.add.reduceat(mass * (values - drawn.x), drawn.blocks[:-1])
+        errors.append(float(np.abs(gaps).sum() / mass.sum()))
+    return fits, errors
 
 
 def _drawn_rates(values: Vector, mass: Vector, count: int, rng: Any) -> Iterator[Vector]:

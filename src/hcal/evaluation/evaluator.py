@@ -153,7 +153,13 @@ def _evaluate_sample(
     names = None if info.classes is None else check_classes(info.classes, sample.k)
     info = replace(info, weight=sample.weight, classes=None)
     rows = replace(info.rows(sample.data.probs, sample.y, "probs"), names=names)
-    settings = replace(settings, positive=positive_number(positive, names, sample.k))
+    judged = sample.data.positive if sample.k == 2 else 1
+    if positive is not None and positive_number(positive, names, sample.k) != judged:
+        raise ValueError(
+            f"the Sample judges class {judged}, and positive={positive!r} is another one: "
+            "pass positive to Sample(...) instead"
+        )
+    settings = replace(settings, positive=judged)
     other = None if baseline is None else Judged(baseline)
     return Measurement(Judged(sample), rows, settings, other).evaluation()
 

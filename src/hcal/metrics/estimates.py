@@ -23,7 +23,8 @@ from hcal.solvers.regression import fit_logistic
 _CLIP: Final = 1e-8
 #: Intervals need as many observed and expected outcomes as this, and as many rows without the outcome.
 FEWEST_OUTCOMES: Final = 10
-#: The scaled Brier score divides by the variance of the outcome, whose noise needs more of them.
+#: The scaled Brier score divides by the variance of the outcome, whose noise needs more of them. The expected ones are
+#: counted: samples that happen to have more outcomes than usual also have a scaled score that is off.
 FEWEST_FOR_SCALED: Final = 20
 #: With so many observed outcomes the expected number does not matter: the predictions are far off.
 _MANY_OUTCOMES: Final = 30
@@ -110,7 +111,7 @@ class Outcome:
         count = len(sums)
         return float(sums @ sums) * count / (count - 1)
 
-    def no_interval(self, fewest: int = FEWEST_OUTCOMES) -> str:
+    def no_interval(self, fewest_expected: int = FEWEST_OUTCOMES) -> str:
         """Return why there are no intervals; empty if there are."""
         if self.n_units < FEWEST_GROUPS and self.groups is not None:
             return f"{self.n_units} groups of dependent rows, and intervals need {FEWEST_GROUPS}"
@@ -118,10 +119,13 @@ class Outcome:
         risks = float(self.risk.sum())
         observed = min(events, self.n - events)
         expected = min(risks, self.n - risks)
-        if observed < fewest:
-            return f"{observed:.0f} rows with the rarer outcome, and intervals need {fewest}"
-        if expected < fewest and observed < _MANY_OUTCOMES:
-            return f"{expected:.1f} expected rows of the rarer outcome, and intervals need {fewest}"
+        # Fewer observed than that are enough where about as many are expected.
+        needed = fewest_expected if expected > 2 * observed else FEWEST_OUTCOMES
+        if observed < needed:
+            return f"{observed:.0f} rows with the rarer outcome, and intervals need {needed}"
+        if expected < fewest_expected and observed < _MANY_OUTCOMES:
+            words = f"{expected:.1f} expected rows of the rarer outcome"
+            return f"{words}, and intervals need {fewest_expected}"
         return ""
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.fft import irfft, rfft
 
 from hcal.frames import AnyArray
+from hcal.metrics.noise import mean_deviation
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
@@ -364,13 +365,23 @@ def kuiper(
 
 
 def _spiegelhalter_by_chance(s: Sample, _: float) -> float:
-    """Return E|Z|, which is that of a standard normal variable, but for the clipping of the variance."""
+    """Return E|Z|: of many events that of a standard normal variable, of a few rare ones far less.
+
+    Z is a sum over the rarer outcomes of the rows, each of which adds |1 − 2p|. It is taken as so many binomial
+    events of one size that its mean and its variance are right.
+    """
     ranked = s.ranked
-    slope = 1 - 2 * ranked.conf
+    slope = np.abs(1 - 2 * ranked.conf)
+    rarer = np.minimum(ranked.conf, 1 - ranked.conf)
     inner = np.clip(ranked.conf, _EPSILON, 1 - _EPSILON)
     clipped = float(ranked.weight @ (slope**2 * inner * (1 - inner)))
     variance = float(ranked.weight @ (slope**2 * ranked.variance))
-    return float(np.sqrt(2 / np.pi * variance / clipped)) if clipped > 0 else 0.0
+    if not variance > 0:
+        return 0.0
+    unit = variance / float(ranked.weight @ (slope * ranked.variance))
+    mean = float(ranked.weight @ (slope * rarer)) / unit
+    counts = np.array([mean]), np.array([min(variance / unit**2, mean)])
+    return unit * float(mean_deviation(*counts)[0]) / float(np.sqrt(clipped))
 
 
 @metric(

@@ -176,9 +176,8 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
         near = np.abs(before - level) <= 0.05 * level
         if near.any():
             # On average they are not at the level: near 100 %, for one, all are below.
-            stated = 100 * float(before[near].mean())
-            calibrated = 100 * float(after[near].mean())
-            examples.append(f"{stated:.3g} % becomes {calibrated:.3g} %")
+            stated, calibrated = (_rounded(float(p[near].mean())) for p in (before, after))
+            examples.append(f"{stated} becomes {calibrated}")
     words = "The probabilities lie too close together to describe."
     if examples:
         words = f"On average, {', '.join(examples)}."
@@ -195,6 +194,16 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
     chart.draw(class_, before[drawn], after[drawn], dots=not rising)
     _read_map(chart, before[order], after[order])
     return chart
+
+
+def _rounded(share: float) -> str:
+    """Return a share in per cent with two digits, or three from 10 % on.
+
+    >>> _rounded(0.0000999).replace("\\N{NO-BREAK SPACE}", "_"), _rounded(0.984)[:4]
+    ('0.01_%', '98.4')
+    """
+    value = 100 * share
+    return f"{value:.2g}\N{NO-BREAK SPACE}%" if value < 10 else f"{value:.3g}\N{NO-BREAK SPACE}%"
 
 
 def _read_map(chart: Chart, before: Float64, after: Float64) -> None:
