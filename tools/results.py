@@ -52,6 +52,7 @@ SPEAKS_OF: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "paper_bins.csv": ("python -m studies.paper run", _METHODS),
     "paper_curves.csv": ("python -m studies.paper run", _METHODS),
     "paper_pairs.csv": ("python -m studies.paper run", (*_METHODS, "src/hcal/evaluation")),
+    "peers.csv": ("python benchmarks/peers.py", ("src/hcal", "benchmarks/peers.py")),
     "pool_ablation.csv": ("python -m studies.pool ablation", _DEFAULT),
     "pool_boards.csv": ("python -m studies.pool boards", _DEFAULT),
     "pool_few_rows.csv": ("python -m studies.pool few", _DEFAULT),
