@@ -104,8 +104,7 @@ def levels(n: int, k: int) -> Iterator[Row]:
     """Yield how long the level by chance of each metric takes, relative to the metric."""
     p, y = data(n, k)
     for name in [metric.name for metric in METRICS.values() if metric.by_chance is not None]:
-        measure = partial(METRICS[name].function, Sample(p, y))
-        alone = min(seconds(measure) for _ in range(3))
+        alone = min(seconds(partial(METRICS[name].function, p, y)) for _ in range(3))
         sample = Sample(p, y)
         values = {name: METRICS[name].function(sample)}
         level = min(seconds(partial(levels_by_chance, sample, values)) for _ in range(3))

@@ -157,6 +157,7 @@ def test_code_runs_and_prints_what_the_page_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("COLUMNS", "80")  # tables are as wide as the terminal
     for seed, name in enumerate(("cal", "test")):
         logits, y = synthetic(400, 4, seed=seed)
         np.savez(tmp_path / f"{name}.npz", logits=logits, y=y)

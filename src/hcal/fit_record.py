@@ -16,9 +16,9 @@ from hcal.class_names import check_classes
 from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
-from hcal.results import JsonObject
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
+from hcal.text import JsonObject
 
 #: A score of the calibration rows by its name.
 Scores = dict[str, float]

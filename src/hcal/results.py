@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hcal.extras import load_extra
-from hcal.text import printable, without_nan
+from hcal.text import JsonObject, printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What becomes an object in JSON: numbers, text, lists and objects by their names.
-JsonObject = dict[str, Any]
 #: Lines of a ``repr``, and rows and columns of a table in a notebook.
 REPR_LINES, HTML_ROWS, HTML_COLUMNS = 4, 40, 12
 

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+#: What becomes an object in JSON: numbers, text, lists and objects by their names.
+JsonObject = dict[str, Any]
+
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 #: What a spreadsheet computes: a formula, or a sign before a call of a function or of another program.

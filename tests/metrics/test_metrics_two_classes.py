@@ -258,5 +258,5 @@ def test_an_evaluation_judges_the_class_that_its_sample_judges() -> None:
     assert of_sample.to_dict() == of_arrays.to_dict()
     assert of_sample.positive.name == "class 0"
     assert of_sample.clinical.positive == 0
-    with pytest.raises(ValueError, match="the Sample judges class 0, and positive=1 is another"):
+    with pytest.raises(ValueError, match="the Sample assesses class 0, and positive=1 is another"):
         hcal.evaluate(sample, positive=1, **options)

@@ -15,8 +15,9 @@ import numpy as np
 from hcal import inputs
 from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray, log_softmax
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.rows import Rows
+from hcal.text import JsonObject
 
 _BINS: Final = 10
 _ROWS: Final = 5000  # the classifier sees at most so many reference rows and as many new ones

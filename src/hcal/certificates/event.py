@@ -28,7 +28,7 @@ from hcal.certificates.windows import (
 )
 from hcal.metrics.binned import folded_normal_mean
 from hcal.numerics import Float64
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: ``rows_needed`` never recommends more rows than this.
 PRACTICAL_ROWS = 1_000_000

@@ -27,9 +27,8 @@ from hcal.class_names import check_classes, class_part, class_title
 from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
-from hcal.results import JsonObject
 from hcal.rows import ClassNames, Rows
-from hcal.text import printable, quoted
+from hcal.text import JsonObject, printable, quoted
 
 #: Rows in a block, after which the capital is redistributed. Fixed, so that the size of batches has no influence.
 BLOCK = 128

@@ -18,8 +18,7 @@ import numpy as np
 from hcal.frames import AnyArray
 from hcal.io.files import atomic_path, open_regular
 from hcal.io.locks import PATIENCE, alone
-from hcal.results import JsonObject
-from hcal.text import printable
+from hcal.text import JsonObject, printable
 
 if TYPE_CHECKING:
     from hcal.certificates.monitor import Monitor

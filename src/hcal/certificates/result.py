@@ -14,8 +14,8 @@ from hcal.certificates.bounds import Gain
 from hcal.certificates.event import EventCertificate, Refutation, class_tolerance
 from hcal.class_names import class_title
 from hcal.numerics import Float64 as Vector
-from hcal.results import JsonObject, Result
-from hcal.text import printable
+from hcal.results import Result
+from hcal.text import JsonObject, printable
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hcal.certificates.bounds import bennett, kl_interval, largest_variance
 from hcal.certificates.dependent import DependentRows
 from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, prefix_sums, run_starts
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: Bins of a stream in each interval [2^−(i+1), 2^−i) below ½, and in its mirror image above ½.
 PER_OCTAVE = 64

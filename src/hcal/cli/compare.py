@@ -21,7 +21,7 @@ from hcal.cli.options import (
     stated_options,
     with_file,
 )
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from hcal.evaluation.comparison import Task

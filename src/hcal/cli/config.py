@@ -17,8 +17,7 @@ from typer import Argument, BadParameter, Context, Option
 
 from hcal.cli import console
 from hcal.io.files import open_regular
-from hcal.results import JsonObject
-from hcal.text import one_line, quoted
+from hcal.text import JsonObject, one_line, quoted
 
 #: A larger file is no configuration.
 _LARGEST: Final = 2**16

@@ -24,10 +24,10 @@ from hcal.cli.options import (
     file_facts,
     load_model,
 )
-from hcal.frames import AnyArray
 from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
+    from hcal.frames import AnyArray
     from hcal.io import DataFile
 
 #: A longer file is cut off, so it is no valid table of costs.

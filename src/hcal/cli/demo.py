@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from hcal.cli import console
 from hcal.cli.options import Command, Method, command
-from hcal.frames import AnyArray
 from hcal.progress import logger
-from hcal.results import JsonObject
+from hcal.text import JsonObject
+
+if TYPE_CHECKING:
+    from hcal.frames import AnyArray
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _COPIES = 4  # times that a held-out digit is shown

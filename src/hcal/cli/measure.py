@@ -32,7 +32,7 @@ from hcal.cli.options import (
     stated_options,
 )
 from hcal.cli.require import Requiring
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from hcal.certificates.survey import Side, Survey

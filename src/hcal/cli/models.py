@@ -25,8 +25,7 @@ from hcal.cli.options import (
     command,
     load_model,
 )
-from hcal.results import JsonObject
-from hcal.text import one_line, quoted
+from hcal.text import JsonObject, one_line, quoted
 
 #: Values that people write differently from JSON.
 _WORDS: Final = {"None": None, "none": None, "True": True, "False": False}

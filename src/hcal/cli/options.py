@@ -14,7 +14,7 @@ from typer import Argument, BadParameter, Context, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Request, RowSource

@@ -10,7 +10,7 @@ from typer import BadParameter, Exit, Option
 
 from hcal.cli import console
 from hcal.cli.options import Files
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from hcal.operation.gates import Gated

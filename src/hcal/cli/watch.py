@@ -16,8 +16,7 @@ from hcal.cli.decide import probabilities, text_names
 from hcal.cli.options import Files, Model, check_output, command, load_model, with_file
 from hcal.cli.require import FAILED
 from hcal.progress import logger
-from hcal.results import JsonObject
-from hcal.text import quoted
+from hcal.text import JsonObject, quoted
 
 if TYPE_CHECKING:
     from hcal.certificates import Drift, Monitor

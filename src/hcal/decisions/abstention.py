@@ -32,8 +32,9 @@ from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.clinical import Estimate
 from hcal.numerics import Float64, IntArray, run_starts
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.rows import ClassNames, Rows
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,9 +25,9 @@ from hcal.extras import pyplot
 from hcal.frames import AnyArray
 from hcal.inputs import check_confidence
 from hcal.numerics import Float64, IntArray
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.rows import ClassNames, Rows
-from hcal.text import printable
+from hcal.text import JsonObject, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

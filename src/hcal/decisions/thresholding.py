@@ -23,8 +23,9 @@ from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.rows import ClassNames, Rows
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -38,7 +38,8 @@ from hcal.metrics.estimates import (
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.progress import progress
-from hcal.results import JsonObject, Result
+from hcal.results import Result
+from hcal.text import JsonObject
 
 #: The figures that are corrected.
 FIGURES: Final = ("slope", "intercept", "brier", "auc")

@@ -29,7 +29,7 @@ from hcal.metrics.sample import Sample
 from hcal.metrics.scores import SMALLEST, nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test, rank_p_value
 from hcal.numerics import Float64, IntArray
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 Status = Literal["proven", "refuted", "open"]
 Grade = Literal["good", "care", "few", "bad"]

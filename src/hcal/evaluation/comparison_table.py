@@ -17,8 +17,8 @@ from hcal.evaluation.ranking import LEVEL, Ranking, fewest_tasks, holm, pairs_of
 from hcal.evaluation.result import number_text
 from hcal.metrics import get_metric
 from hcal.numerics import Float64
-from hcal.results import JsonObject, Result, rich_text
-from hcal.text import spreadsheet_text
+from hcal.results import Result, rich_text
+from hcal.text import JsonObject, spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,8 +26,9 @@ from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.progress import progress
 from hcal.renamed import renamed
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.rows import Rows
+from hcal.text import JsonObject
 
 #: The bootstrap draws whole groups. With fewer groups than this it says more about the draw than about the method.
 FEWEST_GROUPS: Final = 20

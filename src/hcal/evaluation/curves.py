@@ -25,7 +25,7 @@ from hcal.metrics.noise import Noise
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
 from hcal.numerics import Float64, IntArray
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
 BINNINGS: tuple[str, ...] = get_args(Binning)

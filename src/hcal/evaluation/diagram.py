@@ -30,9 +30,10 @@ from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample, check_integer
 from hcal.numerics import IntArray, is_ragged
 from hcal.renamed import renamed
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames, Rows
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

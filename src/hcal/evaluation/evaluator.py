@@ -156,7 +156,7 @@ def _evaluate_sample(
     judged = sample.data.positive if sample.k == 2 else 1
     if positive is not None and positive_number(positive, names, sample.k) != judged:
         raise ValueError(
-            f"the Sample judges class {judged}, and positive={positive!r} is another one: "
+            f"the Sample assesses class {judged}, and positive={positive!r} is another one: "
             "pass positive to Sample(...) instead"
         )
     settings = replace(settings, positive=judged)

@@ -17,7 +17,8 @@ from scipy.stats import rankdata
 
 from hcal.extras import pyplot
 from hcal.numerics import Float64
-from hcal.results import JsonObject, Result
+from hcal.results import Result
+from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

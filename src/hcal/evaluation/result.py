@@ -15,8 +15,8 @@ from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
-from hcal.results import JsonObject, Result, rich_text
-from hcal.text import one_line, printable
+from hcal.results import Result, rich_text
+from hcal.text import JsonObject, one_line, printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,7 @@ from hcal.h_calibration.training import (
 from hcal.methods.base import Fitted
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: The argument of the piecewise maps: the logits minus the largest of the row, as in the paper. The published
 #: code uses log-softmax for all maps; docs/paper.md compares both.

@@ -27,8 +27,8 @@ from hcal.io.sources import RowSource
 from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import P, WorkerDiedError, merged
-from hcal.results import JsonObject
 from hcal.rows import Rows
+from hcal.text import JsonObject
 
 load_extra("hcal.integrations.dask", "distributed", "dask")
 

@@ -12,8 +12,7 @@ from hcal.integrations.json_file import NAN_RULE, example_of, recorded
 from hcal.integrations.recording import Axes, Operand, Program, Step
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64
-from hcal.results import JsonObject
-from hcal.text import printable
+from hcal.text import JsonObject, printable
 
 #: Operations on each entry.
 _EACH = {

@@ -21,8 +21,7 @@ from hcal.maps.base import Map
 from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray, softmax
-from hcal.results import JsonObject
-from hcal.text import json_without_controls, without_nan
+from hcal.text import JsonObject, json_without_controls, without_nan
 from hcal.xp import log_softmax
 
 #: Changes when the layout of the file changes.

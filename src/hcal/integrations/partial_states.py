@@ -14,9 +14,9 @@ import numpy as np
 
 from hcal.ageing import Times
 from hcal.numerics import NumpyArray
-from hcal.results import JsonObject
 from hcal.row_segments import Segments
 from hcal.rows import Rows
+from hcal.text import JsonObject
 
 P = TypeVar("P")
 

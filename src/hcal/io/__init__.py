@@ -36,14 +36,35 @@ Errors are ValueError or OSError with one line that names the file and what to d
 
 from __future__ import annotations
 
-from hcal.io.blocks import Batches, batches, read_piece
-from hcal.io.files import atomic_path, checksum
-from hcal.io.reading import DataFile, Piece, read, read_blocks
-from hcal.io.request import Part, Request
-from hcal.io.sources import RowSource
-from hcal.io.writing import can_write, write_blocks
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hcal.io.blocks import Batches, batches, read_piece
+    from hcal.io.files import atomic_path, checksum
+    from hcal.io.reading import DataFile, Piece, read, read_blocks
+    from hcal.io.request import Part, Request
+    from hcal.io.sources import RowSource
+    from hcal.io.writing import can_write, write_blocks
 
 __all__ = [
     "Batches", "DataFile", "Part", "Piece", "Request", "RowSource", "atomic_path", "batches",
     "can_write", "checksum", "read", "read_blocks", "read_piece", "write_blocks",
 ]  # fmt: skip
+
+#: The module of each name, imported when the name is first used: the commands need hcal.io.files without numpy.
+_HOMES = {
+    "blocks": ("Batches", "batches", "read_piece"),
+    "files": ("atomic_path", "checksum"),
+    "reading": ("DataFile", "Piece", "read", "read_blocks"),
+    "request": ("Part", "Request"),
+    "sources": ("RowSource",),
+    "writing": ("can_write", "write_blocks"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'hcal.io' has no attribute {name!r}")
+    return getattr(import_module(f"hcal.io.{_HOME[name]}"), name)

@@ -16,8 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from hcal.results import JsonObject
-from hcal.text import one_line
+from hcal.text import JsonObject, one_line
 
 #: Compressed content is not unpacked whole where it declares more bytes than this, …
 MOST_UNPACKED: Final = 2 * 2**30

@@ -27,8 +27,7 @@ from hcal.io.arrow_sizes import declared_batches, declared_dictionaries
 from hcal.io.files import GROWTH_ALLOWED, check_memory, check_unpacked, parse_json, size_of
 from hcal.io.request import BARE, CLASSES, Plan
 from hcal.numerics import NumpyArray
-from hcal.results import JsonObject
-from hcal.text import one_line, quoted, text_of_spreadsheet
+from hcal.text import JsonObject, one_line, quoted, text_of_spreadsheet
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"

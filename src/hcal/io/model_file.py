@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from hcal._version import __version__
 from hcal.io.files import atomic_path, open_regular, parse_json
 from hcal.numerics import NumpyArray
-from hcal.results import JsonObject
-from hcal.text import one_line
+from hcal.text import JsonObject, one_line
 
 #: Raised when the layout of a saved calibrator changes; every number from 4 on stays readable for ever.
 #: 4: the header has the kind of the scores and the record of the fit; the arrays are the fields of a map.

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 
 from hcal.io.files import open_regular, parse_json
 from hcal.io.request import Request
-from hcal.results import JsonObject
-from hcal.text import one_line
+from hcal.text import JsonObject, one_line
 
 AnswerKind = Literal["samples", "responses", "sequences", "stated"]
 #: Keys under which files hold the response: the batch format of OpenAI, and what people log.

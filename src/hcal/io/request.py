@@ -16,8 +16,7 @@ from typing import Any, Final, Literal, get_args
 from hcal.class_names import PREFIX, class_part
 from hcal.inputs import INPUT_KINDS, InputKind
 from hcal.io.scale import Scale
-from hcal.results import JsonObject
-from hcal.text import one_line, quoted
+from hcal.text import JsonObject, one_line, quoted
 
 Part = Literal["cal", "test"]
 OptionScore = Literal["sum", "length", "mutual-information", "mean", "least"]

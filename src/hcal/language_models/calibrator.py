@@ -30,9 +30,9 @@ from hcal.methods.registry import make_calibrator
 from hcal.methods.ts import Temperature, TemperatureScaling
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, NumpyArray, log_softmax_options, pad_options
-from hcal.results import JsonObject
 from hcal.rows import Rows
 from hcal.solvers.temperature import SolvedTemperature, label_derivatives, solve_increasing
+from hcal.text import JsonObject
 
 #: Logits (N, k) of the options of N questions, and the positions (N,) of the answers.
 QuestionsOfSize = tuple[Float64, IntArray]

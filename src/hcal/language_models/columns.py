@@ -13,8 +13,7 @@ from hcal.io.files import open_regular, parse_json
 from hcal.io.finding import partition_values
 from hcal.io.records import Record
 from hcal.numerics import NumpyArray
-from hcal.results import JsonObject
-from hcal.text import one_line, quoted
+from hcal.text import JsonObject, one_line, quoted
 
 #: How lm-evaluation-harness names a file of samples.
 _SAMPLES: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.:-]+)")

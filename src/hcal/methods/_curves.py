@@ -17,8 +17,8 @@ from hcal.maps.base import ProbabilityMap, array, map_type, option
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, run_starts, softmax
-from hcal.results import JsonObject
 from hcal.rows import Rows
+from hcal.text import JsonObject
 from hcal.xp import Array, namespace
 
 #: Knots and values of the curve of one class.

@@ -28,8 +28,8 @@ from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, softmax
-from hcal.results import JsonObject
 from hcal.rows import ClassNames, OneColumn, Rows
+from hcal.text import JsonObject
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 

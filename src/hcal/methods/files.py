@@ -15,7 +15,7 @@ from hcal.maps.prediction import Prediction
 from hcal.methods.base import Calibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.registry import get_calibrator, is_calibrator, list_calibrators
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: Calibrators that consist of others; they have ``members_``, ``facts()`` and ``restore(members, facts)``.
 _COMPOSITES: Final = {

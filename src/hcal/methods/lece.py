@@ -13,8 +13,8 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Between, TwoOrMore, parameters
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
-from hcal.results import JsonObject
 from hcal.rows import Rows
+from hcal.text import JsonObject
 from hcal.xp import Array, namespace
 
 Values = tuple[float, ...]

@@ -13,8 +13,7 @@ from hcal.methods.base import CalibrationWarning, Calibrator
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
-from hcal.results import JsonObject
-from hcal.text import one_line
+from hcal.text import JsonObject, one_line
 
 #: A label with this many positive (or negative, if fewer) rows is the average of its own and the common calibrator.
 HALF_OWN = 20.0

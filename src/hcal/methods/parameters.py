@@ -23,8 +23,7 @@ from typing import (
 import numpy as np
 
 from hcal.inputs import InputKind
-from hcal.results import JsonObject
-from hcal.text import quoted
+from hcal.text import JsonObject, quoted
 
 _T = TypeVar("_T")
 

@@ -35,9 +35,9 @@ from hcal.metrics.smooth import spiegelhalter_z
 from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.row_segments import Segments
-from hcal.text import printable
+from hcal.text import JsonObject, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

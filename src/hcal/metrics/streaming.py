@@ -43,7 +43,7 @@ from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_event, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 
 def _fine_edges() -> Float64:

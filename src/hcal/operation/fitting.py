@@ -15,8 +15,9 @@ from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import make_calibrator
 from hcal.methods.multilabel import MultilabelCalibrator
 from hcal.metrics.scores import swapped
-from hcal.results import JsonObject, Result
+from hcal.results import Result
 from hcal.segments import SegmentedCalibrator
+from hcal.text import JsonObject
 
 #: With fewer rows than this, or fewer rows of the rarer of two classes, a fit learns mostly chance.
 FEW_ROWS: Final = 100

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
-from hcal.results import JsonObject, Result
-from hcal.text import one_line, quoted
+from hcal.results import Result
+from hcal.text import JsonObject, one_line, quoted
 
 #: A number, or a grade of the report.
 GateValue = float | str

@@ -18,7 +18,7 @@ from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import ENOUGH, ReliabilityCurve
 from hcal.numerics import Float64, IntArray
 from hcal.reporting.sentences import number, percent
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: Bins of the calibration error (ECE).
 _ECE_BINS: Final = 15

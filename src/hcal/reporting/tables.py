@@ -27,7 +27,7 @@ from hcal.reporting import charts
 from hcal.reporting.charts import Chart
 from hcal.reporting.content import VIEWS, Content
 from hcal.reporting.sentences import percent
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: The column heads of a table, and its rows.
 HeadAndRows = tuple[list[str], list[list[str]]]

@@ -14,7 +14,8 @@ from hcal.evaluation.proven_off import ClassesOff, SegmentsOff
 from hcal.reporting import sentences
 from hcal.reporting.changes import SCORES, worse_metrics
 from hcal.reporting.content import Content
-from hcal.results import JsonObject, Result
+from hcal.results import Result
+from hcal.text import JsonObject
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,7 @@ from hcal.decisions.rules import check_costs
 from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve
 from hcal.numerics import Float64, IntArray
 from hcal.reporting.content import Content
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 
 @dataclass(frozen=True)

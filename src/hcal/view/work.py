@@ -15,7 +15,7 @@ from hcal.methods import make_calibrator
 from hcal.methods.files import save
 from hcal.operation.applying import apply
 from hcal.reporting import ReportVerdict, Source, measure_report, write_page
-from hcal.results import JsonObject
+from hcal.text import JsonObject
 
 #: The files that a person can download, by their names in the address.
 REPORT: Final = "report.html"
