@@ -38,7 +38,16 @@ WORLDS = {
     "wave": (1.0, 0.6, False),
 }
 #: Rows and the rate of the outcome; a smaller product gives no intervals.
-CELLS = ((30, 0.5), (60, 0.3), (100, 0.2), (300, 0.05), (3000, 0.005), (20_000, 0.001), (1000, 0.2))
+CELLS = (
+    (30, 0.5),
+    (60, 0.3),
+    (100, 0.2),
+    (300, 0.05),
+    (1000, 0.05),
+    (3000, 0.005),
+    (20_000, 0.001),
+    (1000, 0.2),
+)
 #: The quantiles of a normal distribution by which the truth is integrated.
 _GRID = np.linspace(-8, 8, 40_001)
 _DENSITY = np.exp(-(_GRID**2) / 2)

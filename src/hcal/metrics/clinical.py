@@ -277,7 +277,7 @@ def clinical(  # noqa: PLR0913 - a public door
     Returns
     -------
     Clinical
-        Intervals need 10 observed and 10 expected outcomes (the scaled Brier score 20 expected ones), and as many rows
+        Intervals need 10 observed and 10 expected outcomes (the scaled Brier score 40 expected ones), and as many rows
         without; otherwise they are NaN, and ``notes`` say why.
 
     Examples

@@ -25,9 +25,9 @@ _CLIP: Final = 1e-8
 FEWEST_OUTCOMES: Final = 10
 #: The scaled Brier score divides by the variance of the outcome, whose noise needs more of them. The expected ones are
 #: counted: samples that happen to have more outcomes than usual also have a scaled score that is off.
-FEWEST_FOR_SCALED: Final = 20
-#: With so many observed outcomes the expected number does not matter: the predictions are far off.
-_MANY_OUTCOMES: Final = 30
+FEWEST_FOR_SCALED: Final = 40
+#: With so many times as many observed outcomes the expected number does not matter: the predictions are far off.
+_FAR_OFF: Final = 3
 #: Intervals need as many groups of dependent rows as this.
 FEWEST_GROUPS: Final = 20
 #: The weight, in outcomes, of Hanley's and McNeil's variance of the area against the observed one.
@@ -123,7 +123,7 @@ class Outcome:
         needed = fewest_expected if expected > 2 * observed else FEWEST_OUTCOMES
         if observed < needed:
             return f"{observed:.0f} rows with the rarer outcome, and intervals need {needed}"
-        if expected < fewest_expected and observed < _MANY_OUTCOMES:
+        if expected < fewest_expected and observed < _FAR_OFF * fewest_expected:
             words = f"{expected:.1f} expected rows of the rarer outcome"
             return f"{words}, and intervals need {fewest_expected}"
         return ""
