@@ -355,7 +355,7 @@ def table(rows: Sequence[Row]) -> str:
     lines += ["", "| evaluation | " + " | ".join(TASKS) + " |", "|---|" + "---|" * len(TASKS)]
     for name in EVALUATIONS:
         summaries = [summary(rows, kind, "evaluate", name) for kind in TASKS]
-        cells = ["" if value is None else f"{value.ratio:.2g}" for value in summaries]
+        cells = ["" if value is None else _ratio(value.ratio) for value in summaries]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -365,7 +365,11 @@ def calibrator_cell(rows: Sequence[Row], kind: str, name: str) -> str:
     predict = summary(rows, kind, "predict", name)
     if fit is None or predict is None:
         return ""
-    return f"{fit.ratio:.2g}, {predict.ratio:.2g}, {predict.nll_left:.3f}"
+    return f"{_ratio(fit.ratio)}, {_ratio(predict.ratio)}, {predict.nll_left:.3f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def write_page(rows: Sequence[Row]) -> None:
@@ -385,36 +389,55 @@ COLOURS: Final = {
     "netcal": "#6b8e23",
     "betacal": "#555555",
 }
+#: The shape of a method's point, by the last word of its name.
+MARKS: Final = {
+    "pool": "*",
+    "ts": "o",
+    "temperature": "o",
+    "beta": "^",
+    "abm": "^",
+    "sms": "s",
+    "svs": "D",
+    "sigmoid": "v",
+    "isotonic": "P",
+    "quadratic": "X",
+}
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """Draw error against the time of a fit, a panel for each kind of task."""
+    """Draw error against the time of a fit, a panel for each kind of task, with one legend."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     mpl.rcParams.update({"svg.hashsalt": "hcal", "svg.fonttype": "none", "font.size": 8})
-    figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 3.4), constrained_layout=True)
+    figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 3.2), layout="constrained")
+    handles: dict[str, Any] = {}
     for panel, kind in zip(panels, TASKS, strict=True):
         for name in CALIBRATORS:
             fit = summary(rows, kind, "fit", name)
             predict = summary(rows, kind, "predict", name)
             if fit is None or predict is None:
                 continue
-            colour = COLOURS[name.split()[0]]
-            point = (fit.seconds, predict.nll_left)
-            panel.plot(*point, "o", color=colour, markersize=7 if name == DEFAULT else 4)
-            panel.annotate(
-                name.replace("scikit-learn", "sklearn"),
-                point,
-                xytext=(4, 4),
-                textcoords="offset points",
-                fontsize=6,
-                color=colour,
+            package, method = name.split()
+            [handles[name]] = panel.plot(
+                fit.seconds,
+                predict.nll_left,
+                MARKS[method],
+                color=COLOURS[package],
+                markersize=13 if name == DEFAULT else 6,
+                alpha=0.85,
+                linestyle="none",
             )
         panel.set(xscale="log", title=kind, xlabel="CPU seconds of a fit")
-        panel.margins(x=0.3, y=0.15)
+        panel.margins(x=0.15, y=0.12)
+        low, high = panel.get_xlim()
+        panel.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+        panel.xaxis.set_major_locator(LogLocator(10))
+        panel.xaxis.set_minor_formatter(NullFormatter())
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("NLL after / before (lower is better)")
+    figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=7)
     figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
 
 
