@@ -309,7 +309,9 @@ class Rows:
         """With two classes of logits, the least and the greatest score of class 1, else None."""
         if self.kind != "logits" or self.n_classes != 2:
             return None
-        score = self.scores[:, 1] - self.scores[:, 0]
+        largest = np.finfo(np.float64).max
+        with np.errstate(over="ignore"):
+            score = np.clip(self.x[:, 1] - self.x[:, 0], -largest, largest)
         return float(score.min()), float(score.max())
 
     def in_order_of(self, fit: Layout, kind: InputKind) -> Rows:

@@ -28,6 +28,11 @@ Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 PATIENCE = 60.0
 
 
+def far_apart(weight: np.ndarray) -> np.ndarray:
+    """Return weights hundreds of digits apart, of which the largest is not so small that it is refused."""
+    return weight if weight.max() > 1e-90 else weight / weight.max()
+
+
 def _mixed(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
     scales = [0.0, 5e-324, 1e-310, 1e-300, 1e-8, 1.0, 30.0, 800.0, 1e5, 1e150, 1e308]
     scale = rng.choice(scales, size=(n, 1))
@@ -73,7 +78,7 @@ WEIGHTS: dict[str, Callable[[np.random.Generator, int], np.ndarray | None]] = {
     "sum to one": lambda rng, n: rng.dirichlet(np.ones(n)) + 1e-12,
     "millions": lambda rng, n: rng.uniform(1e6, 1e7, n),
     "one row only": lambda rng, n: np.eye(n)[rng.integers(n)],
-    "far apart": lambda rng, n: 10.0 ** rng.uniform(-200, 12, n),
+    "far apart": lambda rng, n: far_apart(10.0 ** rng.uniform(-200, 12, n)),
 }
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {

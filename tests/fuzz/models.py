@@ -209,7 +209,8 @@ def judge(path: Path) -> str:
         repr(calibrator)
         Request().for_model(calibrator.fit_.request)
         if calibrator.n_classes_ <= 5000:
-            x = probes(calibrator.n_classes_, calibrator.input)
+            # The parameter input may say something else: it is that of the next fit.
+            x = probes(calibrator.n_classes_, calibrator.prediction_.kind)
             for p in (calibrator.predict_proba(x), calibrator.predict_proba(x.astype(np.float32))):
                 if problem := _improbable(p):
                     return problem

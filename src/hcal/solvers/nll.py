@@ -117,7 +117,9 @@ class _PenalisedNll:
         value, gradient = _loss_sums(self.family, theta, self.x, self.y, self.share)
         strength = self.penalty.strength
         away = theta - self.penalty.centre
-        return value + float(strength @ away**2), gradient + 2 * strength * away
+        with np.errstate(over="ignore"):  # a step that goes too far has an infinite value
+            distance = float(strength @ away**2)
+        return value + distance, gradient + 2 * strength * away
 
     def direction(self, theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
         """Return the gradient and the Newton step."""
