@@ -27,7 +27,7 @@ FEWEST_OUTCOMES: Final = 10
 #: counted: samples that happen to have more outcomes than usual also have a scaled score that is off.
 FEWEST_FOR_SCALED: Final = 40
 #: With so many times as many observed outcomes the expected number does not matter: the predictions are far off.
-_FAR_OFF: Final = 3
+_FAR_OFF: Final = 10
 #: Intervals need as many groups of dependent rows as this.
 FEWEST_GROUPS: Final = 20
 #: The weight, in outcomes, of Hanley's and McNeil's variance of the area against the observed one.
