@@ -201,8 +201,8 @@ def test_ctrl_c_between_the_files_of_a_folder_leaves_whole_files(folder: Path) -
         (folder / "days" / f"{name}.npz").write_bytes((folder / "task.npz").read_bytes())
     code = (
         "import time, hcal.operation.applying as module\nreal = module._Job._write\ndef slow(self, "
-        "write, data, names):\n    if '2-tue' in str(data.path): print('writing', flush=True); "
-        "time.sleep(60)\n    return real(self, write, data, names)\nmodule._Job._write = slow"
+        "write, data, *rest):\n    if '2-tue' in str(data.path): print('writing', flush=True); "
+        "time.sleep(60)\n    return real(self, write, data, *rest)\nmodule._Job._write = slow"
     )
     process = start(folder, "apply", "model.hcal", "days", "-o", "out", "-q", code=code)
     assert process.stdout is not None

@@ -118,7 +118,8 @@ class _PenalisedNll:
         strength = self.penalty.strength
         away = theta - self.penalty.centre
         with np.errstate(over="ignore"):  # a step that goes too far has an infinite value
-            distance = float(strength @ away**2)
+            penalised = strength > 0
+            distance = float(strength[penalised] @ away[penalised] ** 2)
         return value + distance, gradient + 2 * strength * away
 
     def direction(self, theta: Float64, gradient: Float64) -> tuple[Float64, Float64]:
