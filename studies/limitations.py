@@ -54,7 +54,7 @@ def no_link() -> Demonstration:
     """1: the least focal loss is not at the truth."""
     import torch
 
-    from studies.central import new_objective
+    from studies.objectives import objective_of
 
     task = make_synthetic("calibrated", n_cal=4000)
     x = torch.from_numpy(task.logits_cal)
@@ -62,7 +62,7 @@ def no_link() -> Demonstration:
     scales = torch.linspace(0.3, 1.5, 61, dtype=torch.float64)
     temperatures = {}
     for name in ("focal", "smoothing", "nll", "h"):
-        objective = new_objective(name)
+        objective = objective_of(name)
         losses = [float(objective(torch.softmax(scale * x, 1), y)) for scale in scales]
         temperatures[name] = float(scales[int(np.argmin(losses))])
     error = ece_ew(hcal.softmax(temperatures["focal"] * task.logits_test), task.y_test)
@@ -82,14 +82,14 @@ def binned_training() -> Demonstration:
     import torch
 
     from hcal.h_calibration.trainable_maps import build_trainable
-    from studies.central import new_objective
+    from studies.objectives import objective_of
 
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)
     x = torch.from_numpy(_log_probs(task.logits_cal))
     y = torch.from_numpy(task.y_cal)
     fresh = torch.from_numpy(_log_probs(task.logits_test))
     results = []
-    losses = {"ECE": _binned, "NLL": new_objective("nll"), "h": new_objective("h")}
+    losses = {"ECE": _binned, "NLL": objective_of("nll"), "h": objective_of("h")}
     for name, loss in losses.items():
         new = build_trainable("monotonic-10", x, random_state=0).to(x.dtype)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.02)

@@ -101,7 +101,8 @@ LONG = [
         0,
     ),
     # 99 critics, the published choice by the Brier score of the TEST set; never chosen like that by default.
-    Row("dec", (0.00813, 0.00323, 0.2358), TEN, (("critics", 99), ("floor", 1e-7))),
+    # Each critic builds on those before, so processors differ by the end: three seeds lie between 0.0073 and 0.0091.
+    Row("dec", (0.00813, 0.00323, 0.2358), (0.15, 0.15, 0.1), (("critics", 99), ("floor", 1e-7))),
 ]
 
 

@@ -69,7 +69,9 @@ class Prediction(Map):
             # The kernel works in blocks of its own and does all that is left to do.
             probs: FloatArray | None = self.map.compiled(scores)
             if probs is not None:
-                return probs if self.states_zero else np.maximum(probs, LEAST_PROBABILITY, probs)
+                return (
+                    probs if self.states_zero else np.maximum(probs, LEAST_PROBABILITY, out=probs)
+                )
 
         out = np.empty(scores.shape, dtype=scores.dtype)
         width = scores.dtype if self.map.float32_safe else np.float64
