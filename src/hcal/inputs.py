@@ -272,7 +272,7 @@ def check_array(array: NumpyArray, input: InputKind, *, n_classes: int | None = 
         check_kind(input)
     scores = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
     # Row by row in memory: sums along rows would otherwise depend on how the array was laid out, and ties with them.
-    x = np.ascontiguousarray(scores)
+    x = np.ascontiguousarray(scores) if scores.ndim == 2 else scores
     if x.ndim == 1 and x.size and n_classes in (None, 2):
         x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
