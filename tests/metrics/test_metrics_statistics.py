@@ -38,7 +38,10 @@ def check(r: dict, names: tuple[str, ...], power: float | None = 0.9) -> None:
     """Coverage near 95 %, an unbiased hce, and a test that holds its level or has its power."""
     assert min(r["sets"], *r["tested"].values()) >= 2000
     for name in names:
-        assert 0.93 <= r["coverage"][name] <= 0.97, name
+        most = (
+            0.99 if name == "dece" else 0.97
+        )  # its interval allows for a bias, so it is conservative
+        assert 0.93 <= r["coverage"][name] <= most, name
     for share in r["rejected"].values():
         assert 0.035 <= share <= 0.065 if power is None else share >= power
     h = r["hce_squared"]
