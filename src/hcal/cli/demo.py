@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -20,7 +20,10 @@ from hcal.progress import logger
 from hcal.text import JsonObject
 
 if TYPE_CHECKING:
-    from hcal.frames import AnyArray
+    from hcal.methods.base import Calibrator
+    from hcal.numerics import Float64, IntArray
+
+    pass
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _COPIES = 4  # times that a held-out digit is shown
@@ -47,7 +50,7 @@ def train_digits() -> JsonObject:
     order = rng.permutation(len(y))
     pixels, y = pixels[order] / 16, y[order].astype(np.int64)
 
-    def noisy(part: Any) -> Any:
+    def noisy(part: Float64) -> Float64:
         return part + rng.normal(0, _NOISE, part.shape)
 
     x = np.concatenate([noisy(pixels[_TRAIN:]) for _ in range(_COPIES)])
@@ -127,11 +130,15 @@ class Demo(Command):
             "files": [path.name for path in files],
             "method": calibrator.name,
         }
-        self.show(facts | scores, lambda: _show(files, calibrator, sides, y, scores))
+        self.show({**facts, **scores}, lambda: _show(files, calibrator, sides, y, scores))
 
 
 def _show(
-    files: list[Path], calibrator: Any, sides: dict[str, Any], y: AnyArray, scores: AnyArray
+    files: list[Path],
+    calibrator: Calibrator,
+    sides: dict[str, Float64],
+    y: IntArray,
+    scores: dict[str, dict[str, float]],
 ) -> None:
     import hcal
 
@@ -166,7 +173,7 @@ def _show(
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 
-def _picture(path: Path, sides: dict[str, Any], y: AnyArray) -> list[Path]:
+def _picture(path: Path, sides: dict[str, Float64], y: IntArray) -> list[Path]:
     """Write the reliability diagram if matplotlib is installed."""
     import hcal
     from hcal.extras import install_command
