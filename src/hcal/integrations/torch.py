@@ -27,8 +27,7 @@ from torch.utils._pytree import tree_map_only
 from hcal.fit_record import refuse_segments
 from hcal.inputs import check_array, two_columns, whole_rows
 from hcal.integrations import dense
-from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY
+from hcal.maps.base import LEAST_PROBABILITY, Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
 from hcal.numerics import FloatArray

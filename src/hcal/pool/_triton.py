@@ -31,7 +31,7 @@ _N_BENDS = tl.constexpr(len(BENDS))
 _BEND_POINTS = tl.constexpr(12 + len(BENDS))
 _CURVES = tl.constexpr(12 + 2 * len(BENDS))
 _FLOOR = tl.constexpr(FLOOR)
-#: Scores further below the top count as this far below, as in :class:`hcal.maps.prediction.Prediction`.
+#: Scores further below the top count as this far below, as in :class:`hcal.maps.base.Prediction`.
 _LOWEST = tl.constexpr(-1e30)
 _EPS = tl.constexpr(float(np.finfo(np.float32).eps))
 _ROUNDS = tl.constexpr(4)

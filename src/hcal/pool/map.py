@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hcal.maps.base import SMALL, STEEP, Map, array, log_sigmoid, map_type, option
-from hcal.xp import Array, namespace
+from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
+from hcal.xp import Array, log_sigmoid, namespace
 
 #: Classes whose margin is below this, at the fitted temperature, share the top, and a smaller margin gives a larger
 #: share. So nothing changes when rounding breaks a tie one way or the other.
