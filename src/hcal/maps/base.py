@@ -113,8 +113,11 @@ class Map(ABC):
         """Return probabilities (N, K) of finite logits (N, K)."""
         return namespace(x).exp(self(x))
 
-    def device_kernel(self, *, keeps_argmax: bool) -> Any:
-        """Return a torch module that computes all of a prediction from logits in one launch on a GPU, or None."""
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
+        """Return a torch module that computes all of a prediction from logits in one launch on a GPU, or None.
+
+        No probability that it states is below ``least``.
+        """
         return None
 
     def compiled(self, x: Array) -> Array | None:

@@ -167,13 +167,13 @@ class PoolMap(Map):
             return None
         return predict(self, x)
 
-    def device_kernel(self, *, keeps_argmax: bool) -> Any:
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
         """Return the formula as one launch on a GPU, where Triton is installed."""
         try:
             from hcal.pool._triton import PoolKernel
         except ImportError:
             return None
-        return PoolKernel(self, keeps_argmax=keeps_argmax)
+        return PoolKernel(self, keeps_argmax=keeps_argmax, least=least)
 
 
 @map_type
