@@ -14,7 +14,7 @@ import torch
 
 import hcal
 from hcal.integrations.torch import CalibratedModule, CalibrationHead, predict_on_device
-from hcal.maps.prediction import LEAST_PROBABILITY
+from hcal.maps.base import LEAST_PROBABILITY
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
