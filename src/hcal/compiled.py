@@ -1,4 +1,4 @@
-"""Compiled kernels: when they pay, a decorator that keeps them on disk, and a few threads to run them in.
+"""Compiled kernels: a decorator that keeps them on disk, and a few threads to run them in.
 
 Kernels release the GIL, so plain threads run them (no OpenMP, so nothing to oversubscribe).
 
@@ -27,31 +27,12 @@ S = TypeVar("S")
 T = TypeVar("T")
 Kernel = Callable[..., Any]
 
-#: A call of fewer rows is a request or a small file, and the formula answers it before anybody waits: in .7 ms at
-#: 1000 x 10 and 3 ms at 1000 x 100. Loading a kernel takes .27 s, and compiling it 3.5 s. Larger calls are taken for
-#: parts of long work: at 5000 x 10 a kernel is nine times as fast as the formula.
-MANY_ROWS: Final = 4_096
-#: So many scores take the formula .03 s, however they are cut into rows.
-MANY_SCORES: Final = 1_000_000
 #: The modules of kernels; each compiles its own by ``compile_all()``.
 KERNEL_MODULES: Final = (
     "hcal.pool._numba",
     "hcal.h_calibration._numba",
     "hcal.h_calibration._mixture_numba",
 )
-
-
-def kernel_pays(n_rows: int, n_classes: int, *, once: bool = False) -> bool:
-    """Return whether a prediction is long enough for a compiled kernel, which must be loaded, or compiled first.
-
-    ``once`` says that the rows are predicted once, as in a fit or an evaluation: then the scores alone decide. The
-    answer depends on these arguments and not on whether a kernel was compiled before.
-
-    >>> [kernel_pays(n_rows, 10) for n_rows in (1, 1_000, 5_000)]
-    [False, False, True]
-    """
-    many_scores = n_rows * n_classes >= MANY_SCORES
-    return many_scores or (n_rows >= MANY_ROWS and not once)
 
 
 def jit(**options: Any) -> Callable[[Kernel], Kernel]:

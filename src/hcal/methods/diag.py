@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.maps.base import STEEP, Map, array, map_type
-from hcal.maps.prediction import raise_to_floor
+from hcal.maps.base import STEEP, Map, array, map_type, raise_to_floor
 from hcal.methods._scaling import ThinnedRows, thinned_ranks, thinning_step, without_mean
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
