@@ -16,7 +16,7 @@ from hcal.text import one_line, quoted
 
 ClassName = str | int
 #: A column of a file or of a frame: a list of plain values, or an array.
-Cells = Sequence[object] | NumpyArray
+ColumnCells = Sequence[object] | NumpyArray
 #: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
 PREFIX: Final = re.compile(
     r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))"
@@ -232,7 +232,7 @@ def places_of_classes(
 # -- cells ------------------------------------------------------------------------------------------
 
 
-def typed(cells: Cells) -> NumpyArray:
+def typed(cells: ColumnCells) -> NumpyArray:
     """Return cells of labels, ids or groups as numbers if all are numbers, else as text.
 
     An array stays as it is, and lists become the rows of a matrix. A missing cell becomes NaN among numbers and
@@ -262,7 +262,7 @@ def _check_padding(texts: Sequence[str]) -> None:
         )
 
 
-def label_cells(cells: Cells, classes: Sequence[ClassName] | None) -> NumpyArray:
+def label_cells(cells: ColumnCells, classes: Sequence[ClassName] | None) -> NumpyArray:
     """Return cells of labels; text that is no class name but can be read as numbers becomes numbers, (N, 1) is (N,).
 
     >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])
