@@ -42,6 +42,8 @@ from hcal.rows import Rows
 
 #: The confidence of certificates where no intervals are asked for.
 DEFAULT_CONFIDENCE = 0.95
+#: The note where rows depend on each other.
+NO_TEST = "no test: it needs independent rows, and groups= says that rows depend on each other"
 
 
 @dataclass(frozen=True)
@@ -326,10 +328,7 @@ class Measurement:
             )
         groups = self.rows.groups
         if groups is not None and tested:
-            notes.append(
-                "no test: it needs independent rows, and groups= says that rows depend on each "
-                "other"
-            )
+            notes.append(NO_TEST)
         if groups is not None and (tested or by is not None) and not _enough_groups(groups, notes):
             return evaluation
         tested = tested and sample.weight is None and sample.n > 1
