@@ -251,6 +251,8 @@ class CalibrationHead(nn.Module):
             return False
         if self.output != "probs" or _is_transformed(scores):
             return False
+        if scores.get_device() != torch.cuda.current_device():
+            return False  # Triton launches on the current device
         if torch.compiler.is_compiling():
             return False
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
