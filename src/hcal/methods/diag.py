@@ -15,8 +15,7 @@ from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Count, Seed, parameters
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
-from hcal.solvers.families import LineCells, MonotoneNet, cells_over
-from hcal.solvers.nll import fit_nll, mean_nll, select
+from hcal.solvers.nll import LineCells, MonotoneNet, cells_over, fit_nll, mean_nll, select
 from hcal.solvers.optimise import Best, Search, Solution
 from hcal.xp import Array, interp, namespace
 
