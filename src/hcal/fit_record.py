@@ -372,7 +372,12 @@ def fitted_kind(calibrator: Predictor) -> InputKind:
 
 
 def refuse_other_kind_of(calibrator: Predictor, input: InputKind | None) -> None:
-    """Refuse an argument ``input`` that is not the kind of scores that a calibrator takes; None is no statement."""
+    """Refuse what is no calibrator of scores, and an argument ``input`` that is not the kind of scores it takes."""
+    if not hasattr(calibrator, "rows_like"):
+        raise TypeError(
+            f"{type(calibrator).__name__} is no calibrator of scores: pass the probabilities that "
+            "it predicts, as in hcal.evaluate(model.predict_proba(X), y, classes=model.classes_)"
+        )
     kind = fitted_kind(calibrator)
     if input not in (None, kind):
         raise ValueError(

@@ -112,6 +112,17 @@ class Segments:
         singles = tuple(cls.joined(column) for column in columns)
         return cls(np.concatenate(codes).astype(np.int64), tuple(names), blocks[0].title, singles)
 
+    def without_empty(self) -> Segments:
+        """Return the same segments, where some of a source's rows were left out, without those that have no row.
+
+        >>> Segments.of(["a", "b", "b"], 3)[1:].without_empty()
+        Segments(codes=array([0, 0]), names=('b',), title='segment')
+        """
+        used, codes = np.unique(self.codes, return_inverse=True)
+        names = tuple(self.names[code] for code in used)
+        columns = tuple(column.without_empty() for column in self.columns)
+        return replace(self, codes=codes.astype(np.int64), names=names, columns=columns)
+
     def rows_of(self, code: int) -> IntArray:
         """Return the numbers of the rows of one segment."""
         return np.flatnonzero(self.codes == code)

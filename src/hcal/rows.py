@@ -6,7 +6,7 @@ groups and the kind of the scores reach whoever computes with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -455,6 +455,60 @@ class OneColumn:
         _refuse_range(self.count, self.low, self.high, fitted)
 
 
+class BlockOrder:
+    """The columns of the first block that has names for them; later blocks are put in their order.
+
+    >>> order = BlockOrder()
+    >>> for names in (["a", "b"], ["b", "a"]):
+    ...     block = order.put(Rows.of([[0.0, 1.0]], ["b"], input="logits", classes=names))
+    >>> block.names, block.y
+    (('a', 'b'), array([1]))
+    """
+
+    def __init__(self) -> None:
+        self.first: Rows | None = None
+
+    @classmethod
+    def of(
+        cls, n_classes: int, names: Iterable[ClassName] | None, columns: Iterable[ColumnName] | None
+    ) -> BlockOrder:
+        """Return the order that a saved state holds: lists of names, or None."""
+        order = cls()
+        if names is not None or columns is not None:
+            order.first = Rows(
+                np.empty((0, n_classes)),
+                "probs",
+                names=None if names is None else tuple(names),
+                columns=None if columns is None else tuple(columns),
+            )
+        return order
+
+    def put(self, block: Rows) -> Rows:
+        """Return a block with its columns in the order of the first."""
+        if self.first is not None:
+            return block.like_first(self.first)
+        if block.names is not None or block.columns is not None:
+            no_rows = np.empty((0, block.n_classes))
+            self.first = Rows(no_rows, block.kind, names=block.names, columns=block.columns)
+        return block
+
+    def merge(self, other: BlockOrder) -> BlockOrder:
+        """Take the order of another part; sums over columns in two orders are refused."""
+        if self.first is None:
+            self.first = other.first
+        titles = [
+            order.first.names or order.first.columns
+            for order in (self, other)
+            if order.first is not None
+        ]
+        if len(set(titles)) > 1:
+            raise ValueError(
+                f"the columns of one part are {listing(titles[0] or ())}, and of the other "
+                f"{listing(titles[1] or ())}: sums can be merged where all have the same order"
+            )
+        return self
+
+
 @contextmanager
 def rows_from(start: int) -> Iterator[None]:
     """Make an error about a block say at which row the block begins, because its message counts from there.
@@ -498,6 +552,22 @@ def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, floa
         f"fit, or the reference, are logits from {fitted[0]:.3g} to {fitted[1]:.3g}: pass logits, "
         "ln(p / (1 − p))"
     )
+
+
+def refuse_beside_rows(beside: Mapping[str, object]) -> None:
+    """Refuse labels and other arguments beside checked rows, which would have no effect.
+
+    >>> refuse_beside_rows({"y": None, "sample_weight": [2.0]})
+    Traceback (most recent call last):
+    ...
+    ValueError: sample_weight was passed beside checked rows, which bring their own: pass it to Rows.of
+    """
+    passed = [name for name, values in beside.items() if values is not None]
+    if passed:
+        raise ValueError(
+            f"{', '.join(passed)} was passed beside checked rows, which bring their own: pass it "
+            "to Rows.of"
+        )
 
 
 # -- parts ----------------------------------------------------------------------------------------

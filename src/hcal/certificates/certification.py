@@ -16,7 +16,7 @@ from hcal.certificates.out_of_fold import certify_out_of_fold, rows_to_fold
 from hcal.certificates.result import Certificate, OutOfFoldCertificate
 from hcal.certificates.survey import Survey, survey_rows
 from hcal.class_names import ClassName, check_classes, positive_number
-from hcal.fit_record import fitted_names, refuse_other_kind_of
+from hcal.fit_record import refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import SAMPLE_ROWS, SAMPLE_SCORES, RowSource, is_source, source_of_rows
@@ -168,15 +168,9 @@ def _judged(
             raise ValueError(
                 "after a calibrator come its scores and labels: certify(cal, scores, y)"
             )
-        if not has_baseline:
-            refuse_other_kind_of(predictor, input)
-        if hasattr(predictor, "rows_like"):
-            source = source_of(scores, y, info, input="logits", calibrator=predictor)
-            return _Judged(source, predictor)
-        # A classifier of another library, whose rows are features.
-        names = fitted_names(predictor) if info.classes is None else info.classes
-        info = replace(info, classes=names)
-        return _Judged(source_of(predictor.predict_proba(scores), y, info, input="probs"))
+        refuse_other_kind_of(predictor, None if has_baseline else input)
+        source = source_of(scores, y, info, input="logits", calibrator=predictor)
+        return _Judged(source, predictor)
     if y is not None:
         raise TypeError(
             "certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator"

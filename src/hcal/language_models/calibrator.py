@@ -29,7 +29,7 @@ from hcal.methods.registry import make_calibrator
 from hcal.methods.ts import Temperature, TemperatureScaling
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, NumpyArray, log_softmax_options, pad_options
-from hcal.rows import Rows
+from hcal.rows import Rows, refuse_beside_rows
 from hcal.solvers.temperature import SolvedTemperature, label_derivatives, solve_increasing
 from hcal.text import JsonObject
 
@@ -189,6 +189,7 @@ class MultipleChoiceCalibrator(Estimator):
         ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
         """
         if isinstance(scores, Rows):
+            refuse_beside_rows({"y": y, **others})
             return replace(scores, scores=log_softmax_options(scores.x), kind="log_probs")
         padded, _ = _pad(scores, None)
         return Rows.of(log_softmax_options(padded), y, input="log_probs", **others)

@@ -241,15 +241,8 @@ def measure_report(  # noqa: PLR0913
     info = RowInfo(None, groups, by, classes)
     if cross_fit:
         rows = in_memory(source_of(scores, y, info, input=kind), "cross-fitting")
-        method: Any = calibrator or "pool"
-        crossed = crossfit.cross_fit(
-            method,
-            rows.scores,
-            rows.labels,
-            groups=rows.groups,
-            classes=rows.names,
-            input=rows.kind,
-        )
+        method = crossfit.unfitted(calibrator or "pool", rows.kind)
+        crossed = crossfit.cross_fit_rows(method, rows)
         rows = crossed.calibrator.rows_like(rows)
         content = _measured(
             _crossed_survey(rows, np.asarray(crossed.probs)),

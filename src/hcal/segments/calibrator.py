@@ -22,7 +22,7 @@ from hcal.methods.registry import get_calibrator, list_calibrators, make_calibra
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.row_segments import UNNAMED, Segments
-from hcal.rows import Rows
+from hcal.rows import Rows, refuse_beside_rows
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
@@ -117,6 +117,8 @@ class SegmentedCalibrator(Calibrator):
                 scores, y, weight=sample_weight, groups=groups, classes=classes, by=by, time=time
             )
         elif isinstance(scores, Rows):
+            beside = {"y": y, "sample_weight": sample_weight, "groups": groups, "classes": classes}
+            refuse_beside_rows({**beside, "time": time})
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
             rows = Rows.of(
@@ -225,6 +227,11 @@ class SegmentedCalibrator(Calibrator):
         if isinstance(common, SegmentedCalibrator):
             raise ValueError("the common calibrator of segments cannot have segments itself")
         return common.set_params(input="logits")
+
+    def _weighed(self, rows: Rows) -> Rows:
+        """Return the rows of positive weight; a segment without one was not seen."""
+        weighed = super()._weighed(rows)
+        return replace(weighed, by=_segments_of(weighed).without_empty())
 
     def _fit(self, rows: Rows) -> Fitted:
         common = self._common()
