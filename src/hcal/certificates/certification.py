@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from hcal.certificates.out_of_fold import certify_out_of_fold, rows_to_fold
 from hcal.certificates.result import Certificate, OutOfFoldCertificate
 from hcal.certificates.survey import Survey, survey_rows
 from hcal.class_names import ClassName, check_classes, positive_number
-from hcal.fit_record import refuse_other_kind_of
+from hcal.fit_record import FittedModel, refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import SAMPLE_ROWS, SAMPLE_SCORES, RowSource, is_source, source_of_rows
@@ -25,6 +25,9 @@ from hcal.metrics.scores import brier_rows
 from hcal.numerics import FloatArray
 from hcal.renamed import renamed
 from hcal.rows import Rows
+
+if TYPE_CHECKING:
+    from hcal.methods.base import Calibrator
 
 #: A statement about groups needs at least so many of them: each counts as one observation in the worst case.
 FEWEST_GROUPS = 20
@@ -36,7 +39,7 @@ Certified = Certificate | OutOfFoldCertificate
 
 @renamed(level="confidence", n_folds="folds")
 def certify(  # noqa: PLR0913 - a public door
-    predictor: Any,
+    predictor: Calibrator | AnyArray,
     scores: AnyArray = None,
     y: AnyArray = None,
     *,
@@ -150,11 +153,11 @@ class _Judged:
     """What is certified: the rows, and the calibrator that predicts them (None if they are predictions)."""
 
     source: RowSource
-    calibrator: Any = None
+    calibrator: FittedModel | None = None
 
 
 def _judged(
-    predictor: Any,
+    predictor: Calibrator | AnyArray,
     scores: AnyArray,
     y: AnyArray,
     info: RowInfo,
@@ -205,7 +208,7 @@ def certify_source(
     terms: Terms,
     positive: int,
     *,
-    calibrator: Any = None,
+    calibrator: FittedModel | None = None,
     other: FloatArray | None = None,
     gain: bool = False,
 ) -> Certificate:

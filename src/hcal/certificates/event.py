@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
@@ -360,7 +359,9 @@ class EventCertificate:
         }
 
 
-def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
+def certify_event(
+    name: str, p: ArrayLike, c: ArrayLike, *, failure: float = 0.05
+) -> EventCertificate:
     """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``.
 
     Examples

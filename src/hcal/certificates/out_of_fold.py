@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,18 +19,21 @@ from hcal.io.doors import RowInfo, source_of
 from hcal.metrics.sample import Data
 from hcal.rows import Rows
 
+if TYPE_CHECKING:
+    from hcal.methods.base import Calibrator
+
 
 @dataclass(frozen=True)
 class FoldRows:
     """What an out-of-fold certificate is made from: a method, and the rows to fit and to certify it on."""
 
-    method: Any
+    method: Calibrator
     rows: Rows
     positive: int
 
 
 def rows_to_fold(
-    predictor: Any,
+    predictor: Calibrator | str,
     scores: AnyArray,
     y: AnyArray,
     info: RowInfo,
@@ -41,8 +44,8 @@ def rows_to_fold(
     from hcal.methods.registry import make_calibrator
 
     method = predictor
-    if isinstance(predictor, str):
-        method = make_calibrator(predictor, input=input or "logits")
+    if isinstance(method, str):
+        method = make_calibrator(method, input=input or "logits")
     if not hasattr(method, "predict_proba") or scores is None:
         raise ValueError(
             "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"
