@@ -140,11 +140,18 @@ class Measured:
     def selected(self, target: Path, lines: range) -> list[str]:
         """Return the tests that run the lines, the quick ones first, and the doctests of the file.
 
-        All tests of the part where none is known: the lines run at import, or are compiled.
+        Lines in compiled code are known to nobody: all tests that run a function of the file. All tests of the part
+        for no lines: they run at import.
         """
         covering: set[str] = set()
-        for line in lines:
-            covering |= self.tests_of_line.get((str(target), line), set())
+        if lines:
+            tests_of_file = {
+                line: tests
+                for (file, line), tests in self.tests_of_line.items()
+                if file == str(target)
+            }
+            covering = covering.union(*(tests_of_file.get(line, set()) for line in lines))
+            covering = covering or covering.union(*tests_of_file.values())
         by_time = sorted(covering or self.seconds, key=lambda test: self.seconds[test])
         return [str(target), *by_time]
 
@@ -186,7 +193,7 @@ def measure(tree: Path, part: str) -> Measured:
     for file in content.measured_files():
         relative = str(Path(file).relative_to(tree))
         for line, tests in content.contexts_by_lineno(file).items():
-            tests_of_line[relative, line] = set(tests) - {""}
+            tests_of_line[relative, line] = set(tests) - {""}  # "" is the import
     return Measured(dict(plugin.seconds), tests_of_line, limit)
 
 
