@@ -222,7 +222,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'hcal' has no attribute {name!r}")
     if _HOME[name] == "hcal":
         return importlib.import_module(f"hcal.{name}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value  # so that the next use of the name does not come here
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,14 @@
-"""Array types, numerically safe softmax, and small array helpers in numpy."""
+"""Array types, numerically safe softmax, small array helpers in numpy, and threads that work on blocks of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +16,8 @@ from numpy.typing import NDArray
 from hcal.xp import log_softmax as log_softmax
 from hcal.xp import softmax as softmax
 
+S = TypeVar("S")
+T = TypeVar("T")
 FloatArray = NDArray[np.floating[Any]]
 Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -101,3 +108,60 @@ def _numbers(row: Any, number: int) -> Float64:
         raise ValueError(
             f"row {number} of the probs or scores holds something that is no number"
         ) from None
+
+
+# -- threads ----------------------------------------------------------------------------------------
+
+# Below this many events a second thread costs more than it brings.
+PARALLEL_EVENTS = 100_000
+
+
+def thread_count() -> int:
+    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    available = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, min(int(granted), available)) if granted.isdigit() else available
+
+
+_NAME = "hcal-worker"
+
+
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """One pool a process: the threads of a parent do not exist in its fork."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
+
+
+def in_threads(
+    work: Callable[[S], T], items: Sequence[S], *, events: int = PARALLEL_EVENTS
+) -> list[T]:
+    """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
+
+    What is computed does not depend on the number of threads. ``events`` counts the array entries that all items
+    together stand for.
+
+    >>> in_threads(len, ["a", "bc"], events=1)
+    [1, 2]
+    """
+    # a thread of the pool must not wait for the pool
+    inside = threading.current_thread().name.startswith(_NAME)
+    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or inside:
+        return [work(item) for item in items]
+    return list(_pool(thread_count(), os.getpid()).map(work, items))
+
+
+def split(
+    n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1
+) -> list[tuple[int, int]]:
+    """Cut range(n) into one part a thread, or one part where n is small.
+
+    ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
+    events.
+    """
+    wanted = 2 * n * grain // PARALLEL_EVENTS  # no thread is started for less than half of that
+    parts = min(thread_count(), wanted) if wanted > 1 else 1
+    cuts = [n * i // parts for i in range(1, parts)]
+    edges = [0, *(snap(c) if snap else c for c in cuts), n]
+    return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -153,7 +153,7 @@ class Rows:
             labels = None
             if y is not None:
                 labels = inputs.check_labels(encode(y, rows.names), n_rows, rows.n_classes)
-                if complete and like is None and rows.names is None:
+                if complete and like is None and rows.names is None and rows.columns is not None:
                     refuse_numbers_from_one(rows.columns, labels)
             members = group_names = None
             if groups is not None:

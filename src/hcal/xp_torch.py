@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hcal.xp import SearchSide, bent, interp, log_sum_exp, rounded
+from hcal.xp import SearchSide, bent, interp, log_sigmoid, log_sum_exp, rounded
 
 exp, log, log1p, sqrt, abs = torch.exp, torch.log, torch.log1p, torch.sqrt, torch.abs
 expm1, zeros_like = torch.expm1, torch.zeros_like

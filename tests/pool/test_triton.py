@@ -14,6 +14,7 @@ import torch
 
 import hcal
 from hcal.integrations.torch import CalibratedModule, CalibrationHead, predict_on_device
+from hcal.maps.base import LEAST_PROBABILITY
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -49,11 +50,12 @@ def scores(n_rows: int, n_classes: int) -> torch.Tensor:
     return torch.from_numpy(logits)
 
 
-def kernel_of(cal: hcal.PooledCalibrator) -> torch.nn.Module:
+def kernel_of(cal: hcal.PooledCalibrator, least: float = LEAST_PROBABILITY) -> torch.nn.Module:
     from hcal.pool._triton import PoolKernel
 
     keeps_argmax = cal.prediction_.preserves is not None
-    return PoolKernel(cal.prediction_.map, keeps_argmax=keeps_argmax).to(DEVICE)
+    kernel = PoolKernel(cal.prediction_.map, keeps_argmax=keeps_argmax, least=least)
+    return kernel.to(DEVICE)
 
 
 def by_formula(cal: hcal.PooledCalibrator, x: torch.Tensor) -> torch.Tensor:
@@ -76,6 +78,16 @@ def test_the_kernel_computes_the_formula(n_classes: int, preserve: str | None) -
         valid = ~torch.isnan(probs).any(dim=1)
         tops = x[valid].argmax(1)
         torch.testing.assert_close(probs[valid].argmax(1), tops, rtol=0, atol=0)
+
+
+def test_the_kernel_states_no_less_than_the_least_probability() -> None:
+    cal = fitted(5)
+    x = scores(40, 5)
+    probs = kernel_of(cal, least=0.01)(x.to(DEVICE)).cpu()
+    expected = by_formula(cal, x).clamp_min(0.01)
+    assert torch.isnan(expected).any()
+    assert (expected == 0.01).any()
+    torch.testing.assert_close(probs, expected, rtol=2e-4, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 33])
@@ -122,3 +134,17 @@ def test_users_reach_the_kernel() -> None:
     static.copy_(x.flip(0))
     graph.replay()
     torch.testing.assert_close(captured, inferred.flip(0), rtol=1e-5, atol=1e-6)
+
+
+@needs_gpu
+def test_a_capture_of_scores_that_look_like_probabilities() -> None:
+    """The check of the kind reads values, which a capture does not allow."""
+    cal = fitted(4)
+    module = CalibratedModule(torch.nn.Identity(), cal).cuda()
+    static = torch.full((3, 4), 0.25, device="cuda")
+    module.head.kernel[0](static)  # Triton compiles before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = module(static)
+    graph.replay()
+    torch.testing.assert_close(captured.cpu(), by_formula(cal, static.cpu()), rtol=2e-4, atol=1e-5)

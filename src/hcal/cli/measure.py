@@ -12,6 +12,7 @@ from typer import Option
 from hcal.cli import console
 from hcal.cli.config import arguments_of
 from hcal.cli.options import (
+    EachRowOnce,
     InBlocks,
     Method,
     Metrics,
@@ -121,13 +122,18 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
 
 
 def _draw(title: str, survey: Survey, side: Side, positive: int) -> None:
-    """Print a reliability diagram."""
+    """Print a reliability diagram, in the bins of the ECE."""
     import hcal
 
-    # Labels that are integers count as positions where the names are texts.
-    names = None if survey.rows.names is None else list(map(str, survey.rows.names))
+    rows = survey.rows
     diagram = hcal.reliability(
-        side.probs, survey.rows.labels, bins=10, positive=positive, classes=names
+        side.probs,
+        rows.labels,
+        sample_weight=rows.weight,
+        groups=rows.groups,
+        positive=positive,
+        # Labels that are integers count as positions where the names are texts.
+        classes=None if rows.names is None else list(map(str, rows.names)),
     )
     console.out().print(f"\n[bold]{title}[/]" if title else "")
     console.show_lines(diagram)
@@ -146,7 +152,7 @@ def _model_facts(path: Path | None, calibrator: Any) -> JsonObject:
     "hcal report study.csv --label y --cross-fit -o report.html",
 )
 @dataclass(frozen=True, kw_only=True)
-class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
+class Report(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
     """Write one HTML page that says whether the probabilities can be trusted."""
 
     output_type = "html"
@@ -253,7 +259,7 @@ def parse_cost(text: str | None) -> dict[str, float] | None:
     "certify", "hcal certify test.npz --model model.hcal", "hcal certify cal.npz --out-of-fold iso"
 )
 @dataclass(frozen=True, kw_only=True)
-class Certify(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
+class Certify(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
 
     model: Model = None

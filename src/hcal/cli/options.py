@@ -14,7 +14,8 @@ from typer import Argument, BadParameter, Context, Exit, Option, Typer, echo
 
 from hcal._version import __version__
 from hcal.cli import console
-from hcal.text import JsonObject
+from hcal.progress import logger
+from hcal.text import JsonObject, quoted
 
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Request, RowSource
@@ -266,6 +267,19 @@ class WithWeight(Files):
         str | None,
         Option(rich_help_panel=_ROWS, help="a column of weights; 2 counts the row twice"),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EachRowOnce(Files):
+    """Every row counts once, also where the model was fitted with weights."""
+
+    def request(self, calibrator: Any = None) -> "Request":
+        """Return how rows are read: without the weights of the calibrator's fit."""
+        request = super().request(calibrator)
+        if request.weight is not None:
+            name = quoted(request.weight)
+            logger.info("every row counts once: the weights of the fit, %s, are not read", name)
+        return replace(request, weight=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from hcal._version import __version__
 from hcal.inputs import two_columns, whole_rows
 from hcal.integrations.curves import Polyline, polyline_of
 from hcal.integrations.recording import Operand, Program, Step, Value
-from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY, Prediction
+from hcal.maps.base import LEAST_PROBABILITY, Map, Prediction
 from hcal.methods.base import Calibrator
 from hcal.numerics import Float64, FloatArray, softmax
 from hcal.text import JsonObject, json_without_controls, without_nan

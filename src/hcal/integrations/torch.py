@@ -27,8 +27,7 @@ from torch.utils._pytree import tree_map_only
 from hcal.fit_record import refuse_segments
 from hcal.inputs import check_array, two_columns, whole_rows
 from hcal.integrations import dense
-from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY
+from hcal.maps.base import LEAST_PROBABILITY, Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
 from hcal.numerics import FloatArray, NumpyArray
@@ -126,7 +125,8 @@ def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
     if not plain or not fits_float32(prediction.map):
         return None
     keeps_argmax = prediction.preserves is not None
-    kernel: nn.Module | None = prediction.map.device_kernel(keeps_argmax=keeps_argmax)
+    least = 0.0 if prediction.states_zero else LEAST_PROBABILITY
+    kernel: nn.Module | None = prediction.map.device_kernel(keeps_argmax=keeps_argmax, least=least)
     return kernel
 
 
@@ -178,7 +178,6 @@ class CalibrationHead(nn.Module):
         self.float32 = (
             MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
         )
-        self.least = 0.0 if calibrator.prediction_.states_zero else LEAST_PROBABILITY
         kernel = _kernel_of(calibrator)
         self.kernel = () if kernel is None else (kernel.to(where),)
         self.kind_is_clear = calibrator.prediction_.kind != "logits"
@@ -204,7 +203,7 @@ class CalibrationHead(nn.Module):
             self._refuse_probs(scores)
         if self._takes_kernel(scores):
             launched: Tensor = self.kernel[0](scores)
-            return launched.clamp_min_(self.least)
+            return launched
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         module, wide = self.float64, torch.float64
         if self.float32 is not None and dtype != torch.float64:
@@ -225,7 +224,9 @@ class CalibrationHead(nn.Module):
     def _refuse_probs(self, scores: Tensor) -> None:
         """Refuse probabilities where the calibrator takes logits; a graph that is traced holds no values to look at."""
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore
-        if type(scores) is not Tensor or scores.device.type == "meta" or is_traced:
+        # While a CUDA graph is captured, a copy to the host would break the capture.
+        is_captured = scores.is_cuda and torch.cuda.is_current_stream_capturing()
+        if type(scores) is not Tensor or scores.device.type == "meta" or is_traced or is_captured:
             return
         try:
             shown = scores.detach()[:_SHOWN_ROWS].double().cpu().numpy()

@@ -22,8 +22,7 @@ from hcal._version import __version__
 from hcal.fit_record import FitRecord
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_labels, to_numpy
-from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction
+from hcal.maps.base import Map, Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Preserves
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator

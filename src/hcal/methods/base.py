@@ -2,7 +2,7 @@
 
 A method is one file in this folder with one subclass of :class:`Calibrator`. It defines one function, ``_fit``, which
 learns a :class:`hcal.maps.base.Map` from checked rows of logits. Input checks, array libraries, warnings, scores
-before and after, class frequencies and keeping the argmax are done here and in :mod:`hcal.maps.prediction`.
+before and after, class frequencies and keeping the argmax are done here and in :mod:`hcal.maps.base`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from hcal.ageing import Aged, aged
 from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import AnyArray, is_on_accelerator
-from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
+from hcal.maps.base import Map, Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs

@@ -31,7 +31,7 @@ _N_BENDS = tl.constexpr(len(BENDS))
 _BEND_POINTS = tl.constexpr(12 + len(BENDS))
 _CURVES = tl.constexpr(12 + 2 * len(BENDS))
 _FLOOR = tl.constexpr(FLOOR)
-#: Scores further below the top count as this far below, as in :class:`hcal.maps.prediction.Prediction`.
+#: Scores further below the top count as this far below, as in :class:`hcal.maps.base.Prediction`.
 _LOWEST = tl.constexpr(-1e30)
 _EPS = tl.constexpr(float(np.finfo(np.float32).eps))
 _ROUNDS = tl.constexpr(4)
@@ -40,7 +40,7 @@ _ROUNDS = tl.constexpr(4)
 class PoolKernel(nn.Module):
     """The constants of a fitted default, packed for the kernel."""
 
-    def __init__(self, form: PoolMap, *, keeps_argmax: bool) -> None:
+    def __init__(self, form: PoolMap, *, keeps_argmax: bool, least: float) -> None:
         super().__init__()
         k = 0 if form.matrix is None else len(form.matrix)
         matrix = np.zeros((1, 1)) if form.matrix is None else form.weights[2] * form.matrix
@@ -51,6 +51,7 @@ class PoolKernel(nn.Module):
         self.matrix_classes = k
         self.keep = form.keep
         self.keeps_argmax = keeps_argmax
+        self.least = least
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities of float32 logits (..., K) on a GPU."""
@@ -64,7 +65,8 @@ class PoolKernel(nn.Module):
             _predict[(programs,)](
                 rows, probs, self.constants, self.matrix, len(rows), n_classes,
                 FIRST=self.first_knots, LAST=self.last_knots, MATRIX=self.matrix_classes,
-                KEEP=self.keep, KEEP_ARGMAX=self.keeps_argmax, ROWS=rows_of_tile, WIDTH=width,
+                KEEP=self.keep, KEEP_ARGMAX=self.keeps_argmax, LEAST=self.least,
+                ROWS=rows_of_tile, WIDTH=width,
                 num_warps=_warps(rows_of_tile * width),
             )  # fmt: skip
         return probs.reshape(x.shape)
@@ -151,7 +153,7 @@ def _lower_others(probs, shares, inside):
 def _predict(
     x, out, constants, matrix, n, k,
     FIRST: tl.constexpr, LAST: tl.constexpr, MATRIX: tl.constexpr, KEEP: tl.constexpr,
-    KEEP_ARGMAX: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    KEEP_ARGMAX: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -228,5 +230,6 @@ def _predict(
         best = tl.max(probs, axis=1) * (1.0 + _EPS)
         moved = (column[None, :] == wanted[:, None]) & (wanted != likeliest)[:, None]
         probs = tl.where(moved, best[:, None], probs)
+    probs = tl.maximum(probs, LEAST)
     probs = tl.where(invalid[:, None], float("nan"), probs)
     tl.store(out + place, probs, mask=(row < n)[:, None] & (column < k)[None, :])

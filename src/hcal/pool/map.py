@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hcal.maps.base import SMALL, STEEP, Map, array, log_sigmoid, map_type, option
-from hcal.xp import Array, namespace
+from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
+from hcal.xp import Array, log_sigmoid, namespace
 
 #: Classes whose margin is below this, at the fitted temperature, share the top, and a smaller margin gives a larger
 #: share. So nothing changes when rounding breaks a tie one way or the other.
@@ -167,13 +167,13 @@ class PoolMap(Map):
             return None
         return predict(self, x)
 
-    def device_kernel(self, *, keeps_argmax: bool) -> Any:
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
         """Return the formula as one launch on a GPU, where Triton is installed."""
         try:
             from hcal.pool._triton import PoolKernel
         except ImportError:
             return None
-        return PoolKernel(self, keeps_argmax=keeps_argmax)
+        return PoolKernel(self, keeps_argmax=keeps_argmax, least=least)
 
 
 @map_type

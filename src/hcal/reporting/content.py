@@ -14,7 +14,13 @@ from hcal.decisions.deciding import check_threshold
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
-from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
+from hcal.evaluation.measurement import (
+    NO_TEST,
+    Settings,
+    evaluate_rows,
+    evaluate_survey,
+    survey_source,
+)
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_confidence
@@ -317,6 +323,11 @@ def _checked_cost(cost: Mapping[str, float] | None) -> Mapping[str, float]:
 def _measured(survey: Survey, options: ReportOptions) -> Content:
     """Measure probabilities before calibration, and after it where there is a calibrator."""
     rows = survey.rows
+    if rows.weight is not None:
+        raise ValueError(
+            "a report counts every row once, and these have weights: pass scores and labels as "
+            "arrays, or rows without weights"
+        )
     headline = evaluate_survey(survey, _headline_settings(options))
     headlines = [headline] if headline.before is None else [headline.before, headline]
     chosen, notes = _chosen_metrics(survey.before.probs.size)
@@ -338,7 +349,8 @@ def _measured(survey: Survey, options: ReportOptions) -> Content:
         before=sides[0],
         after=sides[1] if len(sides) > 1 else None,
         calibrator=None,
-        notes=(*notes, *headline.notes),
+        # Where there is no test, the sentence about it says why.
+        notes=(*notes, *(note for note in headline.notes if note != NO_TEST)),
         options=options,
         changed=survey.changed,
     )

@@ -12,8 +12,7 @@ from hcal.fit_record import FitRecord, fitted_segments
 from hcal.frames import AnyArray, columns_by_name
 from hcal.inputs import InputKind
 from hcal.leakage import Fingerprint
-from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction
+from hcal.maps.base import Map, Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Fitted, Preserves, is_no_array
 from hcal.methods.folds import split_rows
 from hcal.methods.registry import get_calibrator, list_calibrators, make_calibrator
