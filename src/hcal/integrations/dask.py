@@ -71,8 +71,8 @@ class DaskArray(Protocol):
         """Return the delayed blocks."""
 
 
-class CertificateOptions(TypedDict, total=False):
-    """The options of :func:`hcal.certify` that counts alone can follow."""
+class ResultOptions(TypedDict, total=False):
+    """The options of :meth:`hcal.certificates.CertificateStream.result`."""
 
     confidence: float
     tolerance: float
@@ -200,7 +200,7 @@ def certify(
     by: AnyArray = None,
     positive: int = 1,
     input: InputKind = "probs",
-    **options: Unpack[CertificateOptions],
+    **options: Unpack[ResultOptions],
 ) -> Certificate:
     """Certify a predictor in one pass over its blocks, from a fine histogram of its probabilities.
 

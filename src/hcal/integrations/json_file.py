@@ -24,7 +24,7 @@ from hcal.text import JsonObject, json_without_controls, without_nan
 from hcal.xp import log_softmax
 
 #: The numbers of an array of any shape, as JSON holds them.
-Numbers: TypeAlias = "float | list[Numbers]"
+NestedNumbers: TypeAlias = "float | list[NestedNumbers]"
 #: Changes when the layout of the file changes.
 SCHEMA = "hcal/export/2"
 
@@ -216,9 +216,9 @@ def _meanings(map: Map, prefix: str = "") -> dict[str, str]:
     return meanings
 
 
-def _numbers(values: FloatArray) -> Numbers:
+def _numbers(values: FloatArray) -> NestedNumbers:
     """Return numbers as lists; infinity, which JSON lacks, becomes ±1e308."""
-    numbers: Numbers = _finite(values).tolist()
+    numbers: NestedNumbers = _finite(values).tolist()
     return numbers
 
 
