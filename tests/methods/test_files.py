@@ -45,7 +45,9 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
         spoiled: list[Any] = [one_more, array.astype(np.float32)]
         if array.size:
             is_float = array.dtype == np.float64
-            extremes = (np.nan, np.inf, -1e300, 1e290, 1e99, 1e-99, 0.0) if is_float else (-1, 2**40, 0)
+            extremes = (
+                (np.nan, np.inf, -1e300, 1e290, 1e99, 1e-99, 0.0) if is_float else (-1, 2**40, 0)
+            )
             spoiled += [np.full_like(array, value) for value in extremes]
             spoiled += [array[::-1].copy() if array.ndim else array * 3]
         others = {k: a for k, a in arrays.items() if k != key}
