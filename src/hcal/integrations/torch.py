@@ -45,8 +45,6 @@ _SHOWN_ROWS = 64
 #: How far the probabilities of a row may be from a sum of 1, as for arrays of these widths and for half floats.
 _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}
 _HALF_TOLERANCE = 1e-2
-#: Maps with larger constants are not computed in float32.
-_FLOAT32_LIMIT = 1e15
 
 
 class MapModule(nn.Module):
@@ -91,14 +89,6 @@ def _tensor(value: NumpyArray, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def fits_float32(map: Map) -> bool:
-    """Return whether a map may be computed in float32: it says so, and no constant is out of reach."""
-    small = (
-        np.abs(a[np.isfinite(a)]).max(initial=0) < _FLOAT32_LIMIT for a in map.arrays().values()
-    )
-    return map.float32_safe and all(small)
-
-
 def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
     """Return the probabilities (N, K) of a tensor, computed where it lies; a row with NaN comes out NaN."""
     head = _head_on(calibrator, scores.device)
@@ -122,7 +112,7 @@ def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
     """Return the prediction as one launch on a GPU, where the map has a kernel and is all of the prediction."""
     prediction = calibrator.prediction_
     plain = prediction.kind == "logits" and prediction.prior is None and prediction.floor is None
-    if not plain or not fits_float32(prediction.map):
+    if not plain or not prediction.map.fits_float32:
         return None
     keeps_argmax = prediction.preserves is not None
     least = 0.0 if prediction.states_zero else LEAST_PROBABILITY
@@ -174,7 +164,7 @@ class CalibrationHead(nn.Module):
         self.calibrator = calibrator
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
         self.float64 = MapModule(calibrator.prediction_, torch.float64).to(where)
-        narrow = fits_float32(calibrator.map_)
+        narrow = calibrator.map_.fits_float32
         self.float32 = (
             MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
         )
