@@ -30,8 +30,8 @@ import numpy as np
 
 import hcal
 from hcal.numerics import softmax
+from hcal.pool import calibrator, members, two_classes
 from hcal.pool import map as maps
-from hcal.pool import members, pooling, two_classes, weighing
 from studies.records import read_rows, stamped, write_rows
 from studies.tasks import DATA
 
@@ -256,13 +256,7 @@ def boards(args: argparse.Namespace) -> None:
 # -- ablation -----------------------------------------------------------------------------------------
 
 
-MODULES = {
-    "maps": maps,
-    "members": members,
-    "pooling": pooling,
-    "two_classes": two_classes,
-    "weighing": weighing,
-}
+MODULES = {"maps": maps, "calibrator": calibrator, "members": members, "two_classes": two_classes}
 
 
 @contextmanager
@@ -288,10 +282,10 @@ def without_member(number: int) -> Row:
     def weights(left_out: np.ndarray, rows: Any, shrinkage: Any) -> np.ndarray:
         others = [i for i in range(left_out.shape[2]) if i != number]
         out = np.zeros(left_out.shape[2])
-        out[others] = weighing.weigh(left_out[:, :, others], rows, shrinkage)
+        out[others] = members.weigh(left_out[:, :, others], rows, shrinkage)
         return out
 
-    return {"pooling__weigh": weights, "two_classes__weigh": weights}
+    return {"calibrator__weigh": weights, "two_classes__weigh": weights}
 
 
 def _flat(margin: np.ndarray) -> np.ndarray:
@@ -312,11 +306,11 @@ def parts() -> dict[str, Row]:
         "without temperature": without_member(0),
         "without top-versus-rest / quadratic": without_member(1),
         "without matrix / spline": without_member(2),
-        "without the last curve": {"pooling__correct_top": _no_curve},
+        "without the last curve": {"calibrator__correct_top": _no_curve},
         "one slope below the top": {"maps__BENDS": (1e9,) * 6},
         "three bends instead of six": {"maps__BENDS": (2.0, 5.0, 10.0, 1e9, 1e9, 1e9)},
         "nothing by spread": _NO_SPREAD,
-        "no caution": {"members__CAUTION": 0.01, "weighing__CAUTION": 0.01},
+        "no caution": {"members__CAUTION": 0.01},
     }
 
 
@@ -338,12 +332,12 @@ def ablation(args: argparse.Namespace) -> None:
 
 #: Every constant of the pool that data could choose, with half and twice its value beside it.
 CONSTANTS = {
-    "caution": ("members__CAUTION", "weighing__CAUTION"),
-    "ridge of coefficients": ("members__RIDGE", "pooling__RIDGE", "two_classes__RIDGE"),
+    "caution": ("members__CAUTION",),
+    "ridge of coefficients": ("members__RIDGE", "calibrator__RIDGE", "two_classes__RIDGE"),
     "ridge of constants": ("members__CONSTANT_RIDGE", "two_classes__CONSTANT_RIDGE"),
     "ridge of the matrix": ("members__MATRIX_RIDGE",),
-    "tie": ("maps__TIE", "pooling__TIE"),
-    "knots of a curve": ("members__KNOTS", "pooling__KNOTS"),
+    "tie": ("maps__TIE", "calibrator__TIE"),
+    "knots of a curve": ("members__KNOTS", "calibrator__KNOTS"),
     "knots of two classes": ("two_classes__KNOTS",),
 }
 FACTORS = (0.5, 1.0, 2.0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 from hcal.class_names import ClassName, check_classes, class_part, is_text
 from hcal.frames import AnyArray, ColumnName
@@ -46,7 +46,7 @@ def count_of_columns(array: NumpyArray) -> int:
 def names_of_classes(
     columns: tuple[ColumnName, ...] | None,
     y: AnyArray,
-    classes: Any,
+    classes: Iterable[ClassName] | None,
     like: Layout | None,
     *,
     n_classes: int,
@@ -64,7 +64,7 @@ def names_of_classes(
 def class_names_of_rows(
     columns: tuple[ColumnName, ...] | None,
     y: AnyArray,
-    classes: Any,
+    classes: Iterable[ClassName] | None,
     like: Layout | None,
     *,
     n_classes: int,
@@ -192,13 +192,13 @@ def _from_zero(names: Sequence[ColumnName]) -> Sequence[ColumnName]:
     return [int(name) - 1 for name in names]
 
 
-def refuse_numbers_from_one(columns: tuple[ColumnName, ...] | None, labels: IntArray) -> None:
+def refuse_numbers_from_one(columns: tuple[ColumnName, ...], labels: IntArray) -> None:
     """Refuse labels without a 0 where the columns count from 1: the labels may count from 1 too."""
-    numbers = [] if columns is None else _numbers_behind_prefix([str(name) for name in columns])
-    if numbers and _from_zero(numbers) is not numbers and labels.min() > 0:
+    numbers = _numbers_behind_prefix([str(name) for name in columns])
+    if _from_zero(numbers) is not numbers and labels.min() > 0:
         from_one = list(range(1, len(numbers) + 1))
         raise ValueError(
-            f"the columns {listing(columns or ())} count from 1 and no label is 0, so the labels "
+            f"the columns {listing(columns)} count from 1 and no label is 0, so the labels "
             f"may count from 1 too: pass classes={from_one} if they do, and "
             "labels from 0 in an array without names if they do not"
         )

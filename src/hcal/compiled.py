@@ -1,6 +1,7 @@
-"""Compiled kernels: when they pay, a decorator that keeps them on disk, and a few threads to run them in.
+"""Compiled kernels: a decorator that keeps them on disk.
 
-Kernels release the GIL, so plain threads run them (no OpenMP, so nothing to oversubscribe).
+Kernels release the GIL, so plain threads run them (:func:`hcal.numerics.in_threads`; no OpenMP, so nothing to
+oversubscribe).
 
 ``python -m hcal.compiled`` compiles all kernels and keeps them on disk, for an image of a container.
 """
@@ -8,31 +9,20 @@ Kernels release the GIL, so plain threads run them (no OpenMP, so nothing to ove
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-S = TypeVar("S")
-T = TypeVar("T")
+from hcal.numerics import NumpyArray
+
 Kernel = Callable[..., Any]
 
-#: A call of fewer rows is a request or a small file, and the formula answers it before anybody waits: in .7 ms at
-#: 1000 x 10 and 3 ms at 1000 x 100. Loading a kernel takes .27 s, and compiling it 3.5 s. Larger calls are taken for
-#: parts of long work: at 5000 x 10 a kernel is nine times as fast as the formula.
-MANY_ROWS: Final = 4_096
-#: So many scores take the formula .03 s, however they are cut into rows.
-MANY_SCORES: Final = 1_000_000
 #: The modules of kernels; each compiles its own by ``compile_all()``.
 KERNEL_MODULES: Final = (
     "hcal.pool._numba",
@@ -41,37 +31,24 @@ KERNEL_MODULES: Final = (
 )
 
 
-def kernel_pays(n_rows: int, n_classes: int, *, once: bool = False) -> bool:
-    """Return whether a prediction is long enough for a compiled kernel, which must be loaded, or compiled first.
-
-    ``once`` says that the rows are predicted once, as in a fit or an evaluation: then the scores alone decide. The
-    answer depends on these arguments and not on whether a kernel was compiled before.
-
-    >>> [kernel_pays(n_rows, 10) for n_rows in (1, 1_000, 5_000)]
-    [False, False, True]
-    """
-    many_scores = n_rows * n_classes >= MANY_SCORES
-    return many_scores or (n_rows >= MANY_ROWS and not once)
-
-
 def jit(**options: Any) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles a kernel: the GIL released, kept on disk where numba finds a place."""
     from numba import njit
 
     def decorate(function: Kernel) -> Kernel:
-        kernel: Any = njit(nogil=True, **options)(function)
+        kernel: Kernel = njit(nogil=True, **options)(function)
         if hasattr(kernel, "enable_caching"):  # not where NUMBA_DISABLE_JIT is set
             try:
                 kernel.enable_caching()
                 _forgive_full_disks(kernel)
             except RuntimeError:  # neither the install nor HOME can be written to
                 _say_once("no folder can be written to")
-        return kernel  # type: ignore[no-any-return]
+        return kernel
 
     return decorate
 
 
-def exponential(kind: type[np.floating[Any]]) -> Kernel:
+def exponential(kind: type[np.floating]) -> Kernel:
     """Return a kernel (v, out) of e^v for an array v ≤ 0 of float32 or float64, at most 2 ulp off.
 
     e^v = 2^n·e^r with |r| ≤ ½ ln 2, and e^r is its Taylor series: loops that the compiler vectorises, and a result that
@@ -86,7 +63,7 @@ def exponential(kind: type[np.floating[Any]]) -> Kernel:
     steps, half, bottom = kind(1 / math.log(2)), kind(0.5), kind(least)
 
     @jit(error_model="numpy", fastmath={"contract", "nnan"})
-    def exp_of(v: Any, out: Any) -> None:
+    def exp_of(v: NumpyArray, out: NumpyArray) -> None:
         for i in range(len(v)):
             u = max(v[i], bottom)
             n = whole(u * steps - half)
@@ -104,7 +81,7 @@ def _forgive_full_disks(kernel: Any) -> None:
     """Let a kernel that cannot be written be used all the same: numba would raise at its first call."""
     write = kernel._cache.save_overload
 
-    def save_overload(signature: Any, data: Any) -> None:
+    def save_overload(signature: object, data: object) -> None:
         try:
             write(signature, data)
         except OSError as error:
@@ -136,78 +113,6 @@ def main() -> None:
             seconds = time.perf_counter() - start
             print(f"{title}: {seconds:.1f} s, {kernel.stats.cache_path or 'not kept'}", flush=True)
             start = time.perf_counter()
-
-
-# -- threads ----------------------------------------------------------------------------------------
-
-# Below this many events a second thread costs more than it brings.
-PARALLEL_EVENTS = 100_000
-
-
-def thread_count() -> int:
-    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on."""
-    granted = os.environ.get("OMP_NUM_THREADS", "")
-    available = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, min(int(granted), available)) if granted.isdigit() else available
-
-
-_NAME = "hcal-worker"
-
-
-@cache
-def _pool(workers: int, process: int) -> ThreadPoolExecutor:
-    """One pool a process: the threads of a parent do not exist in its fork."""
-    return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
-
-
-def in_threads(
-    work: Callable[[S], T], items: Sequence[S], *, events: int = PARALLEL_EVENTS
-) -> list[T]:
-    """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
-
-    What is computed does not depend on the number of threads. ``events`` counts the array entries that all items
-    together stand for.
-
-    >>> in_threads(len, ["a", "bc"], events=1)
-    [1, 2]
-    """
-    # a thread of the pool must not wait for the pool
-    inside = threading.current_thread().name.startswith(_NAME)
-    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or inside:
-        return [work(item) for item in items]
-    return list(_pool(thread_count(), os.getpid()).map(work, items))
-
-
-def split(
-    n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1
-) -> list[tuple[int, int]]:
-    """Cut range(n) into one part a thread, or one part where n is small.
-
-    ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
-    events.
-    """
-    wanted = 2 * n * grain // PARALLEL_EVENTS  # no thread is started for less than half of that
-    parts = min(thread_count(), wanted) if wanted > 1 else 1
-    cuts = [n * i // parts for i in range(1, parts)]
-    edges = [0, *(snap(c) if snap else c for c in cuts), n]
-    return [(a, b) for a, b in pairwise(edges) if b > a]
-
-
-@contextmanager
-def one_openmp_thread() -> Iterator[None]:
-    """Hold the OpenMP loops that THIS thread starts, those of torch among them, to one thread.
-
-    The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
-    ``torch.set_num_threads`` would set the whole process.
-    """
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    torch.get_num_threads()  # sets this thread up where it is new: later, that would undo the limit
-    with threadpool_limits(1, user_api="openmp"):
-        yield
 
 
 if __name__ == "__main__":

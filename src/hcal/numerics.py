@@ -1,21 +1,30 @@
-"""Array types, numerically safe softmax, and small array helpers in numpy."""
+"""Array types, numerically safe softmax, small array helpers in numpy, and threads that work on blocks of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.xp import log_softmax as log_softmax
 from hcal.xp import softmax as softmax
 
-FloatArray = NDArray[np.floating[Any]]
+S = TypeVar("S")
+T = TypeVar("T")
+FloatArray = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 #: A numpy array of any type, such as names or bytes.
 NumpyArray = NDArray[Any]
+#: Which rows of an array: a slice, their numbers, or a mark for each.
+RowIndex = slice | IntArray | NDArray[np.bool_]
 
 #: Differences of logits below this count as 0: an inverse temperature for them would overflow.
 NOTHING = 1e-190
@@ -41,7 +50,7 @@ def prefix_sums(x: Float64) -> Float64:
     return np.concatenate([[0.0], np.cumsum(x)])
 
 
-def run_starts(x: NDArray[Any]) -> IntArray:
+def run_starts(x: NumpyArray) -> IntArray:
     """Return the index at which each run of equal values begins; x (n,), n ≥ 1.
 
     >>> run_starts(np.array([3, 3, 5]))
@@ -50,7 +59,7 @@ def run_starts(x: NDArray[Any]) -> IntArray:
     return np.flatnonzero(np.concatenate([[True], x[1:] != x[:-1]]))
 
 
-def is_ragged(rows: Any) -> bool:
+def is_ragged(rows: object) -> bool:
     """Return whether this is a list of rows of different lengths.
 
     >>> is_ragged([[0.5, 0.5], [0.2, 0.3, 0.5]]), is_ragged([[0.5, 0.5]]), is_ragged(np.eye(2))
@@ -61,7 +70,7 @@ def is_ragged(rows: Any) -> bool:
     return not any(isinstance(row, str) for row in rows) and len({len(row) for row in rows}) > 1
 
 
-def pad_options(rows: Iterable[Any], fill: float) -> Float64:
+def pad_options(rows: Iterable[ArrayLike], fill: float) -> Float64:
     """Return rows of different lengths as one array (N, longest row); short rows are filled up at their end.
 
     ``fill`` is 0 for probabilities, −inf for scores.
@@ -94,10 +103,67 @@ def log_softmax_options(scores: Float64) -> Float64:
     return logs
 
 
-def _numbers(row: Any, number: int) -> Float64:
+def _numbers(row: ArrayLike, number: int) -> Float64:
     try:
         return np.asarray(row, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         raise ValueError(
             f"row {number} of the probs or scores holds something that is no number"
         ) from None
+
+
+# -- threads ----------------------------------------------------------------------------------------
+
+# Below this many events a second thread costs more than it brings.
+PARALLEL_EVENTS = 100_000
+
+
+def thread_count() -> int:
+    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    available = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, min(int(granted), available)) if granted.isdigit() else available
+
+
+_NAME = "hcal-worker"
+
+
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """One pool a process: the threads of a parent do not exist in its fork."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
+
+
+def in_threads(
+    work: Callable[[S], T], items: Sequence[S], *, events: int = PARALLEL_EVENTS
+) -> list[T]:
+    """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
+
+    What is computed does not depend on the number of threads. ``events`` counts the array entries that all items
+    together stand for.
+
+    >>> in_threads(len, ["a", "bc"], events=1)
+    [1, 2]
+    """
+    # a thread of the pool must not wait for the pool
+    inside = threading.current_thread().name.startswith(_NAME)
+    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or inside:
+        return [work(item) for item in items]
+    return list(_pool(thread_count(), os.getpid()).map(work, items))
+
+
+def split(
+    n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1
+) -> list[tuple[int, int]]:
+    """Cut range(n) into one part a thread, or one part where n is small.
+
+    ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
+    events.
+    """
+    wanted = 2 * n * grain // PARALLEL_EVENTS  # no thread is started for less than half of that
+    parts = min(thread_count(), wanted) if wanted > 1 else 1
+    cuts = [n * i // parts for i in range(1, parts)]
+    edges = [0, *(snap(c) if snap else c for c in cuts), n]
+    return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -119,6 +119,16 @@ def log_sum_exp(x: Array) -> Array:
     return top + xp.log(xp.row_sum(xp.exp(x - top)))
 
 
+def log_sigmoid(x: Array) -> Array:
+    """Return −ln(1 + e^−x), without overflow on either side.
+
+    >>> log_sigmoid(np.array([-1000.0, 1000.0]))
+    array([-1000.,     0.])
+    """
+    xp = namespace(x)
+    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
+
+
 def bent(x: Array, bends: Array, changes: Array) -> Array:
     """Return Σ changes·max(x − bends, 0), for x of any shape: a line that starts flat and bends.
 

@@ -140,6 +140,47 @@ def test_evaluate_prints_levels_and_a_diagram(task: Path, model: Path) -> None:
     assert list(evaluation["metrics"]) == ["nll", "brier"]
 
 
+def test_the_printed_diagram_has_the_error_of_the_table(tmp_path: Path) -> None:
+    """Of rows with weights and of rows in groups, too."""
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0.02, 0.98, 600)
+    happened = (rng.random(600) < risk**1.5).astype(int)
+    path = tmp_path / "rows.npz"
+    weight = np.where(risk > 0.5, 3, 1)
+    np.savez(path, probs=risk, y=happened, weight=weight, group=np.arange(600) // 3)
+    for options in ((), ("--weight", "weight"), ("--groups", "group")):
+        metric = json.loads(run("evaluate", path, *options, "--json").stdout)["metrics"]["ece_ew"]
+        words = f"error {metric['value']:.4f}"
+        if metric["chance"] is not None:
+            words += f" ({metric['chance']:.4f} by chance)"
+        assert f"class 1: {words}\n" in run("evaluate", path, *options).output
+
+
+def test_report_and_certify_count_every_row_once_after_a_weighted_fit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0.02, 0.98, 1000)
+    happened = (rng.random(1000) < risk).astype(int)
+    weight = np.where(risk > 0.5, 5.0, 0.5)
+    for name, rows in (("cal", slice(500)), ("test", slice(500, None))):
+        columns = {"probs": risk[rows], "y": happened[rows], "weight": weight[rows]}
+        np.savez(tmp_path / f"{name}.npz", **columns)
+    model = tmp_path / "model.hcal"
+    run("fit", tmp_path / "cal.npz", "--weight", "weight", "-o", model, "-q")
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, probs=risk[500:], y=happened[500:])
+    page = tmp_path / "page.html"
+    for command in (("certify",), ("report", "-o", page)):
+        answers = []
+        for file in (tmp_path / "test.npz", bare):
+            done = run(*command, file, "--model", model, "--json")
+            answers.append(json.loads(done.stdout))
+            assert "every row counts once" in done.stderr
+        keys = set(answers[0]) - {"file", "run"}
+        assert all(answers[0][key] == answers[1][key] for key in keys)
+    with pytest.raises(ValueError, match="counts every row once"):
+        hcal.report(hcal.load(model), tmp_path / "test.npz", None, page)
+
+
 def test_fit_says_how_many_predictions_of_two_classes_cross_one_half(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     odds = 2 * rng.normal(size=300)

@@ -55,3 +55,20 @@ def test_demo_shows_the_result_and_writes_files_that_the_other_commands_read(
     assert metrics["ece_ew"]["value"] < metrics["ece_ew"]["baseline"]
     assert metrics["nll"]["value"] < metrics["nll"]["baseline"]
     assert metrics["accuracy"]["value"] == pytest.approx(metrics["accuracy"]["baseline"])
+
+
+def test_copies_of_a_digit_are_one_group_wherever_the_demo_measures(tmp_path: Path) -> None:
+    run("demo", "-o", tmp_path, "-q")
+    record = hcal.load(tmp_path / "model.hcal").fit_
+    assert record.effective_rows < 0.5 * record.rows
+
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "2,788 rows in 697 groups" in page
+    assert "The class frequencies of these rows differ" not in page
+    assert "digits.npz --groups digit" in page
+
+    files = (tmp_path / "digits.npz", "--model", tmp_path / "model.hcal")
+    report = json.loads(run("report", *files, "-o", tmp_path / "own.html", "--json").stdout)
+    assert report["headline"] in page
+    assert report["alarms"] == []
+    assert "697 groups" in run("certify", *files).output

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
-from hcal import compiled
+from hcal import numerics
 from hcal.h_calibration import definition, engines
 from hcal.h_calibration.definition import (
     ObjectiveSettings,
@@ -211,7 +211,7 @@ def test_which_tensors_triton_takes(monkeypatch):
 
 def test_many_events_and_threads(monkeypatch):
     """The radix sort and the parts of several threads, on more events than one takes; ties are not cut apart."""
-    monkeypatch.setattr(compiled, "thread_count", lambda: 3)
+    monkeypatch.setattr(numerics, "thread_count", lambda: 3)
     for digits, dtype in ((9, np.float32), (2, np.float32), (2, np.float64)):
         p, y = problem(60_000, 4, dtype=dtype)
         p = np.round(p, digits)

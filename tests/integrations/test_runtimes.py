@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.maps.prediction import LEAST_PROBABILITY
+from hcal.maps.base import LEAST_PROBABILITY
 from studies import runtimes
 
 METHODS = [name for name in hcal.list_calibrators() if name != "h"]

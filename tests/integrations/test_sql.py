@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.maps.prediction import LEAST_PROBABILITY
+from hcal.maps.base import LEAST_PROBABILITY
 from helpers import synthetic
 from studies import postgres, runtimes
 

@@ -9,8 +9,17 @@ import pytest
 
 from hcal import xp
 from hcal.h_calibration.paper_maps import TableMap
-from hcal.maps.base import Map, array, build_map, map_type, option
-from hcal.maps.prediction import Prediction, keep_argmax, raise_to_floor, reweight
+from hcal.maps.base import (
+    Map,
+    Prediction,
+    array,
+    build_map,
+    keep_argmax,
+    map_type,
+    option,
+    raise_to_floor,
+    reweight,
+)
 from hcal.methods._scaling import Temperature
 from hcal.methods.smooth_spline import OddsCurves
 

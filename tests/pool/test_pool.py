@@ -14,7 +14,7 @@ import pytest
 import hcal
 from hcal.numerics import softmax
 from hcal.pool import map as maps
-from hcal.pool import members, weighing
+from hcal.pool import members
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic, fit_softmax
 from helpers import assert_as_before
@@ -138,7 +138,7 @@ def test_a_useless_member_gets_no_weight() -> None:
     z, y = draw(200, 4)
     log_p = np.log(softmax(z / 2.5))
     left_out = np.stack([log_p, -log_p, 0.5 * log_p], axis=2)
-    weights = weighing.weigh(left_out, Rows(z, "logits", y=y), weighing.Shrinkage(60.0))
+    weights = members.weigh(left_out, Rows(z, "logits", y=y), members.Shrinkage(60.0))
     assert 0 <= weights[1] < 1e-8
 
 
@@ -362,8 +362,8 @@ def test_large_problems_are_fitted_on_all_rows_and_weighed_on_some(
     groups = np.arange(1000) // 2
     problems = [(*draw(1000, 6), None), (*draw(1000, 6), groups), (*draw(1000, 2), groups)]
     all_weighed = [fit(z, y, groups=dependent).predict_proba(z) for z, y, dependent in problems]
-    monkeypatch.setattr(weighing, "_MOST_SCORES", 1000)
-    monkeypatch.setattr(weighing, "_BLOCK", 700)
+    monkeypatch.setattr(members, "_MOST_SCORES", 1000)
+    monkeypatch.setattr(members, "_BLOCK_SCORES", 700)
     monkeypatch.setattr(members, "_MANY_SCORES", 1500)
     for (z, y, dependent), expected in zip(problems, all_weighed, strict=True):
         some_weighed = fit(z, y, groups=dependent).predict_proba(z)

@@ -378,6 +378,7 @@ def test_rows_of_groups_get_a_verdict_that_counts_groups() -> None:
     assert independent.assessment is not None
     assert assessment.bound > independent.assessment.bound
     assert "no test" in " ".join(verdict.sentences)
+    assert not verdict.alarms
     assert "counted by whole groups" in render(content)
     low, high = content.final.evaluation.interval("nll") or (0.0, 0.0)
     other = independent.interval("nll") or (0.0, 0.0)

@@ -7,8 +7,20 @@ import pytest
 from scipy.optimize import minimize
 
 from hcal.numerics import softmax
-from hcal.solvers.families import ClassLinear, LineCells, MatrixLinear, MonotoneNet, cells_over
-from hcal.solvers.nll import Ridge, _loss_sums, fit_nll, mean_nll, second_sums, select, unit_weight
+from hcal.solvers.nll import (
+    ClassLinear,
+    LineCells,
+    MatrixLinear,
+    MonotoneNet,
+    Ridge,
+    _loss_sums,
+    cells_over,
+    fit_nll,
+    mean_nll,
+    second_sums,
+    select,
+    unit_weight,
+)
 from hcal.solvers.optimise import Search, lbfgs, minimise_scalar, newton, solve_curved
 
 CELLS = LineCells(-6.0, 0.5, 24)

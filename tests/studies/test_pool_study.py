@@ -25,7 +25,7 @@ def test_measures_by_hand() -> None:
 
 
 def test_parts_can_be_left_out_and_come_back() -> None:
-    before = study.pooling.weigh, study.members.CAUTION
+    before = study.calibrator.weigh, study.members.CAUTION
     cal, y, test, y_test = study.demo(0)
     full_pool = study.score(study.predict("pool", cal, y, test, "logits"), y_test)["nll"]
     for name, how in study.parts().items():
@@ -33,7 +33,7 @@ def test_parts_can_be_left_out_and_come_back() -> None:
             probs = study.predict("pool", cal[:800], y[:800], test, "logits")
             nll = study.score(probs, y_test)["nll"]
         assert nll < 1.2 * full_pool, name
-    assert (study.pooling.weigh, study.members.CAUTION) == before
+    assert (study.calibrator.weigh, study.members.CAUTION) == before
 
 
 def test_committed_boards_are_above_the_gates() -> None:

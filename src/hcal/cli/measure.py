@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from hcal.cli import console
 from hcal.cli.config import arguments_of
 from hcal.cli.options import (
+    EachRowOnce,
     InBlocks,
     Method,
     Metrics,
@@ -35,9 +36,12 @@ from hcal.cli.require import Requiring
 from hcal.text import JsonObject
 
 if TYPE_CHECKING:
+    from hcal.certificates.certification import Certified
     from hcal.certificates.survey import Side, Survey
     from hcal.evaluation import Evaluation
     from hcal.io import DataFile
+    from hcal.io.sources import RowSource
+    from hcal.methods.base import Calibrator
     from hcal.reporting import ReportVerdict, Source
 
 
@@ -58,7 +62,7 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         """Print every metric, by level, and the reliability diagrams."""
         self.expect(model=self.model is not None)
         calibrator = load_model(self.model, multilabel=True)
-        if getattr(calibrator, "name", "") == "multilabel":
+        if calibrator is not None and calibrator.name == "multilabel":
             self._run_labels(calibrator)
             return
 
@@ -81,7 +85,7 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         )
         self.check(result)
 
-    def _run_labels(self, calibrator: Any) -> None:
+    def _run_labels(self, calibrator: Calibrator) -> None:
         """Measure a calibrator of several labels a row."""
         if self.require:
             raise ValueError(
@@ -121,19 +125,24 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
 
 
 def _draw(title: str, survey: Survey, side: Side, positive: int) -> None:
-    """Print a reliability diagram."""
+    """Print a reliability diagram, in the bins of the ECE."""
     import hcal
 
-    # Labels that are integers count as positions where the names are texts.
-    names = None if survey.rows.names is None else list(map(str, survey.rows.names))
+    rows = survey.rows
     diagram = hcal.reliability(
-        side.probs, survey.rows.labels, bins=10, positive=positive, classes=names
+        side.probs,
+        rows.labels,
+        sample_weight=rows.weight,
+        groups=rows.groups,
+        positive=positive,
+        # Labels that are integers count as positions where the names are texts.
+        classes=None if rows.names is None else list(map(str, rows.names)),
     )
     console.out().print(f"\n[bold]{title}[/]" if title else "")
     console.show_lines(diagram)
 
 
-def _model_facts(path: Path | None, calibrator: Any) -> JsonObject:
+def _model_facts(path: Path | None, calibrator: Calibrator | None) -> JsonObject:
     """Return what JSON says of the model."""
     if calibrator is None:
         return {}
@@ -146,7 +155,7 @@ def _model_facts(path: Path | None, calibrator: Any) -> JsonObject:
     "hcal report study.csv --label y --cross-fit -o report.html",
 )
 @dataclass(frozen=True, kw_only=True)
-class Report(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
+class Report(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
     """Write one HTML page that says whether the probabilities can be trusted."""
 
     output_type = "html"
@@ -253,7 +262,7 @@ def parse_cost(text: str | None) -> dict[str, float] | None:
     "certify", "hcal certify test.npz --model model.hcal", "hcal certify cal.npz --out-of-fold iso"
 )
 @dataclass(frozen=True, kw_only=True)
-class Certify(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
+class Certify(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
 
     model: Model = None
@@ -288,7 +297,7 @@ class Certify(Requiring, InBlocks, WithBy, WithGroups, WithLabels):
         self.show(result.to_dict() | facts, lambda: console.show_lines(str(result)))
         self.check(result)
 
-    def _certified(self, calibrator: Any, source: Any) -> Any:
+    def _certified(self, calibrator: Calibrator | None, source: RowSource) -> Certified:
         """Return the certificate of probabilities, of a calibrator, or of a method by folds."""
         import hcal
 

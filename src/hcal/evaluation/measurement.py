@@ -15,13 +15,14 @@ from hcal.certificates.assembly import Terms
 from hcal.certificates.certification import FEWEST_GROUPS, certify_survey
 from hcal.certificates.events import EventCounts
 from hcal.certificates.survey import Side, Survey, survey_rows
-from hcal.class_names import class_title, positive_number
-from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
+from hcal.class_names import ClassName, class_title, positive_number
+from hcal.evaluation.assessment import assess, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.inputs import check_confidence
 from hcal.io.sources import RowSource
 from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.clinical import clinical
+from hcal.metrics.collapse import collapse_reasons
 from hcal.metrics.registry import METRICS, list_metrics
 from hcal.metrics.resampling import (
     SPREAD_RESAMPLES,
@@ -42,6 +43,8 @@ from hcal.rows import Rows
 
 #: The confidence of certificates where no intervals are asked for.
 DEFAULT_CONFIDENCE = 0.95
+#: The note where rows depend on each other.
+NO_TEST = "no test: it needs independent rows, and groups= says that rows depend on each other"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Settings:
         if self.confidence is not None:
             check_confidence(self.confidence)
 
-    def judging(self, positive: Any, source: RowSource) -> Settings:
+    def judging(self, positive: ClassName | None, source: RowSource) -> Settings:
         """Return these settings for the positive one of two classes, by its number or name."""
         return replace(self, positive=positive_number(positive, source.names, source.n_classes))
 
@@ -326,10 +329,7 @@ class Measurement:
             )
         groups = self.rows.groups
         if groups is not None and tested:
-            notes.append(
-                "no test: it needs independent rows, and groups= says that rows depend on each "
-                "other"
-            )
+            notes.append(NO_TEST)
         if groups is not None and (tested or by is not None) and not _enough_groups(groups, notes):
             return evaluation
         tested = tested and sample.weight is None and sample.n > 1

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import Kernel, exponential, in_threads, jit, split
+from hcal.compiled import Kernel, exponential, jit
+from hcal.numerics import in_threads, split
 
 Numbers = NDArray[Any]
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import Kernel, in_threads, jit, split
+from hcal.compiled import Kernel, jit
 from hcal.h_calibration.definition import EVEN, HALF_WAY, ObjectiveSettings
-from hcal.numerics import Float64
+from hcal.numerics import Float64, in_threads, split
 
 Numbers = NDArray[Any]
 

@@ -7,15 +7,14 @@ Tests check that both give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hcal.compiled import one_openmp_thread
 from hcal.h_calibration.trainable_maps import CellOrder, TrainableMap, range_sums
 from hcal.solvers.optimise import Best
 
@@ -269,7 +268,21 @@ class BatchLoop(Loop):
 
 def _threads_for(x: Tensor) -> AbstractContextManager[object]:
     small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
-    return one_openmp_thread() if small else nullcontext()
+    return _one_openmp_thread() if small else nullcontext()
+
+
+@contextmanager
+def _one_openmp_thread() -> Iterator[None]:
+    """Hold the OpenMP loops that THIS thread starts, those of torch among them, to one thread.
+
+    The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
+    ``torch.set_num_threads`` would set the whole process.
+    """
+    from threadpoolctl import threadpool_limits
+
+    torch.get_num_threads()  # sets this thread up where it is new: later, that would undo the limit
+    with threadpool_limits(1, user_api="openmp"):
+        yield
 
 
 def _keep(result: Trained, values: Mapping[str, float], module: TrainableMap, ties: str) -> None:

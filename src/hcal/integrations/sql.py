@@ -36,8 +36,7 @@ from hcal.integrations.sql_text import (
     quoted_text,
     sql_number,
 )
-from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY, Prediction, raise_to_floor, reweight
+from hcal.maps.base import LEAST_PROBABILITY, Map, Prediction, raise_to_floor, reweight
 from hcal.methods.base import Calibrator
 from hcal.methods.platt import OddsMap
 from hcal.numerics import Float64, FloatArray

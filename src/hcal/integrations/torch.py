@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,16 +27,17 @@ from torch.utils._pytree import tree_map_only
 from hcal.fit_record import refuse_segments
 from hcal.inputs import check_array, two_columns, whole_rows
 from hcal.integrations import dense
-from hcal.maps.base import Map
-from hcal.maps.prediction import LEAST_PROBABILITY
+from hcal.maps.base import LEAST_PROBABILITY, Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
-from hcal.numerics import FloatArray
+from hcal.numerics import FloatArray, NumpyArray
 from hcal.progress import progress
 from hcal.rows import refuse_other_kind
 from hcal.text import one_line
 
 Output = Literal["probs", "log_probs"]
+#: A batch of a loader: inputs and labels, or all by name.
+Batch = tuple[object, object] | list[object] | dict[str, object]
 #: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
 _BLOCK_SCORES = 1 << 24
 #: So many rows of a batch show whether scores are logits.
@@ -44,8 +45,6 @@ _SHOWN_ROWS = 64
 #: How far the probabilities of a row may be from a sum of 1, as for arrays of these widths and for half floats.
 _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}
 _HALF_TOLERANCE = 1e-2
-#: Maps with larger constants are not computed in float32.
-_FLOAT32_LIMIT = 1e15
 
 
 class MapModule(nn.Module):
@@ -83,19 +82,11 @@ class MapModule(nn.Module):
         return out
 
 
-def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
+def _tensor(value: NumpyArray, dtype: torch.dtype) -> Tensor:
     array = np.asarray(value)
     # An empty numpy array may have strides of 0, and torch.export.save refuses a tensor with such strides.
     tensor = torch.as_tensor(array) if array.size else torch.empty(array.shape, dtype=dtype)
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def fits_float32(map: Map) -> bool:
-    """Return whether a map may be computed in float32: it says so, and no constant is out of reach."""
-    small = (
-        np.abs(a[np.isfinite(a)]).max(initial=0) < _FLOAT32_LIMIT for a in map.arrays().values()
-    )
-    return map.float32_safe and all(small)
 
 
 def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
@@ -121,10 +112,11 @@ def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
     """Return the prediction as one launch on a GPU, where the map has a kernel and is all of the prediction."""
     prediction = calibrator.prediction_
     plain = prediction.kind == "logits" and prediction.prior is None and prediction.floor is None
-    if not plain or not fits_float32(prediction.map):
+    if not plain or not prediction.map.fits_float32:
         return None
     keeps_argmax = prediction.preserves is not None
-    kernel: nn.Module | None = prediction.map.device_kernel(keeps_argmax=keeps_argmax)
+    least = 0.0 if prediction.states_zero else LEAST_PROBABILITY
+    kernel: nn.Module | None = prediction.map.device_kernel(keeps_argmax=keeps_argmax, least=least)
     return kernel
 
 
@@ -172,11 +164,10 @@ class CalibrationHead(nn.Module):
         self.calibrator = calibrator
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
         self.float64 = MapModule(calibrator.prediction_, torch.float64).to(where)
-        narrow = fits_float32(calibrator.map_)
+        narrow = calibrator.map_.fits_float32
         self.float32 = (
             MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
         )
-        self.least = 0.0 if calibrator.prediction_.states_zero else LEAST_PROBABILITY
         kernel = _kernel_of(calibrator)
         self.kernel = () if kernel is None else (kernel.to(where),)
         self.kind_is_clear = calibrator.prediction_.kind != "logits"
@@ -201,8 +192,8 @@ class CalibrationHead(nn.Module):
         if not self.kind_is_clear:
             self._refuse_probs(scores)
         if self._takes_kernel(scores):
-            launched: Tensor = self.kernel[0](scores)
-            return launched.clamp_min_(self.least)
+            launched: Tensor = self.kernel[0].forward(self._rows(scores))
+            return launched.movedim(-1, 1) if launched.ndim > 2 else launched
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         module, wide = self.float64, torch.float64
         if self.float32 is not None and dtype != torch.float64:
@@ -223,7 +214,9 @@ class CalibrationHead(nn.Module):
     def _refuse_probs(self, scores: Tensor) -> None:
         """Refuse probabilities where the calibrator takes logits; a graph that is traced holds no values to look at."""
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore
-        if type(scores) is not Tensor or scores.device.type == "meta" or is_traced:
+        # While a CUDA graph is captured, a copy to the host would break the capture.
+        is_captured = scores.is_cuda and torch.cuda.is_current_stream_capturing()
+        if type(scores) is not Tensor or scores.device.type == "meta" or is_traced or is_captured:
             return
         try:
             shown = scores.detach()[:_SHOWN_ROWS].double().cpu().numpy()
@@ -245,11 +238,13 @@ class CalibrationHead(nn.Module):
             check_array(unclear, "logits", n_classes=unclear.shape[1])
 
     def _takes_kernel(self, scores: Tensor) -> bool:
-        """Return whether one launch does all: float32 logits (N, K) on a GPU, nothing traced, no gradient asked for."""
+        """Return whether one launch does all: float32 logits on a GPU, nothing traced, no gradient asked for."""
         if not self.kernel or not scores.is_cuda or scores.dtype != torch.float32:
             return False
-        if scores.ndim != 2 or scores.shape[1] != self.n_classes or self.output != "probs":
+        if self.output != "probs" or _is_transformed(scores):
             return False
+        if scores.get_device() != torch.cuda.current_device():
+            return False  # Triton launches on the current device
         if torch.compiler.is_compiling():
             return False
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
@@ -267,7 +262,7 @@ class CalibrationHead(nn.Module):
             raise ValueError(
                 f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}"
             )
-        return scores.movedim(1, -1)
+        return scores.movedim(1, -1) if scores.ndim > 2 else scores
 
     def get_extra_state(self) -> Tensor:
         """Return the calibrator as the bytes of its file."""
@@ -298,6 +293,15 @@ class CalibrationHead(nn.Module):
                 if buffer is not None:
                     module._buffers[name] = buffer.to(fn(buffer).device)
         return self
+
+
+def _is_transformed(scores: Tensor) -> bool:
+    """Return whether a tensor stands for others, as within ``torch.vmap`` or ``torch.func.grad``."""
+    try:
+        scores.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _refuse_other_classes(present: Calibrator, stored: Calibrator) -> None:
@@ -355,13 +359,13 @@ class CalibratedModule(nn.Module):
         self.model = model
         self.head = CalibrationHead(calibrator, output)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Return calibrated probabilities of whatever the model takes."""
         calibrated: Tensor = self.head(scores_of(self.model(*args, **kwargs)))
         return calibrated
 
 
-def scores_of(output: Any) -> Tensor:
+def scores_of(output: object) -> Tensor:
     """Return the scores of an output: a tensor, ``logits`` of an object or mapping, or the first of a tuple.
 
     Examples
@@ -383,7 +387,7 @@ def scores_of(output: Any) -> Tensor:
 
 def collect_logits(
     model: nn.Module,
-    loader: Iterable[Any],
+    loader: Iterable[Batch],
     *,
     device: torch.device | str | None = None,
     ignore_index: int | None = None,
@@ -422,7 +426,6 @@ def collect_logits(
     (torch.Size([8, 2]), torch.Size([8]))
     """
     where = device or next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
-    options: dict[str, Any] = {"ignore_index": ignore_index, "pixels": pixels}
     total = len(loader) if isinstance(loader, Sized) else 0
     kept: list[tuple[Tensor, Tensor]] = []
     with (
@@ -434,7 +437,11 @@ def collect_logits(
             args, kwargs, y = _unpack(batch)
             args, kwargs = tree_map_only(Tensor, lambda t: t.to(where), (args, kwargs))
             scores = scores_of(model(*args, **kwargs)).cpu()
-            kept.append(dense.rows(scores, y.cpu(), **options, random_state=random_state + step))
+            seed = random_state + step
+            rows = dense.rows(
+                scores, y.cpu(), ignore_index=ignore_index, pixels=pixels, random_state=seed
+            )
+            kept.append(rows)
             advance(1)
     if not kept:
         raise ValueError("the loader is empty: no batches to collect from")
@@ -442,7 +449,7 @@ def collect_logits(
     return torch.cat([z for z, _ in kept]).clone(), torch.cat([y for _, y in kept]).clone()
 
 
-def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+def _unpack(batch: Batch) -> tuple[tuple[object, ...], dict[str, object], Tensor]:
     if isinstance(batch, dict) and "labels" in batch:
         return (
             (),

@@ -14,11 +14,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from hcal.maps.base import Map, log_sigmoid
+from hcal.maps.base import Map
 from hcal.methods._curves import columns
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.regression import LogisticFit, fit_logistic
-from hcal.xp import Array, namespace
+from hcal.xp import Array, log_sigmoid, namespace
 
 #: Learns the parameters of one curve from log-odds, indicators [y = k] and weights (N,); says whether it converged.
 FitEvent = Callable[[Float64, Float64, Float64 | None], tuple[Float64, bool]]

@@ -2,7 +2,7 @@
 
 A method is one file in this folder with one subclass of :class:`Calibrator`. It defines one function, ``_fit``, which
 learns a :class:`hcal.maps.base.Map` from checked rows of logits. Input checks, array libraries, warnings, scores
-before and after, class frequencies and keeping the argmax are done here and in :mod:`hcal.maps.prediction`.
+before and after, class frequencies and keeping the argmax are done here and in :mod:`hcal.maps.base`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from hcal.ageing import Aged, aged
 from hcal.class_names import with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import AnyArray, is_on_accelerator
-from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
+from hcal.maps.base import Map, Prediction, learn_floor, raise_to_floor
 from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, softmax
-from hcal.rows import ClassNames, OneColumn, Rows
+from hcal.rows import ClassNames, OneColumn, Rows, refuse_beside_rows
 from hcal.text import JsonObject
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
@@ -289,10 +288,11 @@ class Calibrator(TakesScores, ABC):
         """
         kind = self.prediction_.kind
         if isinstance(scores, Rows):
+            refuse_beside_rows({"y": y, **others})
             return scores.in_order_of(self.fit_, kind)
         return Rows.of(scores, y, input=kind, like=self.fit_, complete=complete, **others)
 
-    def with_prior(self, frequencies: Any) -> Self:
+    def with_prior(self, frequencies: prior.Frequencies) -> Self:
         """Return this calibrator for other class frequencies than those of the calibration set.
 
         Parameters
@@ -431,20 +431,13 @@ class Calibrator(TakesScores, ABC):
         time: AnyArray,
     ) -> Rows:
         """Return the checked rows of a fit."""
-        if is_no_array(scores, y):
-            scores = self._sampled(
-                scores, y, weight=weight, groups=groups, classes=classes, time=time
-            )
+        beside = {"weight": weight, "groups": groups, "classes": classes, "time": time}
+        if isinstance(scores, Rows):
+            refuse_beside_rows({"y": y, **beside})
+        elif is_no_array(scores, y):
+            scores = self._sampled(scores, y, **beside)
         if not isinstance(scores, Rows):
-            return Rows.of(
-                scores,
-                y,
-                input=self.input,
-                weight=weight,
-                groups=groups,
-                classes=classes,
-                time=time,
-            )
+            return Rows.of(scores, y, input=self.input, **beside)
         if scores.kind != self.input:
             raise ValueError(
                 f"the rows hold {scores.kind}, but the calibrator takes input={self.input!r}"

@@ -7,8 +7,7 @@ import numpy as np
 from hcal.methods._scaling import ClassLines, class_features, present_classes
 from hcal.methods.base import Calibrator, Fitted
 from hcal.rows import Rows
-from hcal.solvers.families import ClassLinear
-from hcal.solvers.nll import fit_nll
+from hcal.solvers.nll import ClassLinear, fit_nll
 from hcal.solvers.optimise import Search
 
 

@@ -8,16 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.maps.base import STEEP, Map, array, map_type
-from hcal.maps.prediction import raise_to_floor
+from hcal.maps.base import STEEP, Map, array, map_type, raise_to_floor
 from hcal.methods._scaling import ThinnedRows, thinned_ranks, thinning_step, without_mean
 from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.methods.parameters import Count, Seed, parameters
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
-from hcal.solvers.families import LineCells, MonotoneNet, cells_over
-from hcal.solvers.nll import fit_nll, mean_nll, select
+from hcal.solvers.nll import LineCells, MonotoneNet, cells_over, fit_nll, mean_nll, select
 from hcal.solvers.optimise import Best, Search, Solution
 from hcal.xp import Array, interp, namespace
 

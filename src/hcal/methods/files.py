@@ -10,8 +10,7 @@ from hcal.fit_record import FitRecord
 from hcal.inputs import check_kind
 from hcal.io.model_file import read_model, reason, write_model
 from hcal.io.request import Request
-from hcal.maps.base import build_map
-from hcal.maps.prediction import Prediction
+from hcal.maps.base import Prediction, build_map
 from hcal.methods.base import Calibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.registry import get_calibrator, is_calibrator, list_calibrators

@@ -14,8 +14,7 @@ from hcal.methods.parameters import Between, Count, Seed, parameters
 from hcal.methods.spline import mean_of_ties
 from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
 from hcal.rows import Rows
-from hcal.solvers.families import LineCells
-from hcal.solvers.nll import unit_weight
+from hcal.solvers.nll import LineCells, unit_weight
 from hcal.solvers.optimise import Search, lbfgs
 from hcal.xp import Array, namespace
 

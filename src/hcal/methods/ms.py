@@ -16,8 +16,7 @@ from hcal.methods.parameters import Count, NotNegative, parameters
 from hcal.methods.sms import matrix_strength
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
-from hcal.solvers.families import MatrixLinear
-from hcal.solvers.nll import Ridge, fit_nll, mean_nll, select
+from hcal.solvers.nll import MatrixLinear, Ridge, fit_nll, mean_nll, select
 from hcal.solvers.optimise import Search, Solution
 from hcal.solvers.temperature import logit_scale, solve_temperature
 from hcal.text import JsonObject

@@ -8,8 +8,7 @@ from hcal.methods._scaling import ClassLines as ClassLines
 from hcal.methods._scaling import clipped_log_probs, present_classes
 from hcal.methods.base import Calibrator, Fitted
 from hcal.rows import Rows
-from hcal.solvers.families import ClassOffsets
-from hcal.solvers.nll import fit_nll
+from hcal.solvers.nll import ClassOffsets, fit_nll
 from hcal.solvers.optimise import Search
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from hcal.maps.base import Map, array, map_type
 from hcal.methods.svs import FirstStage, StructuredScaling
 from hcal.numerics import Float64
-from hcal.solvers.families import MatrixLinear, SoftmaxFamily
+from hcal.solvers.nll import MatrixLinear, SoftmaxFamily
 from hcal.xp import Array, namespace
 
 

@@ -11,8 +11,7 @@ from hcal.methods.base import Calibrator, Fitted
 from hcal.methods.parameters import NotNegative, parameters
 from hcal.numerics import Float64
 from hcal.rows import Rows
-from hcal.solvers.families import ClassLinear, SoftmaxFamily
-from hcal.solvers.nll import Ridge, fit_nll
+from hcal.solvers.nll import ClassLinear, Ridge, SoftmaxFamily, fit_nll
 from hcal.solvers.optimise import Search
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from hcal import xp
 from hcal.frames import AnyArray
-from hcal.maps.base import array, log_sigmoid, map_type
-from hcal.maps.prediction import raise_to_floor
+from hcal.maps.base import array, map_type, raise_to_floor
 from hcal.methods._curves import NO_POINTS, Points, columns, end_to_end, pool_equal, read_curves
 from hcal.methods._log_odds import OddsMap, event_labels, events, log_odds
 from hcal.methods.base import Calibrator, Fitted
@@ -16,7 +15,7 @@ from hcal.methods.folds import deal_folds
 from hcal.methods.parameters import Count, parameters
 from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.rows import Rows
-from hcal.xp import Array, namespace
+from hcal.xp import Array, log_sigmoid, namespace
 
 
 @map_type

@@ -9,8 +9,7 @@ from hcal.methods._scaling import clipped_log_probs, present_classes
 from hcal.methods.base import Calibrator, Fitted
 from hcal.numerics import softmax
 from hcal.rows import Rows
-from hcal.solvers.families import ClassLinear
-from hcal.solvers.nll import fit_nll, unit_weight
+from hcal.solvers.nll import ClassLinear, fit_nll, unit_weight
 from hcal.solvers.optimise import Search
 from hcal.solvers.temperature import solve_temperature
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import rel_entr
 
 from hcal.frames import AnyArray
 from hcal.metrics.binned import ece_ew
@@ -24,6 +26,16 @@ from hcal.numerics import softmax
 SMALLEST = float(np.finfo(np.float64).tiny)
 
 Scores = dict[str, float]
+
+
+def kl(c: ArrayLike, q: ArrayLike) -> Vector:
+    """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
+
+    >>> kl(0.5, [0.5, 0.9]).round(4)
+    array([0.    , 0.5108])
+    """
+    c, q = np.asarray(c, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    return np.asarray(np.maximum(rel_entr(c, q) + rel_entr(1 - c, 1 - q), 0.0))
 
 
 def nll_rows(s: Sample) -> Vector:

@@ -16,7 +16,8 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from hcal.compiled import Kernel, exponential, in_threads, jit, split
+from hcal.compiled import Kernel, exponential, jit
+from hcal.numerics import in_threads, split
 from hcal.pool.map import BENDS, FLOOR, Curve, Margins, PoolMap, TopCurve, TopVersusRestMap
 
 Numbers = NDArray[Any]

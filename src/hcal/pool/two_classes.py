@@ -12,8 +12,16 @@ import numpy as np
 
 from hcal.numerics import Float64, IntArray
 from hcal.pool.map import BinaryPoolMap, Margins
-from hcal.pool.members import CONSTANT_RIDGE, RIDGE, TemperatureMember, shrinkage_of
-from hcal.pool.weighing import Member, left_out_scores, weigh, weighing_rows
+from hcal.pool.members import (
+    CONSTANT_RIDGE,
+    RIDGE,
+    Member,
+    TemperatureMember,
+    left_out_scores,
+    shrinkage_of,
+    weigh,
+    weighing_rows,
+)
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
 

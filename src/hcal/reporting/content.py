@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from hcal.certificates.survey import Side, Survey
-from hcal.class_names import positive_number
+from hcal.class_names import ClassName, positive_number
 from hcal.decisions.deciding import check_threshold
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import in_memory
-from hcal.evaluation.measurement import Settings, evaluate_rows, evaluate_survey, survey_source
+from hcal.evaluation.measurement import (
+    NO_TEST,
+    Settings,
+    evaluate_rows,
+    evaluate_survey,
+    survey_source,
+)
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_confidence
@@ -89,7 +95,7 @@ class Source:
     options: str = ""
     model_checksum: str = ""
     command: str = ""
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -207,10 +213,10 @@ def measure_report(  # noqa: PLR0913
     calibrator: Calibrator | str | None = None,
     *,
     input: InputKind | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     source: Source | None = None,
     confidence: float = 0.95,
-    positive: Any = None,
+    positive: ClassName | None = None,
     groups: AnyArray = None,
     by: AnyArray = None,
     threshold: float | Sequence[float] = (),
@@ -235,15 +241,8 @@ def measure_report(  # noqa: PLR0913
     info = RowInfo(None, groups, by, classes)
     if cross_fit:
         rows = in_memory(source_of(scores, y, info, input=kind), "cross-fitting")
-        method: Any = calibrator or "pool"
-        crossed = crossfit.cross_fit(
-            method,
-            rows.scores,
-            rows.labels,
-            groups=rows.groups,
-            classes=rows.names,
-            input=rows.kind,
-        )
+        method = crossfit.unfitted(calibrator or "pool", rows.kind)
+        crossed = crossfit.cross_fit_rows(method, rows)
         rows = crossed.calibrator.rows_like(rows)
         content = _measured(
             _crossed_survey(rows, np.asarray(crossed.probs)),
@@ -277,7 +276,7 @@ def _options(
     names: ClassNames | None,
     n_classes: int,
     confidence: float,
-    positive: Any,
+    positive: ClassName | None,
     threshold: float | Sequence[float],
     cost: Mapping[str, float] | None,
 ) -> ReportOptions:
@@ -317,6 +316,11 @@ def _checked_cost(cost: Mapping[str, float] | None) -> Mapping[str, float]:
 def _measured(survey: Survey, options: ReportOptions) -> Content:
     """Measure probabilities before calibration, and after it where there is a calibrator."""
     rows = survey.rows
+    if rows.weight is not None:
+        raise ValueError(
+            "a report counts every row once, and these have weights: pass scores and labels as "
+            "arrays, or rows without weights"
+        )
     headline = evaluate_survey(survey, _headline_settings(options))
     headlines = [headline] if headline.before is None else [headline.before, headline]
     chosen, notes = _chosen_metrics(survey.before.probs.size)
@@ -338,7 +342,8 @@ def _measured(survey: Survey, options: ReportOptions) -> Content:
         before=sides[0],
         after=sides[1] if len(sides) > 1 else None,
         calibrator=None,
-        notes=(*notes, *headline.notes),
+        # Where there is no test, the sentence about it says why.
+        notes=(*notes, *(note for note in headline.notes if note != NO_TEST)),
         options=options,
         changed=survey.changed,
     )

@@ -58,11 +58,9 @@ def headline(content: Content, grade: Grade) -> str:
         return f"Do not rely on {content.event}{after}{_why_bad(content, assessment)}"
     parts = f", and {off}, are proven to be off" if off else ""
     if grade == "few":
-        certificate = content.final.evaluation.certificate
-        rows = content.n if certificate is None else certificate.n
         return (
-            f"{rows:,} rows cannot tell whether {content.event} is within the tolerance of "
-            f"{points(assessment.tolerance)}{after}{parts}"
+            f"{_rows_of_proof(content)} cannot tell whether {content.event} is within the "
+            f"tolerance of {points(assessment.tolerance)}{after}{parts}"
         )
     within = f"within {points(assessment.bound)}"
     if grade == "good":
@@ -71,6 +69,16 @@ def headline(content: Content, grade: Grade) -> str:
         f"Usable with care: {content.event} is {within} on average{after}, "
         f"but {_why_care(content, assessment)}"
     )
+
+
+def _rows_of_proof(content: Content) -> str:
+    """Return how many rows, in how many groups, a proof could count."""
+    certificate = content.final.evaluation.certificate
+    rows = content.n if certificate is None else certificate.n
+    groups = content.rows.groups
+    if groups is None:
+        return f"{rows:,} rows"
+    return f"{rows:,} rows in {len(np.unique(groups)):,} groups"
 
 
 def _without_proof(content: Content, grade: Grade) -> str:

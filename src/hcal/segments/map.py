@@ -7,8 +7,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.maps.base import STEEP, Map, ProbabilityMap, array, map_type, option
-from hcal.maps.prediction import Prediction
+from hcal.maps.base import STEEP, Map, Prediction, ProbabilityMap, array, map_type, option
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.pool.map import keep_top
 from hcal.xp import Array

@@ -15,8 +15,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import expit
 
-from hcal.compiled import in_threads
-from hcal.numerics import Float64, IntArray, row_blocks, softmax
+from hcal.numerics import Float64, IntArray, in_threads, row_blocks, softmax
 from hcal.solvers.optimise import newton, solve_curved
 
 #: The relative gain at which Newton stops: none that a float could show.

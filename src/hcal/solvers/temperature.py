@@ -13,8 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from hcal.compiled import in_threads
-from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
+from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, in_threads, row_blocks
 
 # The range of log(β · scale of the logits). Beyond e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
