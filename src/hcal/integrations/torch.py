@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,12 +30,14 @@ from hcal.integrations import dense
 from hcal.maps.base import LEAST_PROBABILITY, Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
-from hcal.numerics import FloatArray
+from hcal.numerics import FloatArray, NumpyArray
 from hcal.progress import progress
 from hcal.rows import refuse_other_kind
 from hcal.text import one_line
 
 Output = Literal["probs", "log_probs"]
+#: A batch of a loader: inputs and labels, or all by name.
+Batch = tuple[object, object] | list[object] | dict[str, object]
 #: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
 _BLOCK_SCORES = 1 << 24
 #: So many rows of a batch show whether scores are logits.
@@ -80,7 +82,7 @@ class MapModule(nn.Module):
         return out
 
 
-def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
+def _tensor(value: NumpyArray, dtype: torch.dtype) -> Tensor:
     array = np.asarray(value)
     # An empty numpy array may have strides of 0, and torch.export.save refuses a tensor with such strides.
     tensor = torch.as_tensor(array) if array.size else torch.empty(array.shape, dtype=dtype)
@@ -357,13 +359,13 @@ class CalibratedModule(nn.Module):
         self.model = model
         self.head = CalibrationHead(calibrator, output)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Return calibrated probabilities of whatever the model takes."""
         calibrated: Tensor = self.head(scores_of(self.model(*args, **kwargs)))
         return calibrated
 
 
-def scores_of(output: Any) -> Tensor:
+def scores_of(output: object) -> Tensor:
     """Return the scores of an output: a tensor, ``logits`` of an object or mapping, or the first of a tuple.
 
     Examples
@@ -385,7 +387,7 @@ def scores_of(output: Any) -> Tensor:
 
 def collect_logits(
     model: nn.Module,
-    loader: Iterable[Any],
+    loader: Iterable[Batch],
     *,
     device: torch.device | str | None = None,
     ignore_index: int | None = None,
@@ -424,7 +426,6 @@ def collect_logits(
     (torch.Size([8, 2]), torch.Size([8]))
     """
     where = device or next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
-    options: dict[str, Any] = {"ignore_index": ignore_index, "pixels": pixels}
     total = len(loader) if isinstance(loader, Sized) else 0
     kept: list[tuple[Tensor, Tensor]] = []
     with (
@@ -436,7 +437,11 @@ def collect_logits(
             args, kwargs, y = _unpack(batch)
             args, kwargs = tree_map_only(Tensor, lambda t: t.to(where), (args, kwargs))
             scores = scores_of(model(*args, **kwargs)).cpu()
-            kept.append(dense.rows(scores, y.cpu(), **options, random_state=random_state + step))
+            seed = random_state + step
+            rows = dense.rows(
+                scores, y.cpu(), ignore_index=ignore_index, pixels=pixels, random_state=seed
+            )
+            kept.append(rows)
             advance(1)
     if not kept:
         raise ValueError("the loader is empty: no batches to collect from")
@@ -444,7 +449,7 @@ def collect_logits(
     return torch.cat([z for z, _ in kept]).clone(), torch.cat([y for _, y in kept]).clone()
 
 
-def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+def _unpack(batch: Batch) -> tuple[tuple[object, ...], dict[str, object], Tensor]:
     if isinstance(batch, dict) and "labels" in batch:
         return (
             (),
