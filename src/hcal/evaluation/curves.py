@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik, ndtri
 
-from hcal.metrics.by_chance import levels_by_chance
-from hcal.metrics.noise import Noise
+from hcal.metrics.by_chance import Noise, levels_by_chance
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
 from hcal.numerics import Float64, IntArray
