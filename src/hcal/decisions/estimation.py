@@ -13,14 +13,8 @@ from hcal.class_names import positive_number
 from hcal.columns import order_by
 from hcal.decisions.deciding import as_rule, rows_of_rule
 from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect
-from hcal.decisions.rules import (
-    AbstainRule,
-    CostRule,
-    ThresholdRule,
-    check_costs,
-    check_table,
-    table_of,
-)
+from hcal.decisions.rules import AbstainRule, CostRule, ThresholdRule, check_table, table_of
+from hcal.decisions.threshold_curve import check_costs
 from hcal.extras import pyplot
 from hcal.frames import AnyArray
 from hcal.inputs import check_confidence

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from hcal.class_names import check_classes
+from hcal.decisions.threshold_curve import check_costs
 from hcal.frames import ColumnName, index_of
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
@@ -239,23 +240,6 @@ def _by_name(costs: Any, names: ClassNames | None) -> Any:
         decided.index(name) if name in decided else place for place, name in enumerate(wanted)
     ]
     return costs.to_numpy()[np.ix_(rows, columns)]
-
-
-def check_costs(cost: Any) -> tuple[float, float]:
-    """Return the costs of a missed event and of a false alarm.
-
-    >>> check_costs({"fn": 20, "fp": 1})
-    (20.0, 1.0)
-    """
-    if not isinstance(cost, Mapping) or set(cost) != {"fn", "fp"}:
-        raise ValueError(
-            "cost must be {'fn': …, 'fp': …}, the costs of a missed positive and of a false alarm, "
-            f"or a table of K x K costs; got {cost!r}"
-        )
-    costs = float(cost["fn"]), float(cost["fp"])
-    if not all(np.isfinite(value) and value >= 0 for value in costs) or not sum(costs) > 0:
-        raise ValueError(f"costs must be finite and not negative, and not all 0; got {cost!r}")
-    return costs
 
 
 def table_of(costs: tuple[float, float], positive: int) -> Float64:
