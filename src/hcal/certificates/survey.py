@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from hcal import leakage
-from hcal.certificates.events import EventCounts
+from hcal.certificates.event import EventCounts
 from hcal.fit_record import fitted_segments
 from hcal.io.sampling import RowSample
 from hcal.io.sources import RowSource
