@@ -13,8 +13,7 @@ from typing import Any, Final, Self
 from hcal import leakage
 from hcal.certificates.event import EventCounts
 from hcal.fit_record import fitted_segments
-from hcal.io.sampling import RowSample
-from hcal.io.sources import RowSource
+from hcal.io.sources import RowSample, RowSource
 from hcal.metrics.sample import Data
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.numerics import FloatArray
