@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hcal import metrics
-from hcal.evaluation.assessment import collapse_reasons
+from hcal.evaluation import collapse_reasons
 from hcal.h_calibration.paper_maps import MixtureMap, TableMap
 from hcal.numerics import Float64, softmax
 from studies.drawing import SUBJECT, save_figure, styled, write_text

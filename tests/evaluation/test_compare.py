@@ -15,6 +15,7 @@ from hcal.evaluation.comparison import Task, Work, run_cell
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.evaluation.ranking import holm
 from hcal.evaluation.results_file import read_cells
+from hcal.h_calibration.candidates import why_collapsed
 from hcal.methods import CalibrationWarning
 from hcal.methods.folds import deal_folds
 from hcal.methods.ts import TemperatureScaling
@@ -75,6 +76,31 @@ def test_an_error_is_a_row_and_not_the_end(task: tuple[np.ndarray, ...]) -> None
     assert table.sorted("nll").results[-1].label == "bad"
     assert table.sorted("accuracy").results[-1].label == "bad"  # of which more is better
     assert not table["bad"]
+
+
+class Muted(TemperatureScaling):
+    """A method that keeps a twentieth of the evidence."""
+
+    def _fit(self, *rows):
+        return self._solution(SolvedTemperature(0.05, True, ""))
+
+
+@pytest.mark.parametrize(("n", "collapsed"), [(20, False), (2000, True)])
+def test_comparison_evaluation_and_fit_have_one_rule_of_collapse(n: int, collapsed: bool) -> None:
+    """Two classes that are stated with 53 % and right in 70 %, which few rows are by chance."""
+    y = np.arange(n) % 2
+    right = np.arange(n) % 10 < 7
+    sides = np.where(right, y, 1 - y)
+    logits = 2.4 * np.eye(2)[sides]
+    muted = hcal.softmax(0.05 * logits)
+    evaluation = hcal.evaluate(muted, y, metrics=["nll"], baseline=hcal.softmax(logits))
+    assert evaluation.collapsed is collapsed
+
+    table = hcal.compare(-logits, y, logits, y, methods={"muted": Muted()}, metrics=["nll"])
+    assert table.to_dict()["methods"]["muted"]["collapsed"] is collapsed
+
+    log_probs = np.log(hcal.softmax(logits))
+    assert bool(why_collapsed(muted.astype(np.float32), y, log_probs)) is collapsed
 
 
 def test_collapse_is_flagged_and_never_the_best() -> None:

@@ -14,22 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import rel_entr, xlog1py, xlogy
+from scipy.special import xlog1py, xlogy
 
+from hcal.metrics.scores import kl
 from hcal.numerics import Float64 as Vector
 
 _LARGEST = 0.75  # a bet never risks more than this share of the capital
 _STEPS = 30  # Newton's method converges in six to eight steps; the cap only guards against rounding
-
-
-def kl(c: ArrayLike, q: ArrayLike) -> Vector:
-    """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
-
-    >>> kl(0.5, [0.5, 0.9]).round(4)
-    array([0.    , 0.5108])
-    """
-    c, q = np.asarray(c, dtype=np.float64), np.asarray(q, dtype=np.float64)
-    return np.asarray(np.maximum(rel_entr(c, q) + rel_entr(1 - c, 1 - q), 0.0))
 
 
 def kl_upper(c: ArrayLike, limit: ArrayLike) -> Vector:

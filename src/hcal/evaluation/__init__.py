@@ -6,11 +6,12 @@ its name, and would hide the function.
 
 from __future__ import annotations
 
-from hcal.evaluation.assessment import Assessment, collapse_reasons
+from hcal.evaluation.assessment import Assessment
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.diagram import Reliability, reliability
 from hcal.evaluation.evaluator import evaluate
 from hcal.evaluation.result import Evaluation
+from hcal.metrics.collapse import collapse_reasons
 
 __all__ = [
     "Assessment",

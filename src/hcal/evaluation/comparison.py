@@ -434,8 +434,16 @@ def run_cell(work: Work) -> Cell:
         except Exception as error:
             return replace(cell, error=f"{type(error).__name__}: {error}")
     messages = tuple(dict.fromkeys(str(warning.message) for warning in caught))
-    cell = replace(cell, scores=scores, n_classes=sample.k, drawn=drawn, warnings=messages)
-    return replace(cell, fit_s=fit_s, predict_s=predict_s)
+    return replace(
+        cell,
+        scores=scores,
+        n_classes=sample.k,
+        n=sample.n,
+        fit_s=fit_s,
+        predict_s=predict_s,
+        warnings=messages,
+        drawn=drawn,
+    )
 
 
 def _method_for(task: Task, calibrator: Calibrator) -> Any:

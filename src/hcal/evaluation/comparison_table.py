@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
-from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.ranking import LEVEL, Ranking, fewest_tasks, holm, pairs_of_tasks
 from hcal.evaluation.result import number_text
 from hcal.metrics import get_metric
+from hcal.metrics.collapse import collapse_reasons
 from hcal.numerics import Float64
 from hcal.results import Result, rich_text
 from hcal.text import JsonObject, spreadsheet_text
@@ -48,6 +48,7 @@ class Cell:
     #: probabilities are useless); empty if they do not.
     collapse: tuple[str, ...] = ()
     error: str = ""  # empty, or why there are no scores
+    n: int | None = None  # test rows
 
     @property
     def collapsed(self) -> bool:
@@ -71,6 +72,7 @@ class Cell:
             nll=self.scores.get("nll", missing),
             n_classes=self.n_classes,
             nll_before=old,
+            rows=self.n,
         )
         gain = {"phi": old - self.scores["nll"]} if old is not None and "nll" in self.scores else {}
         return replace(self, scores={**self.scores, **gain}, collapse=tuple(reasons))

@@ -15,12 +15,13 @@ from hcal.certificates.certification import FEWEST_GROUPS, Terms, certify_survey
 from hcal.certificates.event import EventCounts
 from hcal.certificates.survey import Side, Survey, survey_rows
 from hcal.class_names import class_title, positive_number
-from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
+from hcal.evaluation.assessment import assess, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.inputs import check_confidence
 from hcal.io.sources import RowSource
 from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.clinical import clinical
+from hcal.metrics.collapse import collapse_reasons
 from hcal.metrics.registry import METRICS, list_metrics
 from hcal.metrics.resampling import (
     SPREAD_RESAMPLES,

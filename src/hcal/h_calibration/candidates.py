@@ -23,6 +23,8 @@ from hcal.h_calibration.training import (
     train,
 )
 from hcal.methods.base import Fitted
+from hcal.metrics.collapse import collapse_of
+from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
 from hcal.text import JsonObject
@@ -33,10 +35,6 @@ PIECEWISE_REFERENCE: Reference = "largest"
 
 #: Float32 logits beyond this would overflow in a difference.
 _LARGEST_LOGIT = 1e30
-
-# A map is called collapsed where its predictions are nearly uniform; the contract has the numbers.
-_MUCH_WORSE_NLL = 1.1
-_MUCH_LESS_SURE = 0.2
 
 
 @dataclass(frozen=True)
@@ -198,27 +196,15 @@ def _best_of(candidates: list[Candidate], select: str, y: IntArray, before: Floa
             "map": winner.name,
             "epoch": best.epoch,
             "candidates": [candidate.record(select) for candidate in candidates],
-            "collapsed": _collapsed(probs, y, before),
+            "collapsed": why_collapsed(probs, y, before),
         },
         history={name: history[name] for name in (LOSS, MONITOR, select)},
     )
 
 
-def _collapsed(probs: FloatArray, y: IntArray, before: FloatArray) -> str:
+def why_collapsed(probs: FloatArray, y: IntArray, before: FloatArray) -> str:
     """Return why probabilities count as nearly uniform, or an empty string."""
-    n_classes = probs.shape[1]
-    rows = np.arange(len(y))
-    accuracy = float((probs.argmax(axis=1) == y).mean())
-    confidence = float(probs.max(axis=1).mean())
-    smallest = np.finfo(np.float32).tiny
-    nll = -float(np.log(np.maximum(probs[rows, y], smallest)).mean())
-    nll_before = -float(before[rows, y].mean())
-
-    worse = nll > _MUCH_WORSE_NLL * nll_before and confidence < accuracy - _MUCH_LESS_SURE
-    uniform = confidence < 3 / n_classes and accuracy > 10 / n_classes
-    if not worse and not uniform:
-        return ""
-    return f"mean confidence {confidence:.3g}, accuracy {accuracy:.3g}, NLL {nll:.3g}"
+    return "; ".join(collapse_of(Sample(probs, y), Sample(np.exp(before), y)))
 
 
 def _tensor(x: FloatArray, device: str) -> Tensor:

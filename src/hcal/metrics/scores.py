@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, rel_entr
 
 from hcal.frames import AnyArray
 from hcal.metrics.binned import ece_ew
@@ -41,6 +41,16 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 Scores = dict[str, float]
 #: Below this share of the weight, rows of other classes are rounding errors.
 _VANISHING: Final = 1e-12
+
+
+def kl(c: ArrayLike, q: ArrayLike) -> Vector:
+    """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
+
+    >>> kl(0.5, [0.5, 0.9]).round(4)
+    array([0.    , 0.5108])
+    """
+    c, q = np.asarray(c, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    return np.asarray(np.maximum(rel_entr(c, q) + rel_entr(1 - c, 1 - q), 0.0))
 
 
 def nll_rows(s: Sample) -> Vector:
