@@ -20,9 +20,8 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
-from hcal.evaluation.assessment import RULE, Grade
+from hcal.evaluation.assessment import RULE, ClassesOff, Grade, SegmentsOff
 from hcal.evaluation.axes import tick
-from hcal.evaluation.proven_off import ClassesOff, SegmentsOff
 from hcal.frames import AnyArray
 from hcal.io import atomic_path
 from hcal.methods import Calibrator
