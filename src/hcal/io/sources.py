@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, tee
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hcal.inputs import InputKind
 from hcal.io.reading import Piece
 from hcal.numerics import IntArray
-from hcal.passes import Advance, Partial, Runner, add_up
+from hcal.passes import Advance, Partial, Runner
 from hcal.rows import ClassNames, Rows, rows_from
 
 P = TypeVar("P", bound=Partial)
@@ -84,7 +84,14 @@ class RowSource:
     def add_up(self, update: Callable[[P, Rows], object], empty: Callable[[], P]) -> P:
         """Return the partial result of all rows; ``update`` adds a block of rows to one."""
         work = partial(_add_piece, update, empty)
-        return add_up(work, self.pieces, empty, self.runner, self.advance)
+        whole = empty()
+        pieces, work_pieces = tee(self.pieces)
+        parts = (self.runner or map)(work, work_pieces)
+        for piece, part in zip(pieces, parts, strict=True):
+            whole.merge(part)
+            if self.advance is not None and isinstance(piece, Rows | Piece):
+                self.advance(len(piece))
+        return whole
 
     def sample(self, most_rows: int = SAMPLE_ROWS, most_scores: int = SAMPLE_SCORES) -> Rows:
         """Return a random sample of the rows, which does not depend on the blocks; all rows if there are no more.

@@ -14,8 +14,8 @@ import numpy as np
 from hcal.certificates.survey import Side, Survey
 from hcal.class_names import positive_number
 from hcal.decisions.deciding import check_threshold
-from hcal.evaluation import Evaluation, crossfit, reliability
-from hcal.evaluation.curves import Binning, ReliabilityCurve
+from hcal.evaluation import Evaluation, crossfit
+from hcal.evaluation.curves import Binning, CurveOptions, ReliabilityCurve, curve_of, judged_event
 from hcal.evaluation.evaluator import in_memory
 from hcal.evaluation.measurement import (
     NO_TEST,
@@ -373,17 +373,13 @@ def _side(
 ) -> ReportSide:
     """Return everything about one predictor; ``headline`` has the metrics with intervals."""
     sample = Sample(probs, rows.labels, positive=options.positive)
+    event = judged_event(sample, options.positive if sample.k == 2 else None, groups=rows.groups)
+    bins = 15 if sample.n >= 1000 else 8
+    resamples = int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100))
     curves = {}
     for binning in VIEWS:
-        curves[binning] = reliability(
-            sample,
-            binning=binning,
-            confidence=options.confidence,
-            positive=options.positive,
-            groups=rows.groups,
-            bins=15 if sample.n >= 1000 else 8,
-            resamples=int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100)),
-        )[0]
+        curve_options = CurveOptions(binning, bins, options.confidence, resamples)
+        curves[binning] = curve_of(event, curve_options, np.random.default_rng(0))
     others = tuple(name for name in chosen if name not in HEADLINE)
     plain = replace(rows, by=None)
     further = evaluate_rows(plain, probs, Settings(metrics=others, positive=options.positive))
