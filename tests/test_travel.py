@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hcal
+from hcal.certificates import CertificateStream
 from hcal.io import Request, read
 from hcal.rows import Rows
 from helpers import synthetic
@@ -343,3 +344,153 @@ def test_dask_frames_are_taken_by_name() -> None:
         hcal.make_calibrator("vs").fit(SCORES, LABELS).predict_proba(SCORES),
         atol=1e-9,
     )
+
+
+# -- what goes around the doors -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collect", [hcal.metrics.StreamingMetrics, CertificateStream])
+def test_collected_blocks_are_taken_by_name(collect: Callable[[int], Any]) -> None:
+    def collected(order: list[str], labels: np.ndarray) -> Any:
+        total = collect(3)
+        total.update(PROBS[:150], labels[:150])
+        total.update(PROBS[order][150:], labels[150:])
+        return str(total.result())
+
+    assert collected(TURNED, LABELS) == collected(NAMES, LABELS)
+    with pytest.raises(ValueError, match=EITHER):
+        collected(TURNED, POSITIONS)
+    first = collect(3).update(PROBS, LABELS)
+    with pytest.raises(ValueError, match="of one part are ant, bee, cat, and of the other cat"):
+        first.merge(collect(3).update(PROBS[TURNED], LABELS))
+
+
+def test_saved_sums_know_the_order_of_their_columns() -> None:
+    metrics = hcal.metrics.StreamingMetrics(3, ["cwece_a"]).update(PROBS[:150], LABELS[:150])
+    again = hcal.metrics.StreamingMetrics.from_state(metrics.state)
+    again.update(PROBS[TURNED][150:], LABELS[150:])
+    expected = hcal.metrics.cwece_a(PROBS, LABELS)
+    assert again.result()["cwece_a"] == pytest.approx(expected)
+
+
+def test_a_sample_takes_frames_as_metrics_do() -> None:
+    numbered = PROBS.set_axis([0, 1, 2], axis=1)
+    for probs, labels in ((PROBS[TURNED], LABELS), (numbered[[2, 0, 1]], POSITIONS)):
+        sample = hcal.metrics.Sample(probs, labels)
+        assert hcal.metrics.nll(sample) == pytest.approx(hcal.metrics.nll(numbered, POSITIONS))
+    with pytest.raises(ValueError, match="y has the index of the scores in another order"):
+        hcal.metrics.Sample(PROBS, pd.Series(POSITIONS)[::-1])
+
+
+@pytest.mark.parametrize("names", [["well", "sick"], [1, 2], [2, 5]])
+def test_the_positive_column_of_a_frame_is_called_by_its_name(names: list[Any]) -> None:
+    """A 1 was the second of the columns 1 and 2 to metrics and to the clinical panel."""
+    labels = np.array(names)[SICK]
+    # Of two classes the errors are equal up to the sign: the frequencies tell which one is judged.
+    for order, positive in ((names, names[0]), (names[::-1], names[0]), (names, names[1])):
+        frame = RISKS.set_axis(names, axis=1)[order]
+        events = int((labels == positive).sum())
+        panel = hcal.clinical(frame, labels, positive=positive)
+        assert panel.events == events
+        assert f"with class {positive}" in str(panel)
+        sample = hcal.metrics.Sample(frame, labels, positive=positive)
+        assert sample.data.hit.sum() == events
+        error = hcal.metrics.mce(frame, labels, positive=positive)
+        assert error == hcal.metrics.mce(sample)
+    with pytest.raises(ValueError, match="positive must be"):
+        hcal.metrics.mce(frame, labels, positive="ill")
+
+
+@pytest.mark.parametrize("positive", ["sick", "well", 0, 1])
+def test_the_positive_class_of_blocks_is_that_of_the_calibrator(positive: Any) -> None:
+    """Blocks of sick and well were judged for the other class by a calibrator of well and sick."""
+    labels = np.array(["well", "sick"])[SICK]
+    cal = hcal.make_calibrator("platt", input="probs").fit(RISKS[:150], labels[:150])
+    new, new_labels = RISKS[150:], labels[150:]
+    turned = Rows.of(new[["sick", "well"]], new_labels, input="probs")
+    metrics = ["ece_ew", "nll"]
+    expected = hcal.evaluate(cal, new, new_labels, metrics=metrics, positive=positive)
+    certified = hcal.certify(cal, new, new_labels, positive=positive)
+    for source in (turned, list(turned.blocks(50))):
+        judged = hcal.evaluate(cal, source, metrics=metrics, positive=positive)
+        assert judged.positive is not None
+        assert judged.before is not None
+        assert judged.positive == expected.positive
+        assert judged.values == pytest.approx(expected.values)
+        assert expected.before is not None
+        assert judged.before.values == pytest.approx(expected.before.values)
+        assert hcal.certify(cal, source, positive=positive).sentences == certified.sentences
+
+
+def test_what_stands_beside_checked_rows_is_refused() -> None:
+    rows = Rows.of(LOGITS, POSITIONS, input="logits")
+    cal = hcal.make_calibrator("vs").fit(rows)
+    weight = np.ones(300)
+    calls: list[Callable[[], Any]] = [
+        lambda: hcal.make_calibrator("vs").fit(rows, sample_weight=weight),
+        lambda: hcal.make_calibrator("vs").fit(rows, POSITIONS),
+        lambda: hcal.SegmentedCalibrator("vs").fit(rows, groups=POSITIONS, by=POSITIONS),
+        lambda: cal.score(rows, POSITIONS),
+        lambda: hcal.evaluate(cal, rows, POSITIONS),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="beside checked rows, which bring their own"):
+            call()
+
+
+def test_the_calibrator_of_a_cross_fit_by_segments_knows_its_columns() -> None:
+    by = pd.DataFrame({"country": POSITIONS[::-1] % 2, "site": np.arange(300) % 2})
+    method = hcal.SegmentedCalibrator("vs")
+    for segments in (by, by["country"]):
+        crossed = hcal.cross_fit(method, SCORES, POSITIONS, by=segments, resamples=0)
+        fitted = method.clone().fit(SCORES, POSITIONS, by=segments)
+        assert crossed.calibrator.fit_.segment_title == fitted.fit_.segment_title
+        np.testing.assert_allclose(
+            crossed.calibrator.predict_proba(SCORES[TURNED], by=segments)[NAMES],
+            fitted.predict_proba(SCORES, by=segments)[NAMES],
+        )
+
+
+def test_a_segment_without_weight_was_not_seen() -> None:
+    by = np.where(np.arange(300) < 200, "DE", "FR")
+    cal = hcal.SegmentedCalibrator("ts").fit(LOGITS, POSITIONS, 1.0 * (by == "DE"), by=by)
+    assert cal.segments_ == ("DE",)
+    with pytest.warns(UserWarning, match="100 of 300 rows have a segment that the fit did not see"):
+        cal.predict_proba(LOGITS, by=by)
+
+
+def test_labels_of_a_multilabel_fit_have_the_names_of_y() -> None:
+    y = pd.DataFrame(np.eye(3, dtype=int)[POSITIONS], columns=NAMES)
+    cal = hcal.MultilabelCalibrator("platt").fit(LOGITS, y)
+    assert cal.label_names_ == tuple(NAMES)
+    assert cal.evaluate(LOGITS, y[TURNED]) == cal.evaluate(LOGITS, y)
+    np.testing.assert_array_equal(
+        cal.predict_proba(SCORES[TURNED])[NAMES], cal.predict_proba(LOGITS)
+    )
+
+
+def test_a_report_by_cross_fitting_takes_names_and_segments_along(tmp_path: Path) -> None:
+    names = [0, 2, 1]
+    path = tmp_path / "page.html"
+    plain = hcal.report("ts", LOGITS, POSITIONS, path, cross_fit=True)
+    named = hcal.report(
+        "ts", LOGITS, np.array(names)[POSITIONS], path, classes=names, cross_fit=True
+    )
+    assert named.headline == plain.headline
+    by = np.arange(300) % 2
+    by_segment = hcal.SegmentedCalibrator("ts")
+    assert hcal.report(by_segment, LOGITS, POSITIONS, path, by=by, cross_fit=True).sentences
+
+
+def test_a_classifier_is_no_calibrator(tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression().fit(LOGITS, POSITIONS)
+    calls: list[Callable[[], Any]] = [
+        lambda: hcal.evaluate(model, LOGITS, POSITIONS),
+        lambda: hcal.certify(model, LOGITS, POSITIONS),
+        lambda: hcal.report(model, LOGITS, POSITIONS, tmp_path / "page.html"),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="LogisticRegression is no calibrator of scores"):
+            call()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hcal import inputs
 from hcal.class_names import is_number
 from hcal.frames import AnyArray
-from hcal.numerics import Float64, NumpyArray
+from hcal.numerics import Float64, NumpyArray, RowIndex
 
+#: A half-life as users pass it: a text such as "90d", a number, or a span of time.
+HalfLifeLike = str | float | np.number | timedelta | np.timedelta64
 _SECONDS: Final = {
     "s": 1.0,
     "min": 60.0,
@@ -72,7 +74,7 @@ class Times:
             return cls(dates, are_dates=True)
         return cls(numbers, are_dates=False)
 
-    def __getitem__(self, index: Any) -> Times:
+    def __getitem__(self, index: RowIndex) -> Times:
         return replace(self, values=self.values[index])
 
     @classmethod
@@ -103,7 +105,7 @@ class HalfLife:
     are_dates: bool
 
     @classmethod
-    def of(cls, value: Any) -> HalfLife:
+    def of(cls, value: HalfLifeLike) -> HalfLife:
         """Return a half-life: a text such as ``"90d"`` or a timedelta for dates, a number for numbers.
 
         What ``words`` say is a half-life again, so that a refit can read what a fit remembers.
@@ -177,7 +179,7 @@ class Aged:
         )
 
 
-def aged(times: Times, half_life: Any) -> tuple[Float64, Aged]:
+def aged(times: Times, half_life: HalfLifeLike) -> tuple[Float64, Aged]:
     """Return the weights of rows by their age, and what to remember of it."""
     span = HalfLife.of(half_life)
     weight = span.weights(times)
@@ -233,7 +235,7 @@ def _finite(numbers: Float64) -> Float64:
     return numbers
 
 
-def _seconds(cell: Any) -> float:
+def _seconds(cell: object) -> float:
     """Return a date as seconds since 1970; one without a time zone counts as UTC."""
     try:
         moment = datetime.fromisoformat(str(cell).strip())

@@ -11,7 +11,7 @@ work in this process (``map``), in other processes (:class:`Processes`) or on a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Processes:
 class Partial(Protocol):
     """A partial result (``update``, ``merge``, ``result``) whose size does not grow with the number of rows."""
 
-    def merge(self, other: Any) -> Any:
+    def merge(self, other: Self) -> object:
         """Add the rows of another partial result."""
 
 

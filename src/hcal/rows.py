@@ -6,16 +6,17 @@ groups and the kind of the scores reach whoever computes with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.ageing import Times
-from hcal.class_names import encode
+from hcal.class_names import ClassName, encode
 from hcal.columns import ClassNames as ClassNames
 from hcal.columns import Layout as Layout
 from hcal.columns import (
@@ -37,11 +38,12 @@ from hcal.frames import (
     to_numpy,
 )
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, is_ragged
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, RowIndex, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
 from hcal.row_segments import Segments as Segments
 from hcal.row_segments import coded_texts
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
 
@@ -117,7 +119,7 @@ class Rows:
         by: AnyArray = None,
         ids: AnyArray = None,
         time: AnyArray = None,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         like: Layout | None = None,
         start: int = 0,
         complete: bool = True,
@@ -175,7 +177,7 @@ class Rows:
         scores: AnyArray,
         *,
         input: InputKind,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         like: Layout | None = None,
         start: int = 0,
         complete: bool = True,
@@ -216,7 +218,7 @@ class Rows:
 
     @classmethod
     def of_predictions(
-        cls, scores: AnyArray, y: AnyArray = None, *, input: InputKind, **others: Any
+        cls, scores: AnyArray, y: AnyArray = None, *, input: InputKind, **others: AnyArray
     ) -> Rows:
         """Check rows that are to be evaluated; ``others`` are arguments of :meth:`of`.
 
@@ -374,7 +376,7 @@ class Rows:
             )
         return self.with_columns(order)
 
-    def restored(self, probs: FloatArray) -> Any:
+    def restored(self, probs: FloatArray) -> AnyArray:
         """Return probabilities (N, K) of these rows in the library, device and float width of what was passed in."""
         origin = self.origin
         if origin is None or (origin.library == "numpy" and origin.dtype == probs.dtype):
@@ -390,7 +392,7 @@ class Rows:
         """Return the probabilities (N, K) that the scores state."""
         return inputs.probs_of(self.scores, self.kind)
 
-    def __getitem__(self, index: Any) -> Rows:
+    def __getitem__(self, index: RowIndex) -> Rows:
         """Return some of the rows, by a slice, numbers or marks."""
         origin = self.origin
         if origin is not None and origin.index is not None:
@@ -453,6 +455,60 @@ class OneColumn:
         _refuse_range(self.count, self.low, self.high, fitted)
 
 
+class BlockOrder:
+    """The columns of the first block that has names for them; later blocks are put in their order.
+
+    >>> order = BlockOrder()
+    >>> for names in (["a", "b"], ["b", "a"]):
+    ...     block = order.put(Rows.of([[0.0, 1.0]], ["b"], input="logits", classes=names))
+    >>> block.names, block.y
+    (('a', 'b'), array([1]))
+    """
+
+    def __init__(self) -> None:
+        self.first: Rows | None = None
+
+    @classmethod
+    def of(
+        cls, n_classes: int, names: Iterable[ClassName] | None, columns: Iterable[ColumnName] | None
+    ) -> BlockOrder:
+        """Return the order that a saved state holds: lists of names, or None."""
+        order = cls()
+        if names is not None or columns is not None:
+            order.first = Rows(
+                np.empty((0, n_classes)),
+                "probs",
+                names=None if names is None else tuple(names),
+                columns=None if columns is None else tuple(columns),
+            )
+        return order
+
+    def put(self, block: Rows) -> Rows:
+        """Return a block with its columns in the order of the first."""
+        if self.first is not None:
+            return block.like_first(self.first)
+        if block.names is not None or block.columns is not None:
+            no_rows = np.empty((0, block.n_classes))
+            self.first = Rows(no_rows, block.kind, names=block.names, columns=block.columns)
+        return block
+
+    def merge(self, other: BlockOrder) -> BlockOrder:
+        """Take the order of another part; sums over columns in two orders are refused."""
+        if self.first is None:
+            self.first = other.first
+        titles = [
+            order.first.names or order.first.columns
+            for order in (self, other)
+            if order.first is not None
+        ]
+        if len(set(titles)) > 1:
+            raise ValueError(
+                f"the columns of one part are {listing(titles[0] or ())}, and of the other "
+                f"{listing(titles[1] or ())}: sums can be merged where all have the same order"
+            )
+        return self
+
+
 @contextmanager
 def rows_from(start: int) -> Iterator[None]:
     """Make an error about a block say at which row the block begins, because its message counts from there.
@@ -498,6 +554,22 @@ def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, floa
     )
 
 
+def refuse_beside_rows(beside: Mapping[str, object]) -> None:
+    """Refuse labels and other arguments beside checked rows, which would have no effect.
+
+    >>> refuse_beside_rows({"y": None, "sample_weight": [2.0]})
+    Traceback (most recent call last):
+    ...
+    ValueError: sample_weight was passed beside checked rows, which bring their own: pass it to Rows.of
+    """
+    passed = [name for name, values in beside.items() if values is not None]
+    if passed:
+        raise ValueError(
+            f"{', '.join(passed)} was passed beside checked rows, which bring their own: pass it "
+            "to Rows.of"
+        )
+
+
 # -- parts ----------------------------------------------------------------------------------------
 
 
@@ -522,7 +594,7 @@ def _form(block: Rows) -> str:
     return ", ".join([f"{block.kind} of {block.n_classes} classes{names}", *words])
 
 
-def _end_to_end(columns: Iterable[NumpyArray | None]) -> Any:
+def _end_to_end(columns: Iterable[NDArray[Scalar] | None]) -> NDArray[Scalar] | None:
     """Return the columns end to end; None where there are none."""
     arrays = [column for column in columns if column is not None]
     return np.concatenate(arrays) if arrays else None
@@ -545,5 +617,5 @@ def _group_names(block: Rows) -> NumpyArray:
     return np.array(coded.texts)[coded.codes]
 
 
-def _some(values: NumpyArray | None, index: Any) -> Any:
+def _some(values: NDArray[Scalar] | None, index: RowIndex) -> NDArray[Scalar] | None:
     return None if values is None else values[index]

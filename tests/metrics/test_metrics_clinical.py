@@ -237,7 +237,7 @@ def test_cases_without_an_answer_say_so() -> None:
     assert moved.sum() == pytest.approx(y.sum(), rel=1e-6)
     for arguments, options, message in (
         ((p, np.zeros(200, int)), {}, "needs rows with and without class 1; 0 of 200"),
-        ((p, y), {"positive": 2}, r"positive must be a class 0\.\.1, got 2"),
+        ((p, y), {"positive": 2}, "positive must be 0 or 1, the number of a class, got 2"),
         ((p, y), {"confidence": 95}, "confidence must lie"),
         ((p, y), {"thresholds": [0.0]}, "thresholds must be risks between 0 and 1"),
         ((p, y), {"thresholds": [1.0]}, "thresholds must be risks between 0 and 1"),

@@ -15,6 +15,7 @@ import torch
 import hcal
 from hcal.integrations.torch import CalibratedModule, CalibrationHead, predict_on_device
 from hcal.maps.base import LEAST_PROBABILITY
+from hcal.pool.map import BinaryPoolMap
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -51,10 +52,8 @@ def scores(n_rows: int, n_classes: int) -> torch.Tensor:
 
 
 def kernel_of(cal: hcal.PooledCalibrator, least: float = LEAST_PROBABILITY) -> torch.nn.Module:
-    from hcal.pool._triton import PoolKernel
-
     keeps_argmax = cal.prediction_.preserves is not None
-    kernel = PoolKernel(cal.prediction_.map, keeps_argmax=keeps_argmax, least=least)
+    kernel = cal.prediction_.map.device_kernel(keeps_argmax=keeps_argmax, least=least)
     return kernel.to(DEVICE)
 
 
@@ -65,7 +64,7 @@ def by_formula(cal: hcal.PooledCalibrator, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("preserve", ["accuracy", None, "order"])
-@pytest.mark.parametrize("n_classes", [3, 10, 32, 40])
+@pytest.mark.parametrize("n_classes", [2, 3, 10, 32, 40])
 def test_the_kernel_computes_the_formula(n_classes: int, preserve: str | None) -> None:
     cal = fitted(n_classes, preserve)
     x = scores(77, n_classes)
@@ -90,10 +89,11 @@ def test_the_kernel_states_no_less_than_the_least_probability() -> None:
     torch.testing.assert_close(probs, expected, rtol=2e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 33])
-def test_any_number_of_rows(n_rows: int) -> None:
-    cal = fitted(5)
-    x = scores(40, 5)[:n_rows]
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("n_rows", [0, 1, 33, 300])
+def test_any_number_of_rows(n_rows: int, n_classes: int) -> None:
+    cal = fitted(n_classes)
+    x = scores(300, n_classes)[:n_rows]
     probs = kernel_of(cal)(x.to(DEVICE)).cpu()
     torch.testing.assert_close(probs, by_formula(cal, x), rtol=2e-4, atol=1e-5, equal_nan=True)
 
@@ -111,10 +111,36 @@ def test_a_kept_module_is_no_part_of_the_state() -> None:
     assert not torch.equal(predict_on_device(shifted, x), first)
 
 
+def test_a_table_of_one_point_is_a_constant() -> None:
+    constant = BinaryPoolMap(knots=np.array([1.0]), values=np.array([0.5]))
+    kernel = constant.device_kernel(keeps_argmax=False, least=0.0).to(DEVICE)
+    x = torch.tensor([[0.0, 3.0], [2.0, -4.0]], device=DEVICE)
+    expected = torch.sigmoid(torch.tensor([[-0.5, 0.5]] * 2))
+    torch.testing.assert_close(kernel(x).cpu(), expected)
+
+
 @needs_gpu
-def test_users_reach_the_kernel() -> None:
-    cal = fitted(10)
-    x = scores(500, 10)[7:].cuda()
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_other_shapes_reach_the_kernel(n_classes: int) -> None:
+    """Images have their classes on axis 1; a binary score may have one column or none."""
+    cal = fitted(n_classes)
+    head = CalibrationHead(cal).cuda()
+    x = scores(70, n_classes)[7:]
+    images = x.reshape(3, 21, n_classes).movedim(-1, 1)
+    expected = by_formula(cal, x).reshape(3, 21, n_classes).movedim(-1, 1)
+    torch.testing.assert_close(head(images.cuda()).cpu(), expected, rtol=2e-4, atol=1e-5)
+    if n_classes == 2:
+        column = (x[:, 1:] - x[:, :1]).cuda()
+        expected = by_formula(cal, x)
+        torch.testing.assert_close(head(column).cpu(), expected, rtol=2e-4, atol=1e-5)
+        torch.testing.assert_close(head(column[:, 0]).cpu(), expected, rtol=2e-4, atol=1e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_users_reach_the_kernel(n_classes: int) -> None:
+    cal = fitted(n_classes)
+    x = scores(500, n_classes)[7:].cuda()
     expected = by_formula(cal, x.cpu())
     module = CalibratedModule(torch.nn.Identity(), cal).cuda()
     with torch.inference_mode():
@@ -142,9 +168,26 @@ def test_a_capture_of_scores_that_look_like_probabilities() -> None:
     cal = fitted(4)
     module = CalibratedModule(torch.nn.Identity(), cal).cuda()
     static = torch.full((3, 4), 0.25, device="cuda")
-    module.head.kernel[0](static)  # Triton compiles before the capture
+    expected = module.head.kernel[0](static)  # Triton compiles before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = module(static)
     graph.replay()
-    torch.testing.assert_close(captured.cpu(), by_formula(cal, static.cpu()), rtol=2e-4, atol=1e-5)
+    torch.testing.assert_close(captured, expected)
+
+
+@needs_gpu
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_transforms_of_functions_use_the_formula(n_classes: int) -> None:
+    head = CalibrationHead(fitted(n_classes)).cuda()
+    x = scores(63, n_classes)[7:].cuda()
+    batches = x.reshape(4, 14, n_classes)
+    mapped = torch.vmap(head)(batches).reshape(x.shape)
+    torch.testing.assert_close(mapped, head(x), rtol=2e-4, atol=1e-5)
+
+    def total(scores: torch.Tensor) -> torch.Tensor:
+        return head(scores).square().sum()
+
+    differentiable = x.clone().requires_grad_()
+    total(differentiable).backward()
+    torch.testing.assert_close(torch.func.grad(total)(x), differentiable.grad)

@@ -7,7 +7,7 @@ Without other rows, a method is fitted fold by fold and certified on the fold th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +43,8 @@ from hcal.text import printable
 #: A statement about groups needs at least so many of them: each counts as one observation in the worst case.
 FEWEST_GROUPS = 20
 Names = Sequence[ClassName] | None
+#: What is proven of rows that no fit has seen, or of folds.
+Certified = Certificate | OutOfFoldCertificate
 
 #: First line of a certificate of bare probabilities: nothing is known about the rows they were fitted on.
 _FRESH = "none of these rows was used to fit the predictor"
@@ -64,7 +66,7 @@ def certify(  # noqa: PLR0913 - a public door
     baseline: AnyArray = None,
     groups: AnyArray = None,
     by: AnyArray = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     assume: str | None = None,
     input: InputKind | None = None,
     tolerance: float = TOLERANCE,
@@ -72,7 +74,7 @@ def certify(  # noqa: PLR0913 - a public door
     out_of_fold: bool = False,
     folds: int = 5,
     random_state: int = 0,
-) -> Any:
+) -> Certified:
     """Certify how far a predictor can be from the truth, from fresh independent rows.
 
     Call ``certify(probs, y)``, or ``certify(calibrator, scores, y)``, which refuses rows that the calibrator was
@@ -188,15 +190,9 @@ def _judged(
             raise ValueError(
                 "after a calibrator come its scores and labels: certify(cal, scores, y)"
             )
-        if not has_baseline:
-            refuse_other_kind_of(predictor, input)
-        if hasattr(predictor, "rows_like"):
-            source = source_of(scores, y, info, input="logits", calibrator=predictor)
-            return _Judged(source, predictor)
-        # A classifier of another library, whose rows are features.
-        names = fitted_names(predictor) if info.classes is None else info.classes
-        info = replace(info, classes=names)
-        return _Judged(source_of(predictor.predict_proba(scores), y, info, input="probs"))
+        refuse_other_kind_of(predictor, None if has_baseline else input)
+        source = source_of(scores, y, info, input="logits", calibrator=predictor)
+        return _Judged(source, predictor)
     if y is not None:
         raise TypeError(
             "certify takes (probs, y) or (cal, scores, y); the first of three must be a calibrator"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Self
 
 from hcal import leakage
 from hcal.certificates.certification import Terms, assemble
 from hcal.certificates.event import TOLERANCE, EventCounts
 from hcal.certificates.result import Certificate
-from hcal.class_names import check_classes
+from hcal.class_names import ClassName, check_classes
 from hcal.frames import AnyArray
 from hcal.metrics.sample import Data, check_integer
 from hcal.renamed import renamed
-from hcal.row_segments import Segments
+from hcal.rows import BlockOrder, Rows
 
 _GAIN = (
     "a gain over a baseline: its bound needs the rows one after the other, and these came in blocks"
@@ -50,6 +51,7 @@ class CertificateStream:
         self.n = 0
         self.fitted_on = fitted_on
         self.counts = EventCounts(self.n_classes, self.positive)
+        self.order = BlockOrder()
         self._rows: leakage.Fingerprint | None = None
 
     @renamed(groups="by")
@@ -61,18 +63,20 @@ class CertificateStream:
         Parameters
         ----------
         probs : array-like of shape (N, K)
+            Columns that have names are put in the order of the first block by name.
         y : array-like of shape (N,)
         by : array-like of shape (N,), optional
             The subgroup of each row.
         logits : array of shape (N, K), optional
             The predictor's input, to be compared with ``fitted_on``.
         """
-        data = Data(probs, y)
+        rows = self.order.put(Rows.of_predictions(probs, y, input="probs", by=by))
+        data = Data(rows.scores, rows.labels)
         if data.k != self.n_classes:
             raise ValueError(
                 f"probs has {data.k} classes, this certificate was made for {self.n_classes}"
             )
-        self.counts.update(data, None if by is None else Segments.of(by, data.n))
+        self.counts.update(data, rows.by)
         if logits is not None and self.fitted_on is not None:
             self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
         self.n += data.n
@@ -82,6 +86,7 @@ class CertificateStream:
         """Add the counts of another accumulator; the order of merging does not matter."""
         if (self.n_classes, self.positive) != (other.n_classes, other.positive):
             raise ValueError("only accumulators of the same classes can be merged")
+        self.order.merge(other.order)
         self.counts.merge(other.counts)
         self._rows = leakage.merge_fingerprints(self._rows, other._rows)
         self.n += other.n
@@ -92,7 +97,7 @@ class CertificateStream:
         self,
         confidence: float = 0.95,
         tolerance: float = TOLERANCE,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         assume: str | None = None,
     ) -> Certificate:
         """Return the certificate of all rows added so far.

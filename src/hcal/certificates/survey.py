@@ -131,6 +131,8 @@ class _Totals:
     def update(self, block: Rows) -> Self:
         """Add a block of rows."""
         plan = self.plan
+        if plan.calibrator is not None:
+            block = plan.calibrator.rows_like(block)
         self.sample.update(block)
         self.one_column.update(block)
         if plan.whole:
@@ -139,15 +141,13 @@ class _Totals:
         probs = block.probs()
         self.before.update(probs, labels, block.weight)
         if plan.calibrator is not None:
-            rows = plan.calibrator.rows_like(block)
-            calibrated = plan.calibrator.probs_of(rows)
-            self.after.update(calibrated, rows.y, block.weight)
-            self.changed += _changed(rows.probs(), calibrated)
+            calibrated = plan.calibrator.probs_of(block)
+            self.after.update(calibrated, labels, block.weight)
+            self.changed += _changed(probs, calibrated)
             self.fingerprint = leakage.merge_fingerprints(
-                self.fingerprint, leakage.fingerprint(_inputs(plan.calibrator, rows))
+                self.fingerprint, leakage.fingerprint(_inputs(plan.calibrator, block))
             )
             probs = calibrated
-            labels = rows.labels
         if self.counts is not None:
             self.counts.update(Data(probs, labels), block.by)
         return self

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
@@ -21,6 +21,7 @@ from hcal.text import JsonObject, quoted
 if TYPE_CHECKING:
     from hcal.certificates import Drift, Monitor
     from hcal.io import DataFile
+    from hcal.methods.base import Calibrator
     from hcal.operation.score_store import ScoreStore
 
 
@@ -133,7 +134,7 @@ def _nothing() -> None:
 
 
 def _open_store(
-    path: Path | None, keep_days: int | None, late_labels: bool, calibrator: Any
+    path: Path | None, keep_days: int | None, late_labels: bool, calibrator: Calibrator | None
 ) -> ScoreStore | None:
     """Return the store of scores that wait for labels; None where labels come with the scores."""
     from hcal.fit_record import fitted_names
@@ -170,7 +171,7 @@ class Watching:
     """
 
     files: Files
-    calibrator: Any
+    calibrator: Calibrator | None
     store: ScoreStore | None
     state: Path | None
     day: str
@@ -280,7 +281,7 @@ def _was_added(monitor: Monitor, name: str, digest: str) -> bool:
     return bool(before)
 
 
-def _new_monitor(settings: JsonObject, calibrator: Any) -> Monitor:
+def _new_monitor(settings: JsonObject, calibrator: Calibrator | None) -> Monitor:
     """Return a monitor without rows; without a model nothing but a number can be the tolerance."""
     from hcal.certificates import Monitor
 

@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from hcal.numerics import Float64, IntArray, run_starts
 
+#: What errors cost: those of a missed event (fn) and of a false alarm (fp), or a table of K x K costs.
+Costs = Mapping[str, float] | ArrayLike
 #: A frequency that misses its target by rounding alone reaches it.
 _ROUNDING: Final = 1e-12
 #: About so many thresholds take part in the bootstrap.
@@ -69,7 +72,7 @@ class Counts:
         false_alarms = self.decided - self.caught
         return np.asarray((fn * missed + fp * false_alarms) / self.rows)
 
-    def net_benefit(self, odds: Any) -> Float64:
+    def net_benefit(self, odds: float | Float64) -> Float64:
         """Return events caught less ``odds`` times the false alarms, per row (Vickers and Elkin, 2006)."""
         return np.asarray((self.caught - odds * (self.decided - self.caught)) / self.rows)
 
@@ -106,7 +109,9 @@ class ThresholdCurve:
     happened: Float64
 
     @classmethod
-    def of_rows(cls, risk: Float64, event: Any, weight: Float64 | None = None) -> ThresholdCurve:
+    def of_rows(
+        cls, risk: Float64, event: ArrayLike, weight: Float64 | None = None
+    ) -> ThresholdCurve:
         """Return the curve of rows: probabilities (N,), whether the event happened (N,), weights (N,)."""
         order = np.argsort(risk)
         ascending = risk[order].astype(np.float64)
@@ -137,7 +142,7 @@ class ThresholdCurve:
         """Return the cut that decides the rows at or above a threshold."""
         return int(np.searchsorted(self.value, threshold, side="left"))
 
-    def cut_of_rows(self, decided: Any) -> IntArray:
+    def cut_of_rows(self, decided: ArrayLike) -> IntArray:
         """Return the cuts that decide at most so many rows, as near to it as possible."""
         return np.asarray(np.searchsorted(-self.counts.decided, -np.asarray(decided), side="left"))
 
@@ -273,7 +278,10 @@ class AtLeastRecall:
 
 
 def criterion_of(
-    cost: Any = None, capacity: Any = None, precision: Any = None, recall: Any = None
+    cost: Costs | None = None,
+    capacity: float | None = None,
+    precision: float | None = None,
+    recall: float | None = None,
 ) -> Criterion:
     """Return the one criterion that was asked for.
 
@@ -293,7 +301,7 @@ def criterion_of(
     return AtLeastPrecision(value) if precision is not None else AtLeastRecall(value)
 
 
-def check_costs(cost: Any) -> tuple[float, float]:
+def check_costs(cost: object) -> tuple[float, float]:
     """Return the costs of a missed event and of a false alarm.
 
     >>> check_costs({"fn": 20, "fp": 1})
@@ -310,7 +318,7 @@ def check_costs(cost: Any) -> tuple[float, float]:
     return costs
 
 
-def _share(value: Any, name: str) -> float:
+def _share(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}")
     if not 0 < value <= 1:

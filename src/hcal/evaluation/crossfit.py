@@ -12,12 +12,14 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from hcal import inputs
+from hcal.class_names import ClassName
 from hcal.frames import AnyArray
 from hcal.methods import CalibrationWarning, Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
@@ -154,7 +156,7 @@ def cross_fit(  # noqa: PLR0913 - a public door
     *,
     groups: AnyArray = None,
     by: AnyArray = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     folds: int = 5,
     input: inputs.InputKind | None = None,
     resamples: int = 100,
@@ -203,14 +205,26 @@ def cross_fit(  # noqa: PLR0913 - a public door
     >>> result.probs.shape
     (300, 2)
     """
-    if isinstance(method, str):
-        method = make_calibrator(method, input=input or "logits")
-    elif input not in (None, method.input):
-        raise ValueError(f"{method.name!r} expects input={method.input!r}, got {input!r}")
-    method = method.clone()
+    method = unfitted(method, input)
     rows = Rows.of(
         scores, y, input=method.input, weight=sample_weight, groups=groups, by=by, classes=classes
     )
+    return cross_fit_rows(method, rows, folds, resamples=resamples, random_state=random_state)
+
+
+def unfitted(method: str | Calibrator, input: inputs.InputKind | None) -> Calibrator:
+    """Return an unfitted calibrator of a method, for scores of a kind."""
+    if isinstance(method, str):
+        return make_calibrator(method, input=input or "logits")
+    if input not in (None, method.input):
+        raise ValueError(f"{method.name!r} expects input={method.input!r}, got {input!r}")
+    return method.clone()
+
+
+def cross_fit_rows(
+    method: Calibrator, rows: Rows, folds: int = 5, *, resamples: int = 100, random_state: int = 0
+) -> CrossFit:
+    """Return what :func:`cross_fit` does, of checked rows with all that belongs to them."""
     fold = score_folds(rows.logits(), folds, rows.groups)
     final = fit_on(method.clone(), rows)
     probs = rows.restored(predict_unseen(method, rows, rows, fold)[0])
@@ -228,13 +242,6 @@ def cross_fit(  # noqa: PLR0913 - a public door
 
 def fit_on(calibrator: Any, rows: Rows) -> Any:
     """Fit a calibrator on rows with all that belongs to them, and return it."""
-    if rows.by is not None and takes_segments(calibrator):
-        names = rows.names
-        labels = rows.labels if names is None else np.asarray(names)[rows.labels]
-        segments = np.asarray(rows.by.names)[rows.by.codes]
-        return calibrator.fit(
-            rows.scores, labels, rows.weight, groups=rows.groups, classes=names, by=segments
-        )
     if isinstance(calibrator, Calibrator):
         return calibrator.fit(rows)
     return calibrator.fit(rows.scores, rows.labels)
@@ -248,11 +255,10 @@ def takes_segments(calibrator: Any) -> bool:
 def _predict(fitted: Any, rows: Rows) -> FloatArray:
     """Return the probabilities (N, K) of rows."""
     if rows.by is not None and takes_segments(fitted):
-        segments = np.asarray(rows.by.names)[rows.by.codes]
         with warnings.catch_warnings():
             # That a fold does not see a rare segment is how new segments will be predicted.
             warnings.filterwarnings("ignore", ".*that the fit did not see")
-            return np.asarray(fitted.predict_proba(rows.scores, by=segments))
+            return np.asarray(fitted.probs_of(rows))
     return np.asarray(fitted.predict_proba(rows.scores))
 
 

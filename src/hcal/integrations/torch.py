@@ -200,8 +200,8 @@ class CalibrationHead(nn.Module):
         if not self.kind_is_clear:
             self._refuse_probs(scores)
         if self._takes_kernel(scores):
-            launched: Tensor = self.kernel[0](scores)
-            return launched
+            launched: Tensor = self.kernel[0].forward(self._rows(scores))
+            return launched.movedim(-1, 1) if launched.ndim > 2 else launched
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         module, wide = self.float64, torch.float64
         if self.float32 is not None and dtype != torch.float64:
@@ -246,11 +246,13 @@ class CalibrationHead(nn.Module):
             check_array(unclear, "logits", n_classes=unclear.shape[1])
 
     def _takes_kernel(self, scores: Tensor) -> bool:
-        """Return whether one launch does all: float32 logits (N, K) on a GPU, nothing traced, no gradient asked for."""
+        """Return whether one launch does all: float32 logits on a GPU, nothing traced, no gradient asked for."""
         if not self.kernel or not scores.is_cuda or scores.dtype != torch.float32:
             return False
-        if scores.ndim != 2 or scores.shape[1] != self.n_classes or self.output != "probs":
+        if self.output != "probs" or _is_transformed(scores):
             return False
+        if scores.get_device() != torch.cuda.current_device():
+            return False  # Triton launches on the current device
         if torch.compiler.is_compiling():
             return False
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
@@ -268,7 +270,7 @@ class CalibrationHead(nn.Module):
             raise ValueError(
                 f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}"
             )
-        return scores.movedim(1, -1)
+        return scores.movedim(1, -1) if scores.ndim > 2 else scores
 
     def get_extra_state(self) -> Tensor:
         """Return the calibrator as the bytes of its file."""
@@ -299,6 +301,15 @@ class CalibrationHead(nn.Module):
                 if buffer is not None:
                     module._buffers[name] = buffer.to(fn(buffer).device)
         return self
+
+
+def _is_transformed(scores: Tensor) -> bool:
+    """Return whether a tensor stands for others, as within ``torch.vmap`` or ``torch.func.grad``."""
+    try:
+        scores.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _refuse_other_classes(present: Calibrator, stored: Calibrator) -> None:

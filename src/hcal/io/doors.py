@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from hcal.class_names import ClassName
 from hcal.fit_record import fitted_kind, fitted_names, fitted_request
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import InputKind
@@ -25,7 +26,7 @@ class RowInfo:
     weight: AnyArray = None
     groups: AnyArray = None
     by: AnyArray = None
-    classes: Any = None
+    classes: Iterable[ClassName] | None = None
     time: AnyArray = None
 
     @property
@@ -98,7 +99,7 @@ def source_of(
     if hasattr(scores, "__dask_graph__"):
         return _dask_source(scores, y, info, input, calibrator)
     if y is None and is_source(scores):
-        return _opened(scores, info, calibrator, part)
+        return _like_fit(_opened(scores, info, calibrator, part), calibrator)
     if y is None:
         refuse_lazy(scores, input)
         raise ValueError("y is missing: pass one label a row")
@@ -148,6 +149,17 @@ def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
     if by_blocks(data):
         return batches(data, request, part=part, order=order).as_source()
     return source_of_rows(rows_of(read(data, request, part=part, order=order)))
+
+
+def _like_fit(source: RowSource, calibrator: Any) -> RowSource:
+    """Return a source with the classes in the order of a calibrator's fit, where these have names."""
+    names = fitted_names(calibrator)
+    if names is None or names == source.names:
+        return source
+    if source.whole is None:
+        return replace(source, names=names)  # each block is put in this order where it is predicted
+    whole = calibrator.rows_like(source.whole)
+    return replace(source, names=names, whole=whole, pieces=[whole])
 
 
 def _dask_source(

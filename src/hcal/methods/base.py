@@ -27,7 +27,7 @@ from hcal.methods import prior
 from hcal.methods.parameters import TakesScores, check_params
 from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, softmax
-from hcal.rows import ClassNames, OneColumn, Rows
+from hcal.rows import ClassNames, OneColumn, Rows, refuse_beside_rows
 from hcal.text import JsonObject
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
@@ -288,6 +288,7 @@ class Calibrator(TakesScores, ABC):
         """
         kind = self.prediction_.kind
         if isinstance(scores, Rows):
+            refuse_beside_rows({"y": y, **others})
             return scores.in_order_of(self.fit_, kind)
         return Rows.of(scores, y, input=kind, like=self.fit_, complete=complete, **others)
 
@@ -430,20 +431,13 @@ class Calibrator(TakesScores, ABC):
         time: AnyArray,
     ) -> Rows:
         """Return the checked rows of a fit."""
-        if is_no_array(scores, y):
-            scores = self._sampled(
-                scores, y, weight=weight, groups=groups, classes=classes, time=time
-            )
+        beside = {"weight": weight, "groups": groups, "classes": classes, "time": time}
+        if isinstance(scores, Rows):
+            refuse_beside_rows({"y": y, **beside})
+        elif is_no_array(scores, y):
+            scores = self._sampled(scores, y, **beside)
         if not isinstance(scores, Rows):
-            return Rows.of(
-                scores,
-                y,
-                input=self.input,
-                weight=weight,
-                groups=groups,
-                classes=classes,
-                time=time,
-            )
+            return Rows.of(scores, y, input=self.input, **beside)
         if scores.kind != self.input:
             raise ValueError(
                 f"the rows hold {scores.kind}, but the calibrator takes input={self.input!r}"

@@ -78,7 +78,7 @@ class MultilabelCalibrator(Estimator):
             are put in their order by name.
         """
         x, origin = self._check(scores)
-        names = label_names(labels, origin.columns, x.shape[1])
+        names = label_names(labels, origin.columns or to_numpy(y, "y")[1].columns, x.shape[1])
         x = in_order_of(names, x, origin, "scores")
         refuse_other_index(scores, {"y": y})
         truth = check_indicators(y, names)

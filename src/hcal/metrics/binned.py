@@ -17,7 +17,15 @@ from scipy.special import ndtr
 from hcal.frames import AnyArray
 from hcal.metrics.by_chance import DrawnGaps, Noise
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Event, Ranked, Sample, Vector, as_sample, check_integer
+from hcal.metrics.sample import (
+    Event,
+    PositiveClass,
+    Ranked,
+    Sample,
+    Vector,
+    as_sample,
+    check_integer,
+)
 from hcal.numerics import Float64, IntArray
 
 #: The published number of bins.
@@ -194,7 +202,7 @@ def ece_ew(  # noqa: PLR0913
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bins: int = 15,
     order: float = 1,
 ) -> float:
@@ -230,7 +238,7 @@ def ece_em(  # noqa: PLR0913
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bins: int = 15,
     order: float = 1,
 ) -> float:
@@ -263,7 +271,7 @@ def ece_r2(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bins: int = 15,
 ) -> float:
     """Return the root-mean-square calibration error over equal-width bins (lo, hi].
@@ -292,7 +300,7 @@ def dece(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bins: int = 15,
 ) -> float:
     """Return the debiased calibration error over equal-mass bins; signed, not clipped at 0.
@@ -344,7 +352,7 @@ def ace(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bins: int = 15,
 ) -> float:
     """Return the unweighted mean gap of the non-empty equal-width bins [lo, hi), the last one closed.
@@ -374,7 +382,7 @@ def ece_s1(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
 ) -> float:
     """Return the sweep calibration error of order 1: as many equal-mass bins as keep accuracy monotone.
 
@@ -405,7 +413,7 @@ def ece_s2(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
 ) -> float:
     """Return the sweep calibration error of order 2 (see :func:`ece_s1`).
 
@@ -482,7 +490,7 @@ def mce(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bins: int = 15,
 ) -> float:
     """Return the largest gap of the equal-width bins (lo, hi] that hold a sample.

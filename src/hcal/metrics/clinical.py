@@ -10,12 +10,13 @@ these to report: Van Calster et al., BMC Medicine 2019.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from scipy.special import expit
 
+from hcal.class_names import class_title, number_of_class
 from hcal.extras import pyplot
 from hcal.frames import AnyArray, refuse_other_index
 from hcal.inputs import check_confidence, check_groups
@@ -30,13 +31,14 @@ from hcal.metrics.estimates import (
     slope_and_intercept,
 )
 from hcal.metrics.estimates import Estimate as Estimate
-from hcal.metrics.sample import Vector, as_sample
+from hcal.metrics.sample import PositiveClass, Vector, as_sample
 from hcal.metrics.smooth import spiegelhalter_z
 from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
 from hcal.results import Result
 from hcal.row_segments import Segments
+from hcal.rows import ClassNames
 from hcal.text import JsonObject, printable
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class Clinical(Result):
     n, events : int
         Rows, and rows with the outcome.
     positive : int
-        The class that is the outcome.
+        The number of the class that is the outcome.
     confidence : float
         Level of the intervals. An interval whose ends are NaN is not given; ``notes`` say why.
     in_the_large : Estimate
@@ -116,6 +118,8 @@ class Clinical(Result):
     notes : tuple of str
     subgroups : dict of Clinical
         The panel of every segment of ``by``, by name. Each interval holds by itself, not all of them together.
+    names : tuple of K str or int, or None
+        Names of the classes.
     """
 
     schema: ClassVar[str] = "hcal/clinical/1"
@@ -143,6 +147,7 @@ class Clinical(Result):
     net_benefit: DecisionCurve
     notes: tuple[str, ...] = ()
     subgroups: dict[str, Clinical] = field(default_factory=dict)
+    names: ClassNames | None = None
 
     def table(self) -> list[tuple[str, str, str]]:
         """Return (name, value with interval, meaning) of every number, formatted for reading."""
@@ -164,7 +169,8 @@ class Clinical(Result):
 
     def _headline(self) -> list[str]:
         share = f"{self.events / self.n:.1%}"
-        head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({share})"
+        outcome = class_title(self.positive, self.names)
+        head = f"{self.n:,} rows, {self.events:,} with {outcome} ({share})"
         lines = [f"{head}, {100 * self.confidence:g}% intervals"]
         lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
         lines += ["", *self._net_benefit_lines(), *self._subgroup_lines()]
@@ -251,7 +257,7 @@ def clinical(  # noqa: PLR0913 - a public door
     *,
     confidence: float = 0.95,
     thresholds: Iterable[float] | None = None,
-    positive: int = 1,
+    positive: PositiveClass = None,
     groups: AnyArray = None,
     by: AnyArray = None,
 ) -> Clinical:
@@ -261,13 +267,14 @@ def clinical(  # noqa: PLR0913 - a public door
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
     y : array-like of shape (N,)
-        Integer labels 0..K−1.
+        Integer labels 0..K−1; names where the columns of a frame are named like them.
     confidence : float
         Level of the intervals.
     thresholds : array-like of float, optional
         Risks at or above which one would treat, for the net benefit; 1 % to 99 % by default.
-    positive : int
-        The class that is the outcome; with more than two classes it is compared with all others.
+    positive : int or str, optional
+        The class that is the outcome, by its number or, of a frame, its name; class 1 by default. With more than two
+        classes it is compared with all others.
     groups : array-like of shape (N,), optional
         Rows of one group depend on each other (a patient, a hospital): standard errors count whole groups. Intervals
         need 20 groups, and the two tests, which need independent rows, are left out.
@@ -291,25 +298,26 @@ def clinical(  # noqa: PLR0913 - a public door
     confidence = check_confidence(confidence)
     refuse_other_index(probs, {"groups": groups, "by": by})
     s = as_sample(probs, y, None)
-    if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
-        raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
+    number = number_of_class(positive, s.names, s.k)
     if s.weight is not None:
         raise ValueError(
             "the clinical panel treats rows as independent observations: it takes no sample_weight"
         )
-    event = (s.y == positive).astype(np.float64)
-    risk = s.data.column(int(positive))
+    event = (s.y == number).astype(np.float64)
+    risk = s.data.column(number)
     rows = Outcome(risk, event, confidence, check_groups(groups, s.n))
     levels = _checked_thresholds(thresholds)
     events = int(event.sum())
     if not 0 < events < s.n:
         raise ValueError(
-            f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
+            f"clinical needs rows with and without {class_title(number, s.names)}; {events} of "
+            f"{s.n} rows have it"
         )
     if by is None:
-        return _panel(rows, int(positive), levels)
-    subgroups, notes = _of_segments(rows, Segments.of(by, s.n), int(positive), levels)
-    return _panel(rows, int(positive), levels, subgroups, notes)
+        return replace(_panel(rows, number, levels), names=s.names)
+    subgroups, notes = _of_segments(rows, Segments.of(by, s.n), number, levels)
+    named = {name: replace(panel, names=s.names) for name, panel in subgroups.items()}
+    return replace(_panel(rows, number, levels, named, notes), names=s.names)
 
 
 def _of_segments(

@@ -151,8 +151,8 @@ _EVENT = """event : {"auto", "top-label"}
     Which probability is compared with what happened. "auto": that of the class ``positive`` if
     there are two classes, else that of the predicted class. "top-label": that of the predicted
     class in any case.
-positive : {0, 1}
-    The positive one of two classes.
+positive : int or str, optional
+    The positive one of two classes, by its number or, of a frame, its name; the second by default.
 """
 
 

@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.class_names import number_of_class
 from hcal.frames import AnyArray
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, prefix_sums, row_blocks
-from hcal.rows import Rows
+from hcal.rows import ClassNames, Rows
 
 Vector = Float64
 #: What top-label metrics measure. "auto": P(positive) if there are two classes, else the predicted class.
 Event = Literal["auto", "top-label"]
+#: The positive one of two classes: its number, or its name where the columns have names; None is the second.
+PositiveClass = int | str | None
 
 #: N x K arrays are processed in blocks of about this many numbers, so that memory stays bounded.
 BLOCK = 1 << 22
@@ -314,13 +317,15 @@ class Sample:
     event : {"auto", "top-label"}
         What top-label metrics measure. "auto": the probability of the class ``positive`` if there are two classes,
         else that of the predicted class. "top-label": that of the predicted class, for two classes too.
-    positive : {0, 1}
-        The positive one of two classes.
+    positive : int or str, optional
+        The positive one of two classes, by its number or, of a frame, its name; the second by default.
 
     Attributes
     ----------
     n, k : int
         Rows and classes.
+    names : tuple of K str or int, or None
+        Names of the classes, of a frame whose columns are named like the labels.
 
     Examples
     --------
@@ -336,9 +341,14 @@ class Sample:
         sample_weight: AnyArray = None,
         *,
         event: Event = "auto",
-        positive: int = 1,
+        positive: PositiveClass = None,
     ) -> None:
-        self.data = Data(probs, y, event, positive)
+        self.names: ClassNames | None = None
+        if type(probs) is not np.ndarray:  # columns of a frame have names, and its rows an index
+            rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight)
+            self.names = rows.names
+            probs, y = rows.scores, rows.labels
+        self.data = Data(probs, y, event, _number_of(positive, self.names))
         self.n, self.k = self.data.n, self.data.k
         self.weight = inputs.check_weight(sample_weight, self.n)
         self.clusters = Clusters(self.weight)
@@ -347,6 +357,7 @@ class Sample:
         """Return the same predictions with other (checked) weights; all cached results are shared."""
         other = object.__new__(Sample)
         other.data, other.n, other.k = self.data, self.n, self.k
+        other.names = self.names
         other.weight = weight
         other.clusters = self.clusters if weight is self.weight else Clusters(weight)
         return other
@@ -490,6 +501,15 @@ class Sample:
             )
 
 
+def _number_of(positive: PositiveClass, names: ClassNames | None) -> Any:
+    """Return the number of the positive class of two; what cannot be a name is left to :func:`check_event`."""
+    if positive is None:
+        return 1
+    if names is None or len(names) != 2:
+        return positive
+    return number_of_class(positive, names, 2)
+
+
 def check_integer(name: str, value: Any, least: int) -> int:
     """Return an integer argument of a metric; anything else, or less than ``least``, is refused.
 
@@ -510,7 +530,11 @@ def check_bandwidth(bandwidth: float) -> None:
 
 
 def as_sample(
-    probs: AnyArray, y: AnyArray, sample_weight: AnyArray, event: Event = "auto", positive: int = 1
+    probs: AnyArray,
+    y: AnyArray,
+    sample_weight: AnyArray,
+    event: Event = "auto",
+    positive: PositiveClass = None,
 ) -> Sample:
     """Return the arguments of a metric as a checked sample; a ``Sample`` is returned as it is.
 
@@ -521,14 +545,11 @@ def as_sample(
     if isinstance(probs, Sample):
         if y is not None or sample_weight is not None:
             raise ValueError("a Sample already holds y and sample_weight: do not pass them again")
-        if (event, positive) != ("auto", 1):
+        if (event, positive) != ("auto", None):
             raise ValueError(
                 "a Sample already holds event and positive: pass them to Sample(...) instead"
             )
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
-    if type(probs) is not np.ndarray:  # columns of a frame have names, and its rows an index
-        rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight)
-        return Sample(rows.scores, rows.y, sample_weight, event=event, positive=positive)
     return Sample(probs, y, sample_weight, event=event, positive=positive)

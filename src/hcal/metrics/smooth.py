@@ -15,7 +15,7 @@ from numpy.fft import irfft, rfft
 from hcal.frames import AnyArray
 from hcal.metrics.by_chance import mean_deviation
 from hcal.metrics.registry import metric
-from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_bandwidth
+from hcal.metrics.sample import Event, PositiveClass, Sample, Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64
 
 #: Grid of ``kde_ece``, with margins beyond [0, 1] for the mirror images of the widest kernel.
@@ -44,7 +44,7 @@ def kde_ece(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bandwidth: float | None = None,
 ) -> float:
     """Return the calibration error of order 1 with densities in place of bins (triweight kernel, mirrored).
@@ -151,7 +151,7 @@ def mmce(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
     bandwidth: float = 0.4,
 ) -> float:
     """Return the maximum mean calibration error with kernel exp(−|c − c'|/bandwidth), diagonal included.
@@ -214,7 +214,7 @@ def ks(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
 ) -> float:
     """Return the Kolmogorov–Smirnov error: max_i |cumulated confidence − cumulated hits|/N, no bins.
 
@@ -242,7 +242,7 @@ def smece(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
 ) -> float:
     """Return the smooth calibration error: no bins, no bandwidth to choose.
 
@@ -344,7 +344,7 @@ def kuiper(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
 ) -> float:
     """Return the range of the cumulated gap: max − min over all intervals of confidence, no bins.
 
@@ -399,7 +399,7 @@ def spiegelhalter(
     *,
     sample_weight: AnyArray = None,
     event: Event = "auto",
-    positive: int = 1,
+    positive: PositiveClass = None,
 ) -> float:
     """Return |Z| of Spiegelhalter's test: about 0.8 by chance, above 1.96 in 5 % of cases.
 

@@ -42,6 +42,7 @@ from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_event, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows
 from hcal.numerics import Float64, prefix_sums
+from hcal.rows import BlockOrder, Rows
 from hcal.text import JsonObject
 
 
@@ -341,6 +342,7 @@ class StreamingMetrics:
         self.n_classes = check_integer("n_classes", n_classes, 2)
         self.event, self.positive = check_event(event, positive, self.n_classes)
         self.n = 0
+        self.order = BlockOrder()
         self.metrics = tuple(NAMES if metrics is None else metrics)
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
@@ -358,9 +360,14 @@ class StreamingMetrics:
         Parameters
         ----------
         probs : array-like of shape (N, K)
+            Columns that have names are put in the order of the first block by name.
         y : array-like of shape (N,)
         sample_weight : array-like of shape (N,), optional
         """
+        if not isinstance(probs, np.ndarray | Sample):
+            rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight)
+            rows = self.order.put(rows)
+            probs, y, sample_weight = rows.scores, rows.labels, rows.weight
         s = as_sample(probs, y, sample_weight)
         if s.k != self.n_classes:
             raise ValueError(
@@ -378,6 +385,7 @@ class StreamingMetrics:
             raise ValueError(
                 "only accumulators of the same classes, metrics, event and positive can be merged"
             )
+        self.order.merge(other.order)
         for name, part in other._sums.items():
             self._sums[name] += part
         self.n += other.n
@@ -395,6 +403,9 @@ class StreamingMetrics:
         state: JsonObject = {"n_classes": self.n_classes, "metrics": list(self.metrics)}
         state["event"] = self.event
         state["positive"] = self.positive
+        first = self.order.first
+        state["names"] = None if first is None or first.names is None else list(first.names)
+        state["columns"] = None if first is None or first.columns is None else list(first.columns)
         state["sums"] = {"n": np.array(float(self.n)), **self._sums}
         return state
 
@@ -422,6 +433,7 @@ class StreamingMetrics:
         )
         sums = state["sums"]
         new.n = round(float(sums["n"]))
+        new.order = BlockOrder.of(new.n_classes, state.get("names"), state.get("columns"))
         for name in new._sums:
             new._sums[name] = np.array(sums[name], dtype=np.float64)
         return new

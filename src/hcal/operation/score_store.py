@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
@@ -214,7 +214,7 @@ class ScoreStore:
         y: AnyArray,
         *,
         day: str | date | None = None,
-        then: Callable[[Joined], Any] | None = None,
+        then: Callable[[Joined], object] | None = None,
     ) -> Joined:
         """Return the stored probabilities of labelled rows, each once, and mark the rows as labelled.
 
@@ -271,8 +271,8 @@ class ScoreStore:
     def add_to_monitor(
         self,
         monitor: Monitor,
-        ids: Any,
-        y: Any,
+        ids: AnyArray,
+        y: AnyArray,
         *,
         state: str | os.PathLike[str] | None = None,
         name: str = "labels",
@@ -320,7 +320,9 @@ class ScoreStore:
         with self._connected() as connection:
             connection.execute("DELETE FROM pending WHERE state = ?", (owner,))
 
-    def _joined(self, connection: sqlite3.Connection, ids: Any, y: Any, today: str) -> Joined:
+    def _joined(
+        self, connection: sqlite3.Connection, ids: AnyArray, y: AnyArray, today: str
+    ) -> Joined:
         """Mark rows as labelled, count what does not fit, and return the rows with their labels."""
         refuse_other_index(ids, {"y": y})
         names = _texts(ids, len(np.asarray(y)))
@@ -562,9 +564,11 @@ def _listed(connection: sqlite3.Connection, name: str) -> list[ColumnName] | Non
     return stored
 
 
-def _stored(connection: sqlite3.Connection, names: list[str]) -> dict[str, tuple[bytes, Any]]:
+def _stored(
+    connection: sqlite3.Connection, names: list[str]
+) -> dict[str, tuple[bytes, str | None]]:
     """Return the probabilities, and the day of the label, of those ids that the store holds."""
-    stored: dict[str, tuple[bytes, Any]] = {}
+    stored: dict[str, tuple[bytes, str | None]] = {}
     for first in range(0, len(names), _IDS_AT_ONCE):
         chunk = names[first : first + _IDS_AT_ONCE]
         marks = ", ".join("?" * len(chunk))
@@ -591,7 +595,7 @@ def _texts(ids: AnyArray, n_rows: int) -> list[str]:
     return [_text(value) for value in values]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return an id as text: 7, 7.0 and "7" are one id."""
     if not isinstance(value, float):
         text = str(value)

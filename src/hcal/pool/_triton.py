@@ -1,7 +1,8 @@
 """The default's prediction on a GPU in one launch: a program computes a few rows from scores to probabilities.
 
-The formula is :class:`hcal.pool.map.PoolMap`; a test compares the two. On a GPU the formula takes some two hundred
-launches, which is all that a service with few rows waits for. Without this file nothing changes but the time.
+The formulas are :class:`hcal.pool.map.PoolMap`, and for two classes :class:`hcal.pool.map.BinaryPoolMap`; a test
+compares them. On a GPU the formulas take dozens to two hundred launches, which is all that a service with few rows
+waits for. Without this file nothing changes but the time.
 """
 
 # mypy: ignore-errors
@@ -15,10 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from hcal.pool.map import BENDS, FLOOR, Curve, PoolMap
+from hcal.pool.map import BENDS, FLOOR, BinaryPoolMap, Curve, PoolMap
 
 #: A program computes so many scores, or one row. Few scores a thread hide the latency of sums over a row.
 _TILE = 64
+#: With two classes, a program computes so many rows.
+_ROWS_OF_TWO = 128
 #: Places in the array of constants.
 _BETA = tl.constexpr(0)
 _SHARPNESS = tl.constexpr(1)
@@ -26,10 +29,11 @@ _CAP = tl.constexpr(2)
 _SPREAD = tl.constexpr(3)
 _WEIGHTS = tl.constexpr(7)
 _BY_SPREAD = tl.constexpr(9)
-_SLOPES = tl.constexpr(10)
+_LEAST = tl.constexpr(10)
+_SLOPES = tl.constexpr(11)
 _N_BENDS = tl.constexpr(len(BENDS))
-_BEND_POINTS = tl.constexpr(12 + len(BENDS))
-_CURVES = tl.constexpr(12 + 2 * len(BENDS))
+_BEND_POINTS = tl.constexpr(13 + len(BENDS))
+_CURVES = tl.constexpr(13 + 2 * len(BENDS))
 _FLOOR = tl.constexpr(FLOOR)
 #: Scores further below the top count as this far below, as in :class:`hcal.maps.base.Prediction`.
 _LOWEST = tl.constexpr(-1e30)
@@ -42,34 +46,65 @@ class PoolKernel(nn.Module):
 
     def __init__(self, form: PoolMap, *, keeps_argmax: bool, least: float) -> None:
         super().__init__()
-        k = 0 if form.matrix is None else len(form.matrix)
-        matrix = np.zeros((1, 1)) if form.matrix is None else form.weights[2] * form.matrix
-        self.register_buffer("constants", _float32(_packed(form)), persistent=False)
-        self.register_buffer("matrix", _float32(matrix), persistent=False)
+        self.register_buffer("constants", _float32(_packed(form, least)), persistent=False)
         self.first_knots = len(form.top.curve.knots)
         self.last_knots = len(form.last.curve.knots)
-        self.matrix_classes = k
+        self.matrix_classes = 0 if form.matrix is None else len(form.matrix)
         self.keep = form.keep
         self.keeps_argmax = keeps_argmax
-        self.least = least
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities of float32 logits (..., K) on a GPU."""
         n_classes = x.shape[-1]
         rows = x.reshape(-1, n_classes).contiguous()
         probs = torch.empty_like(rows)
-        width = triton.next_power_of_2(n_classes)
+        # The next power of two and a division upwards; Triton's own functions take a microsecond each.
+        width = 1 << (n_classes - 1).bit_length()
         rows_of_tile = max(1, _TILE // width)
-        programs = triton.cdiv(len(rows), rows_of_tile)
+        programs = -(-len(rows) // rows_of_tile)
         if programs:
             _predict[(programs,)](
-                rows, probs, self.constants, self.matrix, len(rows), n_classes,
+                rows, probs, self.constants, len(rows), n_classes,
                 FIRST=self.first_knots, LAST=self.last_knots, MATRIX=self.matrix_classes,
-                KEEP=self.keep, KEEP_ARGMAX=self.keeps_argmax, LEAST=self.least,
-                ROWS=rows_of_tile, WIDTH=width,
+                KEEP=self.keep, KEEP_ARGMAX=self.keeps_argmax, ROWS=rows_of_tile, WIDTH=width,
                 num_warps=_warps(rows_of_tile * width),
             )  # fmt: skip
         return probs.reshape(x.shape)
+
+
+class BinaryPoolKernel(nn.Module):
+    """The lines of a fitted default of two classes, packed for the kernel."""
+
+    def __init__(self, form: BinaryPoolMap, *, keeps_argmax: bool, least: float) -> None:
+        super().__init__()
+        self.register_buffer("lines", _float32(_lines(form)), persistent=False)
+        self.n_lines = self.lines.shape[1]
+        self.keeps_argmax = keeps_argmax
+        self.least = least
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return probabilities of float32 logits (..., 2) on a GPU."""
+        rows = x.reshape(-1, 2).contiguous()
+        probs = torch.empty_like(rows)
+        programs = -(-len(rows) // _ROWS_OF_TWO)
+        if programs:
+            _predict_two[(programs,)](
+                rows, probs, self.lines, len(rows), LINES=self.n_lines,
+                HALVINGS=self.n_lines.bit_length(), KEEP_ARGMAX=self.keeps_argmax,
+                LEAST=self.least, ROWS=_ROWS_OF_TWO,
+            )  # fmt: skip
+        return probs.reshape(x.shape)
+
+
+def _lines(form: BinaryPoolMap) -> np.ndarray:
+    """Return where each line of the table starts, its value there, its slope and its highest value, (4, lines)."""
+    if len(form.knots) < 2:
+        return np.array([[0.0], form.values[:1], [0.0], [np.inf]])
+    widths = np.diff(form.knots)
+    rises = np.diff(form.values)
+    slopes = np.divide(rises, widths, out=np.zeros_like(widths), where=widths > 0)
+    highest = np.append(form.values[1:-1], np.inf)
+    return np.stack([form.knots[:-1], form.values[:-1], slopes, highest])
 
 
 def _warps(size: int) -> int:
@@ -81,13 +116,14 @@ def _float32(values: np.ndarray) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(values), dtype=torch.float32)
 
 
-def _packed(form: PoolMap) -> np.ndarray:
-    """Return the constants in the order of the places above, and both curves at the end."""
+def _packed(form: PoolMap, least: float) -> np.ndarray:
+    """Return the constants in the order of the places above, then both curves, then the matrix times its weight."""
     margins = form.margins
     scalars = [margins.beta, margins.sharpness, margins.cap, *margins.spread, *form.weights[:2]]
-    parts = [scalars, [form.last.by_spread], form.top.slopes, BENDS]
+    parts = [scalars, [form.last.by_spread, least], form.top.slopes, BENDS]
     curves = [_packed_curve(form.top.curve), _packed_curve(form.last.curve)]
-    return np.concatenate([*(np.ravel(part) for part in parts), *curves])
+    matrix = [] if form.matrix is None else [np.ravel(form.weights[2] * form.matrix)]
+    return np.concatenate([*(np.ravel(part) for part in parts), *curves, *matrix])
 
 
 def _packed_curve(curve: Curve) -> np.ndarray:
@@ -151,9 +187,9 @@ def _lower_others(probs, shares, inside):
 
 @triton.jit
 def _predict(
-    x, out, constants, matrix, n, k,
+    x, out, constants, n, k,
     FIRST: tl.constexpr, LAST: tl.constexpr, MATRIX: tl.constexpr, KEEP: tl.constexpr,
-    KEEP_ARGMAX: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    KEEP_ARGMAX: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -202,7 +238,7 @@ def _predict(
     pooled = -tl.load(constants + _WEIGHTS) * capped
     pooled += tl.load(constants + _WEIGHTS + 1) * tl.maximum(joined, -_FLOOR)
     if MATRIX > 0:
-        line = matrix + column * (MATRIX + 1)
+        line = constants + _CURVES + 8 + 2 * (FIRST + LAST) + column * (MATRIX + 1)
         pooled += tl.load(line + MATRIX, mask=column < MATRIX, other=0.0)[None, :]
         for j in tl.static_range(MATRIX):
             of_class = tl.sum(tl.where((column == j)[None, :], capped, 0.0), axis=1)
@@ -230,6 +266,54 @@ def _predict(
         best = tl.max(probs, axis=1) * (1.0 + _EPS)
         moved = (column[None, :] == wanted[:, None]) & (wanted != likeliest)[:, None]
         probs = tl.where(moved, best[:, None], probs)
-    probs = tl.maximum(probs, LEAST)
+    probs = tl.maximum(probs, tl.load(constants + _LEAST))
     probs = tl.where(invalid[:, None], float("nan"), probs)
     tl.store(out + place, probs, mask=(row < n)[:, None] & (column < k)[None, :])
+
+
+@triton.jit
+def _predict_two(
+    x, out, lines, n,
+    LINES: tl.constexpr, HALVINGS: tl.constexpr, KEEP_ARGMAX: tl.constexpr, LEAST: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = row < n
+    first = tl.load(x + 2 * row, mask=inside, other=0.0)
+    second = tl.load(x + 2 * row + 1, mask=inside, other=0.0)
+
+    top = tl.maximum(first, second)
+    invalid = (first != first) | (second != second) | (tl.abs(top) == float("inf"))
+    first = tl.where(invalid, 0.0, first)
+    second = tl.where(invalid, 0.0, second)
+    top = tl.where(invalid, 0.0, top)
+    odds = tl.maximum(second - top, _LOWEST) - tl.maximum(first - top, _LOWEST)
+
+    # The last line that starts at or below the log-odds.
+    line = tl.zeros([ROWS], dtype=tl.int32)
+    for i in tl.static_range(HALVINGS):
+        ahead = line + (1 << (HALVINGS - 1 - i))
+        start_ahead = tl.load(lines + ahead, mask=ahead < LINES, other=float("inf"))
+        line = tl.where(start_ahead <= odds, ahead, line)
+    start = tl.load(lines + line)
+    value = tl.load(lines + LINES + line)
+    slope = tl.load(lines + 2 * LINES + line)
+    highest = tl.load(lines + 3 * LINES + line)
+    calibrated = tl.minimum(value + slope * (odds - start), highest)
+
+    power = tl.exp(-tl.abs(calibrated))
+    larger = 1.0 / (1.0 + power)
+    smaller = power / (1.0 + power)
+    prob = tl.where(calibrated > 0, larger, smaller)
+    other_prob = tl.where(calibrated > 0, smaller, larger)
+    if KEEP_ARGMAX:
+        is_second = second > first
+        above_other = other_prob * (1.0 + _EPS)
+        above_prob = prob * (1.0 + _EPS)
+        raised = tl.where(is_second & (prob <= other_prob), above_other, prob)
+        other_prob = tl.where((second <= first) & (prob > other_prob), above_prob, other_prob)
+        prob = raised
+
+    missing = float("nan")
+    tl.store(out + 2 * row, tl.where(invalid, missing, tl.maximum(other_prob, LEAST)), mask=inside)
+    tl.store(out + 2 * row + 1, tl.where(invalid, missing, tl.maximum(prob, LEAST)), mask=inside)

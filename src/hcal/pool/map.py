@@ -190,6 +190,14 @@ class BinaryPoolMap(Map):
         odds = xp.interp(x[..., 1:] - x[..., :1], self.knots, self.values)
         return xp.concat([log_sigmoid(-odds), log_sigmoid(odds)])
 
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
+        """Return the formula as one launch on a GPU, where Triton is installed."""
+        try:
+            from hcal.pool._triton import BinaryPoolKernel
+        except ImportError:
+            return None
+        return BinaryPoolKernel(self, keeps_argmax=keeps_argmax, least=least)
+
 
 # -- the formula's parts ------------------------------------------------------------------------------
 

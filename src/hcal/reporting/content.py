@@ -5,14 +5,14 @@ Among them is what calibration made worse, by more than a trifle and by more tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from hcal.certificates.survey import Side, Survey
-from hcal.class_names import positive_number
+from hcal.class_names import ClassName, positive_number
 from hcal.decisions.deciding import check_threshold
 from hcal.evaluation import Evaluation, crossfit
 from hcal.evaluation.curves import Binning, CurveOptions, ReliabilityCurve, curve_of, judged_event
@@ -99,7 +99,7 @@ class Source:
     options: str = ""
     model_checksum: str = ""
     command: str = ""
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -217,10 +217,10 @@ def measure_report(  # noqa: PLR0913
     calibrator: Calibrator | str | None = None,
     *,
     input: InputKind | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     source: Source | None = None,
     confidence: float = 0.95,
-    positive: Any = None,
+    positive: ClassName | None = None,
     groups: AnyArray = None,
     by: AnyArray = None,
     threshold: float | Sequence[float] = (),
@@ -245,15 +245,8 @@ def measure_report(  # noqa: PLR0913
     info = RowInfo(None, groups, by, classes)
     if cross_fit:
         rows = in_memory(source_of(scores, y, info, input=kind), "cross-fitting")
-        method: Any = calibrator or "pool"
-        crossed = crossfit.cross_fit(
-            method,
-            rows.scores,
-            rows.labels,
-            groups=rows.groups,
-            classes=rows.names,
-            input=rows.kind,
-        )
+        method = crossfit.unfitted(calibrator or "pool", rows.kind)
+        crossed = crossfit.cross_fit_rows(method, rows)
         rows = crossed.calibrator.rows_like(rows)
         content = _measured(
             _crossed_survey(rows, np.asarray(crossed.probs)),
@@ -287,7 +280,7 @@ def _options(
     names: ClassNames | None,
     n_classes: int,
     confidence: float,
-    positive: Any,
+    positive: ClassName | None,
     threshold: float | Sequence[float],
     cost: Mapping[str, float] | None,
 ) -> ReportOptions:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
+from hcal.ageing import HalfLifeLike
+from hcal.class_names import ClassName
 from hcal.fit_record import FitRecord, fitted_segments
 from hcal.frames import AnyArray, columns_by_name
 from hcal.inputs import InputKind
@@ -19,7 +22,7 @@ from hcal.methods.registry import get_calibrator, list_calibrators, make_calibra
 from hcal.metrics.scores import nll
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.row_segments import UNNAMED, Segments
-from hcal.rows import Rows
+from hcal.rows import Rows, refuse_beside_rows
 from hcal.segments.map import CorrectedRows, SegmentedMap, log_of
 from hcal.segments.shrinkage import UNKNOWN, Corrections, shrink
 
@@ -89,9 +92,9 @@ class SegmentedCalibrator(Calibrator):
         sample_weight: AnyArray = None,
         *,
         groups: AnyArray = None,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         time: AnyArray = None,
-        half_life: Any = None,
+        half_life: HalfLifeLike | None = None,
         by: AnyArray = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows of several segments.
@@ -114,6 +117,8 @@ class SegmentedCalibrator(Calibrator):
                 scores, y, weight=sample_weight, groups=groups, classes=classes, by=by, time=time
             )
         elif isinstance(scores, Rows):
+            beside = {"y": y, "sample_weight": sample_weight, "groups": groups, "classes": classes}
+            refuse_beside_rows({**beside, "time": time})
             rows = scores if by is None else replace(scores, by=Segments.of(by, len(scores)))
         else:
             rows = Rows.of(
@@ -130,7 +135,7 @@ class SegmentedCalibrator(Calibrator):
             raise ValueError("by is missing: pass the segment of each row")
         return super().fit(rows, half_life=half_life)
 
-    def predict_proba(self, scores: AnyArray, *, by: AnyArray = None) -> Any:
+    def predict_proba(self, scores: AnyArray, *, by: AnyArray = None) -> AnyArray:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
@@ -163,7 +168,7 @@ class SegmentedCalibrator(Calibrator):
         return self._with_prior_of(self.rows_like(scores, by=by))
 
     def rows_like(
-        self, scores: AnyArray, y: AnyArray = None, *, by: AnyArray = None, **others: Any
+        self, scores: AnyArray, y: AnyArray = None, *, by: AnyArray = None, **others: AnyArray
     ) -> Rows:
         """Return checked rows as the fit took them; of a frame or a dict, the columns of its segments."""
         return super().rows_like(scores, y, by=self._columns_of_fit(by), **others)
@@ -222,6 +227,11 @@ class SegmentedCalibrator(Calibrator):
         if isinstance(common, SegmentedCalibrator):
             raise ValueError("the common calibrator of segments cannot have segments itself")
         return common.set_params(input="logits")
+
+    def _weighed(self, rows: Rows) -> Rows:
+        """Return the rows of positive weight; a segment without one was not seen."""
+        weighed = super()._weighed(rows)
+        return replace(weighed, by=_segments_of(weighed).without_empty())
 
     def _fit(self, rows: Rows) -> Fitted:
         common = self._common()
@@ -312,11 +322,11 @@ class SegmentedCalibrator(Calibrator):
             return sentence
         return f"{sentence}; the fit writes {of_fit[_loosely(alike[0])]!r}"
 
-    def _columns_of_fit(self, by: AnyArray) -> Any:
+    def _columns_of_fit(self, by: AnyArray) -> AnyArray:
         """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
         columns = fitted_segments(self)
         if isinstance(by, dict):
-            named: dict[str, Any] | None = {str(name): values for name, values in by.items()}
+            named: dict[str, AnyArray] | None = {str(name): values for name, values in by.items()}
         else:
             named = None if isinstance(by, Segments) else columns_by_name(by, "by")
         if named is None or not set(columns) <= named.keys():
