@@ -121,7 +121,7 @@ class _Totals:
         self.plan = plan
         self.sample = RowSample(plan.most_rows, plan.most_scores, plan.n_rows)
         self.one_column = OneColumn()
-        self.sums = None if plan.whole else _Sums(plan)
+        self.sums = None if plan.whole else _RowSums(plan)
 
     def update(self, block: Rows) -> Self:
         """Add a block of rows."""
@@ -142,7 +142,7 @@ class _Totals:
         return self
 
 
-class _Sums:
+class _RowSums:
     """The sums over all rows of some blocks: a partial result (:mod:`hcal.passes`)."""
 
     def __init__(self, plan: SurveyPlan) -> None:
@@ -172,7 +172,7 @@ class _Sums:
             self.counts.update(Data(probs, labels), block.by)
         return self
 
-    def merge(self, other: _Sums) -> Self:
+    def merge(self, other: _RowSums) -> Self:
         """Add the sums of other rows."""
         self.before.merge(other.before)
         self.after.merge(other.after)
@@ -259,12 +259,10 @@ def _survey_of(totals: _Totals, calibrator: Any) -> Survey:
     rows = calibrator.rows_like(rows)
     raw = rows.probs()
     probs = calibrator.probs_of(rows)
+    changed = _changed(raw, probs) if sums is None else sums.changed
+    fingerprint = None if sums is None else sums.fingerprint
     if sums is None:
         fingerprint = leakage.fingerprint(_inputs(calibrator, rows))
-        changed = _changed(raw, probs)
-    else:
-        fingerprint = sums.fingerprint
-        changed = sums.changed
     return Survey(
         rows=rows,
         n_rows=n_rows,
