@@ -17,17 +17,18 @@ from functools import cache, cached_property, partial
 from io import BufferedReader
 from itertools import accumulate, islice
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hcal.class_names import ColumnCells, is_number
+from hcal.class_names import is_number
 from hcal.extras import load_extra
 from hcal.io.arrow_sizes import declared_batches, declared_dictionaries
 from hcal.io.files import GROWTH_ALLOWED, check_memory, check_unpacked, parse_json, size_of
 from hcal.io.request import BARE, CLASSES, Plan
+from hcal.io.row_reader import Block, Cut, RowReader
 from hcal.numerics import NumpyArray
 from hcal.text import JsonObject, one_line, quoted, text_of_spreadsheet
 
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"
-#: Where a piece may begin: the number of a row, and its place in the unit of the format.
-Cut = tuple[int, int]
-Block = dict[str, ColumnCells]
 #: By name, a function that returns an array in an open file.
 Openers = dict[str, Callable[[], "Stored"]]
 #: A column of a text file: texts, or values of JSON.
@@ -58,52 +56,6 @@ _NOT_COMPRESSED: Final = "if you trust it, save it without compression (np.savez
 _SMALLER_BATCHES: Final = "if you trust it, write it again in smaller batches, or as .parquet"
 #: The most cells that are held as text at the same time: each takes some 60 bytes.
 _CELLS: Final = 2**20
-
-
-class RowReader(Protocol):
-    """What every reader offers: the names of the columns, where the file may be cut, and blocks of rows."""
-
-    names: list[str]
-
-    @property
-    def table(self) -> bool:
-        """Whether the file is a table, and does not hold arrays."""
-
-    @property
-    def scores(self) -> str:
-        """The array of the scores, which says how many rows there are; empty for a table."""
-
-    @property
-    def spatial(self) -> tuple[int, ...]:
-        """The shape of the pixels of dense scores."""
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes, if the file holds them beside the rows."""
-
-    @property
-    def made_by(self) -> str:
-        """The calibrator that made the probabilities, if the file says so."""
-
-    def follow(self, plan: Plan) -> None:
-        """Count rows as the scores of a plan have them."""
-
-    def count(self, columns: Sequence[str], /) -> int:
-        """Return how many rows there are."""
-
-    def beside(self, columns: Sequence[str]) -> list[str]:
-        """Return the other columns."""
-
-    def n_bytes(self, columns: Sequence[str]) -> int:
-        """Return about how much memory columns take."""
-
-    def cuts(self, columns: Sequence[str], /, step: int) -> list[Cut]:
-        """Return where pieces of about ``step`` rows begin."""
-
-    def blocks(
-        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
-    ) -> Iterator[Block]:
-        """Yield the rows from ``cut`` to ``stop`` − 1, at most ``size`` at once."""
 
 
 # -- arrays -------------------------------------------------------------------------------------------

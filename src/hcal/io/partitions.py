@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from hcal.class_names import ColumnCells, is_number
-from hcal.io.formats import Block, Cut, RowReader
 from hcal.io.request import Plan
+from hcal.io.row_reader import Block, Cut, RowReader
 from hcal.text import quoted
 
 

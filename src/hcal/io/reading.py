@@ -22,12 +22,22 @@ from hcal import class_names
 from hcal.class_names import ClassName, ColumnCells, label_cells, typed
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind
-from hcal.io.files import check_memory, checksum, explained, open_regular
-from hcal.io.finding import TYPES, FilesLike, files_of, partition_values, paths_of
-from hcal.io.formats import READERS, Block, Cut, RowReader, check_mask
+from hcal.io.files import (
+    TYPES,
+    FilesLike,
+    check_memory,
+    checksum,
+    explained,
+    files_of,
+    open_regular,
+    partition_values,
+    paths_of,
+)
+from hcal.io.formats import READERS, check_mask
 from hcal.io.partitions import PartitionedRows
 from hcal.io.records import are_answers, is_answers
 from hcal.io.request import Part, Plan, Request, listed, plan_of
+from hcal.io.row_reader import Block, Cut, RowReader
 from hcal.io.scale import Scale
 from hcal.numerics import NumpyArray
 from hcal.progress import logger
