@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -312,8 +312,10 @@ def _plain(label: object) -> object:
     return int(label) if isinstance(label, bool) else label
 
 
-def is_number(cell: Any) -> bool:
+def is_number(cell: object) -> bool:
     """Whether a cell can be read as a number."""
+    if not isinstance(cell, str | bytes | SupportsFloat | SupportsIndex):
+        return False
     try:
         float(cell)
     except (ValueError, TypeError):

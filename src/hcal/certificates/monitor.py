@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date as day_of_text
 from typing import Self
@@ -153,13 +153,12 @@ class Monitor:
         *,
         confidence: float = 0.95,
         tolerance: float | str = 0.0,
-        classes: Iterable[ClassName] | None = None,
+        classes: Collection[ClassName] | None = None,
         calibrator: FittedModel | None = None,
     ) -> None:
         self.confidence = inputs.check_confidence(confidence)
         self.tolerance = _check_tolerance(tolerance)
-        names = () if classes is None else tuple(classes)
-        self.classes = None if classes is None else check_classes(names, max(len(names), 2))
+        self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         #: Tolerance of the top label and of every checked class, (1 + C,), where the calibrator's fit decides it.
         self._automatic: Float64 | None = None
         if self.tolerance == "auto":
