@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import io
 import keyword
+import re
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ VAGUE = frozenset({
     "things", "stuff",
 })  # fmt: skip
 MOST_VAGUE = {"src": 5, "tests": 10, "studies": 10, "benchmarks": 10, "tools": 10, "examples": 10}
+#: How often the word ``Any`` may stand in the package: a type says what a value is. Lower it, and never raise it.
+MOST_ANY = 660
 #: No line of code is wider; docstrings and comments may be as wide as ruff allows.
 WIDTH = 100
 #: Modules that offer the same operations: for arrays, tensors and recorded formulas; an engine each.
@@ -115,6 +118,15 @@ def test_no_line_of_code_is_wide(folder: str) -> None:
             if len(line) > WIDTH:
                 wide.append(f"{path.relative_to(ROOT).as_posix()}:{number}")
     assert wide == []
+
+
+def test_types_say_what_a_value_is() -> None:
+    counts = {
+        path.relative_to(PACKAGE).as_posix(): len(re.findall(r"Any", path.read_text("utf-8")))
+        for path in FILES
+    }
+    most_first = sorted(counts.items(), key=lambda item: -item[1])
+    assert sum(counts.values()) <= MOST_ANY, most_first[:10]
 
 
 # -- a name means one thing -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ True
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hcal._version import __version__
 from hcal.renamed import GONE
@@ -215,7 +215,7 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in GONE:
         raise AttributeError(f"hcal.{name} is gone: since 0.4 it is {GONE[name]}")
     if name not in _HOME:

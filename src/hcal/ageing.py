@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hcal import inputs
 from hcal.class_names import is_number
 from hcal.frames import AnyArray
-from hcal.numerics import Float64, NumpyArray
+from hcal.numerics import Float64, NumpyArray, RowIndex
 
+#: A half-life as users pass it: a text such as "90d", a number, or a span of time.
+HalfLifeLike = str | float | np.number | timedelta | np.timedelta64
 _SECONDS: Final = {
     "s": 1.0,
     "min": 60.0,
@@ -28,6 +30,10 @@ _SECONDS: Final = {
 }
 #: Numbers between these may be dates in digits: year, month and day.
 _FIRST_DATE, _LAST_DATE = 19_000_101, 21_001_231
+#: A row of less weight counts for nothing: it is 20 half-lives older than the newest.
+_NOTHING: Final = 2.0**-20
+#: If one of so many rows counts, its time is taken for wrong.
+_SEVERAL: Final = 20
 _SPAN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)\s*")
 
 
@@ -72,7 +78,7 @@ class Times:
             return cls(dates, are_dates=True)
         return cls(numbers, are_dates=False)
 
-    def __getitem__(self, index: Any) -> Times:
+    def __getitem__(self, index: RowIndex) -> Times:
         return replace(self, values=self.values[index])
 
     @classmethod
@@ -103,7 +109,7 @@ class HalfLife:
     are_dates: bool
 
     @classmethod
-    def of(cls, value: Any) -> HalfLife:
+    def of(cls, value: HalfLifeLike) -> HalfLife:
         """Return a half-life: a text such as ``"90d"`` or a timedelta for dates, a number for numbers.
 
         What ``words`` say is a half-life again, so that a refit can read what a fit remembers.
@@ -177,10 +183,11 @@ class Aged:
         )
 
 
-def aged(times: Times, half_life: Any) -> tuple[Float64, Aged]:
+def aged(times: Times, half_life: HalfLifeLike) -> tuple[Float64, Aged]:
     """Return the weights of rows by their age, and what to remember of it."""
     span = HalfLife.of(half_life)
     weight = span.weights(times)
+    _refuse_runaway(times, weight)
     facts = Aged(
         half_life=span.words,
         oldest=times.words(float(times.values.min())),
@@ -189,6 +196,23 @@ def aged(times: Times, half_life: Any) -> tuple[Float64, Aged]:
         count_as=float(weight.sum()),
     )
     return weight, facts
+
+
+def _refuse_runaway(times: Times, weight: Float64) -> None:
+    """Refuse a newest time beside which all other rows count for nothing, as one wrong date makes them."""
+    counts = weight > _NOTHING
+    newest = times.values.max()
+    tomorrow = datetime.now(UTC).timestamp() + _SECONDS["d"]
+    is_alone = counts.sum() == 1 and len(weight) >= _SEVERAL
+    has_come = times.values <= tomorrow
+    is_future = times.are_dates and has_come.any() and not counts[has_come].any()
+    if is_alone or is_future:
+        row = int(times.values.argmax())
+        raise ValueError(
+            f"time: row {row} is of {times.words(float(newest))}, beside which "
+            f"{len(weight) - counts.sum():,} of {len(weight):,} rows are too old to count: correct "
+            "it, or pass a longer half_life"
+        )
 
 
 def _number(value: float) -> str:
@@ -233,7 +257,7 @@ def _finite(numbers: Float64) -> Float64:
     return numbers
 
 
-def _seconds(cell: Any) -> float:
+def _seconds(cell: object) -> float:
     """Return a date as seconds since 1970; one without a time zone counts as UTC."""
     try:
         moment = datetime.fromisoformat(str(cell).strip())

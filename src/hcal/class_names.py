@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,8 @@ from hcal.numerics import NumpyArray
 from hcal.text import one_line, quoted
 
 ClassName = str | int
+#: A column of a file or of a frame: a list of plain values, or an array.
+ColumnCells = Sequence[object] | NumpyArray
 #: The beginning of a column name that tells the kind of its scores; the matched group is named after the kind.
 PREFIX: Final = re.compile(
     r"(?:(?P<logits>logits?)|(?P<log_probs>log[_ ]?probs?)|(?P<probs>probs?|p(?=[_ .\-\[])))"
@@ -32,7 +34,7 @@ _MOST_TEXT: Final = 2 * 2**30
 _MOST_PADDING: Final = 16
 
 
-def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
+def check_classes(classes: Iterable[ClassName], n_classes: int) -> tuple[ClassName, ...]:
     """Return names of classes that are K different texts or K different integers; refuse others.
 
     >>> check_classes(np.array(["cat", "dog"]), 2)
@@ -67,7 +69,7 @@ def is_text(y: AnyArray) -> bool:
     return array.dtype.kind in "UST"
 
 
-def encode(y: AnyArray, classes: Sequence[ClassName] | None) -> Any:
+def encode(y: AnyArray, classes: Sequence[ClassName] | None) -> AnyArray:
     """Return labels as integers 0..K−1 if they are names; without names of classes, return them unchanged.
 
     If the names are text, labels that are text are looked up and integers are positions. If the names are integers,
@@ -135,7 +137,9 @@ def class_title(k: int, names: Sequence[ClassName] | None) -> str:
     return f"class {k if names is None else names[k]}"
 
 
-def positive_number(positive: Any, names: Sequence[ClassName] | None, n_classes: int) -> int:
+def positive_number(
+    positive: ClassName | None, names: Sequence[ClassName] | None, n_classes: int
+) -> int:
     """Return the number of the positive class of two, from its name or its number; 1 with more classes.
 
     >>> positive_number("well", ["well", "sick"], 2), positive_number("well", None, 3)
@@ -144,7 +148,9 @@ def positive_number(positive: Any, names: Sequence[ClassName] | None, n_classes:
     return number_of_class(positive, names, 2) if n_classes == 2 else 1
 
 
-def number_of_class(positive: Any, names: Sequence[ClassName] | None, n_classes: int) -> int:
+def number_of_class(
+    positive: ClassName | None, names: Sequence[ClassName] | None, n_classes: int
+) -> int:
     """Return the number of a class from its name or its number; None is the second class.
 
     If the names are integers, an integer is a name, as it is among labels.
@@ -202,7 +208,7 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
 
 
 def places_of_classes(
-    titles: Any, names: Sequence[ClassName] | None, n_classes: int, what: str
+    titles: Iterable[object], names: Sequence[ClassName] | None, n_classes: int, what: str
 ) -> list[int] | None:
     """Return the place of each class among the titles of values, one a class; None where the titles only count.
 
@@ -226,7 +232,7 @@ def places_of_classes(
 # -- cells ------------------------------------------------------------------------------------------
 
 
-def typed(cells: Any) -> NumpyArray:
+def typed(cells: ColumnCells) -> NumpyArray:
     """Return cells of labels, ids or groups as numbers if all are numbers, else as text.
 
     An array stays as it is, and lists become the rows of a matrix. A missing cell becomes NaN among numbers and
@@ -256,7 +262,7 @@ def _check_padding(texts: Sequence[str]) -> None:
         )
 
 
-def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NumpyArray:
+def label_cells(cells: ColumnCells, classes: Sequence[ClassName] | None) -> NumpyArray:
     """Return cells of labels; text that is no class name but can be read as numbers becomes numbers, (N, 1) is (N,).
 
     >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])
@@ -289,7 +295,7 @@ def are_numbers(classes: Sequence[ClassName] | None) -> bool:
     return all(isinstance(name, str) and _WHOLE_TEXT.fullmatch(name) for name in classes)
 
 
-def labels_by_number(y: NDArray[Any], classes: Sequence[ClassName] | None) -> NDArray[Any]:
+def labels_by_number(y: NumpyArray, classes: Sequence[ClassName] | None) -> NumpyArray:
     """Return labels as texts where the names of the classes are whole numbers as texts, else as they are.
 
     A library writes such labels as 3, "3" or 3.0.
@@ -302,7 +308,7 @@ def labels_by_number(y: NDArray[Any], classes: Sequence[ClassName] | None) -> ND
     return np.array([_WHOLE_TEXT.sub(r"\1", str(_plain(label))) for label in y.tolist()])
 
 
-def _plain(label: Any) -> Any:
+def _plain(label: object) -> object:
     return int(label) if isinstance(label, bool) else label
 
 
@@ -315,7 +321,7 @@ def is_number(cell: Any) -> bool:
     return True
 
 
-def missing_labels(y: AnyArray, classes: Sequence[Any] | None = None) -> NDArray[np.bool_]:
+def missing_labels(y: AnyArray, classes: Sequence[ClassName] | None = None) -> NDArray[np.bool_]:
     """Return which labels are missing (N,): None, NaN, or a text such as "" or "NA" that is no class name.
 
     >>> missing_labels(["cat", "", None, "NA"]).tolist()
@@ -331,14 +337,14 @@ def missing_labels(y: AnyArray, classes: Sequence[Any] | None = None) -> NDArray
     return np.array(flat, dtype=bool).reshape(labels.shape)
 
 
-def _is_missing(label: Any, nothing: frozenset[str]) -> bool:
+def _is_missing(label: object, nothing: frozenset[str]) -> bool:
     """Whether a label is None, NaN, pandas' NA (which is neither equal nor unequal to itself), or such a text."""
     if label is None or type(label).__name__ == "NAType":
         return True
     return bool(label != label) or str(label).strip() in nothing
 
 
-def drop_unlabelled(scores: AnyArray, y: AnyArray, *others: Any) -> tuple[Any, ...]:
+def drop_unlabelled(scores: AnyArray, y: AnyArray, *others: AnyArray) -> tuple[AnyArray, ...]:
     """Return scores, labels and other values of the rows, without the rows that have no label.
 
     Parameters

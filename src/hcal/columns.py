@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 from hcal.class_names import ClassName, check_classes, class_part, is_text
 from hcal.frames import AnyArray, ColumnName
@@ -46,7 +46,7 @@ def count_of_columns(array: NumpyArray) -> int:
 def names_of_classes(
     columns: tuple[ColumnName, ...] | None,
     y: AnyArray,
-    classes: Any,
+    classes: Iterable[ClassName] | None,
     like: Layout | None,
     *,
     n_classes: int,
@@ -64,7 +64,7 @@ def names_of_classes(
 def class_names_of_rows(
     columns: tuple[ColumnName, ...] | None,
     y: AnyArray,
-    classes: Any,
+    classes: Iterable[ClassName] | None,
     like: Layout | None,
     *,
     n_classes: int,

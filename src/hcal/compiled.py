@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from hcal.numerics import NumpyArray
+
 Kernel = Callable[..., Any]
 
 #: The modules of kernels; each compiles its own by ``compile_all()``.
@@ -34,19 +36,19 @@ def jit(**options: Any) -> Callable[[Kernel], Kernel]:
     from numba import njit
 
     def decorate(function: Kernel) -> Kernel:
-        kernel: Any = njit(nogil=True, **options)(function)
+        kernel: Kernel = njit(nogil=True, **options)(function)
         if hasattr(kernel, "enable_caching"):  # not where NUMBA_DISABLE_JIT is set
             try:
                 kernel.enable_caching()
                 _forgive_full_disks(kernel)
             except RuntimeError:  # neither the install nor HOME can be written to
                 _say_once("no folder can be written to")
-        return kernel  # type: ignore[no-any-return]
+        return kernel
 
     return decorate
 
 
-def exponential(kind: type[np.floating[Any]]) -> Kernel:
+def exponential(kind: type[np.floating]) -> Kernel:
     """Return a kernel (v, out) of e^v for an array v ≤ 0 of float32 or float64, at most 2 ulp off.
 
     e^v = 2^n·e^r with |r| ≤ ½ ln 2, and e^r is its Taylor series: loops that the compiler vectorises, and a result that
@@ -61,7 +63,7 @@ def exponential(kind: type[np.floating[Any]]) -> Kernel:
     steps, half, bottom = kind(1 / math.log(2)), kind(0.5), kind(least)
 
     @jit(error_model="numpy", fastmath={"contract", "nnan"})
-    def exp_of(v: Any, out: Any) -> None:
+    def exp_of(v: NumpyArray, out: NumpyArray) -> None:
         for i in range(len(v)):
             u = max(v[i], bottom)
             n = whole(u * steps - half)
@@ -79,7 +81,7 @@ def _forgive_full_disks(kernel: Any) -> None:
     """Let a kernel that cannot be written be used all the same: numba would raise at its first call."""
     write = kernel._cache.save_overload
 
-    def save_overload(signature: Any, data: Any) -> None:
+    def save_overload(signature: object, data: object) -> None:
         try:
             write(signature, data)
         except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 
@@ -23,7 +23,7 @@ def install_command(extra: str) -> str:
     return f"pip install 'hcal[{extra}]{url and f' @ {url}'}'"
 
 
-def load_extra(what: str, module: str, extra: str) -> Any:
+def load_extra(what: str, module: str, extra: str) -> ModuleType:
     """Import a module of an optional dependency that ``what`` needs, or raise an error that says how to install it.
 
     >>> load_extra("reading .xlsx", "no_such_package.part", "excel")
@@ -40,6 +40,6 @@ def load_extra(what: str, module: str, extra: str) -> Any:
         ) from None
 
 
-def pyplot() -> Any:
+def pyplot() -> ModuleType:
     """Return matplotlib's pyplot, or raise an error that says how to install it."""
     return load_extra("plots", "matplotlib.pyplot", "plot")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 from scipy.special import chdtrc, ndtri, stdtrit
@@ -89,7 +89,7 @@ class ProbabilityBins:
         return {"edges": self.edges.tolist(), "mass": self.mass.tolist(), "rows": self.rows}
 
     @classmethod
-    def from_json(cls, content: Any, n_classes: int) -> Self | None:
+    def from_json(cls, content: object, n_classes: int) -> Self | None:
         """Return the bins that a file holds; a ValueError says what is not sound."""
         if content is None:
             return None
@@ -202,8 +202,8 @@ class FitRecord:
     segments: tuple[str, ...] | None = None
     segment_title: str | None = None
     notes: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    history: Mapping[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
+    history: JsonObject = field(default_factory=dict)
     prior: Float64 | None = None
     source_rows: int = 0
     effective_rows: float | None = None
@@ -211,7 +211,7 @@ class FitRecord:
     file: str | None = None
     part: str | None = None
     sha256: str | None = None
-    request: Mapping[str, Any] = field(default_factory=dict)
+    request: JsonObject = field(default_factory=dict)
     from_folds: bool = False
     date: str = ""
     version: str = ""
@@ -258,9 +258,7 @@ class FitRecord:
         return {name: _plain(value) for name, value in values.items()}
 
     @classmethod
-    def from_json(
-        cls, content: Mapping[str, Any], fingerprint: Mapping[str, NumpyArray]
-    ) -> FitRecord:
+    def from_json(cls, content: JsonObject, fingerprint: Mapping[str, NumpyArray]) -> FitRecord:
         """Return the record that a file holds; a ValueError names the first entry that is not sound.
 
         >>> FitRecord.from_json({"rows": 4, "weight": 4.0, "frequencies": [0.25, 0.5]}, {})
@@ -281,7 +279,7 @@ class FitRecord:
         columns = content.get("columns")
         leakage.check_fingerprint(fingerprint)
         n_classes = len(frequencies)
-        entries = dict(content)
+        entries: JsonObject = dict(content)
         entries["frequencies"] = frequencies
         entries["prior"] = None if prior is None else _shares(prior, "prior", n_classes)
         entries["names"] = None if names is None else check_classes(names, n_classes)
@@ -337,20 +335,43 @@ def effective_rows(rows: Rows) -> float:
     return float(min(spread / variance * caution, by_weight))
 
 
-def fitted_names(calibrator: Any) -> ClassNames | None:
+class Predictor(Protocol):
+    """A calibrator of rows, of several labels or of questions."""
+
+    @property
+    def input(self) -> InputKind:
+        """What the scores of the next fit are."""
+
+    def predict_proba(self, scores: AnyArray) -> AnyArray:
+        """Return the calibrated probabilities."""
+
+
+class FittedModel(Predictor, Protocol):
+    """A fitted calibrator that knows how its rows are checked: one label a row, or the options of a question."""
+
+    @property
+    def fit_(self) -> FitRecord:
+        """What is known about the fit."""
+
+    def rows_like(self, scores: AnyArray, y: AnyArray = None, **others: AnyArray) -> Rows:
+        """Return checked rows, as those of the fit were; ``others`` are arguments of ``Rows.of``."""
+
+
+def fitted_names(calibrator: object) -> ClassNames | None:
     """Return the names of the classes of a fitted calibrator, if it has any."""
     record = getattr(calibrator, "fit_", None)
     return None if record is None else record.names
 
 
-def fitted_kind(calibrator: Any) -> InputKind:
+def fitted_kind(calibrator: Predictor) -> InputKind:
     """Return what the scores of a calibrator are: those of its fit, else what it was made for."""
-    if hasattr(calibrator, "members_") or not hasattr(calibrator, "fit_"):
-        return calibrator.input  # type: ignore[no-any-return]
-    return calibrator.prediction_.kind  # type: ignore[no-any-return]
+    if hasattr(calibrator, "members_") or not hasattr(calibrator, "prediction_"):
+        return calibrator.input
+    kind: InputKind = calibrator.prediction_.kind
+    return kind
 
 
-def refuse_other_kind_of(calibrator: Any, input: InputKind | None) -> None:
+def refuse_other_kind_of(calibrator: Predictor, input: InputKind | None) -> None:
     """Refuse what is no calibrator of scores, and an argument ``input`` that is not the kind of scores it takes."""
     if not hasattr(calibrator, "rows_like"):
         raise TypeError(
@@ -365,7 +386,7 @@ def refuse_other_kind_of(calibrator: Any, input: InputKind | None) -> None:
         )
 
 
-def fitted_segments(calibrator: Any) -> tuple[str, ...]:
+def fitted_segments(calibrator: object) -> tuple[str, ...]:
     """Return the columns by which a fitted calibrator has segments; none where it has no segments.
 
     Examples
@@ -382,7 +403,7 @@ def fitted_segments(calibrator: Any) -> tuple[str, ...]:
     return tuple((record.segment_title or "segment").split(" · "))
 
 
-def fitted_request(calibrator: Any) -> JsonObject:
+def fitted_request(calibrator: Predictor) -> JsonObject:
     """Return how the rows of files are read for a fitted calibrator: as those of its fit were, with its segments."""
     record = getattr(calibrator, "fit_", None)  # a multilabel calibrator has none
     remembered = {} if record is None else dict(record.request)
@@ -392,25 +413,25 @@ def fitted_request(calibrator: Any) -> JsonObject:
     return {"input": fitted_kind(calibrator), **remembered}
 
 
-def predict_with_segments(calibrator: Any, scores: AnyArray, by: AnyArray = None) -> Any:
+def predict_with_segments(calibrator: Predictor, scores: AnyArray, by: AnyArray = None) -> AnyArray:
     """Return the probabilities of a fitted calibrator; ``by`` goes to one that has segments, and to no other."""
-    if fitted_segments(calibrator):
-        return calibrator.predict_proba(scores, by=by)
-    return calibrator.predict_proba(scores)
+    predict: Callable[..., AnyArray] = calibrator.predict_proba
+    return predict(scores, by=by) if fitted_segments(calibrator) else predict(scores)
 
 
-def unknown_segments(calibrator: Any, by: Mapping[str, NumpyArray]) -> int:
+def unknown_segments(calibrator: object, by: Mapping[str, NumpyArray]) -> int:
     """Return how many rows have a segment that the fit of a calibrator did not see; 0 where it has no segments."""
     columns = fitted_segments(calibrator)
     if not columns:
         return 0
     values = {column: by[column] for column in columns}
     segments = Segments.of(values, len(values[columns[0]]))
+    assert hasattr(calibrator, "fit_")
     is_fitted = np.isin(segments.names, calibrator.fit_.segments)
     return int((~is_fitted[segments.codes]).sum())
 
 
-def refuse_segments(calibrator: Any, what: str) -> None:
+def refuse_segments(calibrator: object, what: str) -> None:
     """Raise a ValueError where a calibrator has segments, and ``what`` has no place for the segment of a row."""
     columns = fitted_segments(calibrator)
     if columns:
@@ -470,20 +491,17 @@ def _lasting(record: FitRecord) -> JsonObject:
     return {name: value for name, value in record.details.items() if name not in _OF_PREDICTIONS}
 
 
-def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
     """Return whether a value has one of the types; True and False are no numbers."""
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, kinds)
 
 
-def _shares(values: Any, name: str, n_classes: int | None = None) -> Float64:
-    sound = isinstance(values, list) and {type(value) for value in values} <= {int, float}
-    if (
-        not sound
-        or not 2 <= len(values) <= MOST_CLASSES_OF_FILE
-        or n_classes not in (None, len(values))
-    ):
+def _shares(values: object, name: str, n_classes: int | None = None) -> Float64:
+    if not isinstance(values, list) or not {type(value) for value in values} <= {int, float}:
+        raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
+    if not 2 <= len(values) <= MOST_CLASSES_OF_FILE or n_classes not in (None, len(values)):
         raise ValueError(f"'fit.{name}' must be K numbers that sum to 1")
     # A share above 1 is refused before it becomes a float, which may be too small for it.
     if max(values) > 1 or not (min(values) >= 0 and abs(sum(values) - 1) < 1e-6):
@@ -491,16 +509,19 @@ def _shares(values: Any, name: str, n_classes: int | None = None) -> Float64:
     return np.array(values, dtype=np.float64)
 
 
-def _range(values: Any) -> tuple[float, float] | None:
+def _range(values: object) -> tuple[float, float] | None:
     if values is None:
         return None
-    sound = isinstance(values, list) and len(values) == 2
-    if not sound or {type(value) for value in values} - {int, float} or not values[0] <= values[1]:
-        raise ValueError("'fit.score_range' must be two ascending numbers")
-    return float(values[0]), float(values[1])
+    words = "'fit.score_range' must be two ascending numbers"
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(words)
+    low, high = values
+    if {type(low), type(high)} - {int, float} or not low <= high:
+        raise ValueError(words)
+    return float(low), float(high)
 
 
-def _scores(values: Any, name: str) -> Scores | None:
+def _scores(values: object, name: str) -> Scores | None:
     if values is None:
         return None
     if not isinstance(values, dict) or not all(
@@ -510,7 +531,7 @@ def _scores(values: Any, name: str) -> Scores | None:
     return values
 
 
-def _segments(values: Any) -> tuple[str, ...] | None:
+def _segments(values: object) -> tuple[str, ...] | None:
     if values is None:
         return None
     names = _texts(values, "segments")
@@ -519,13 +540,13 @@ def _segments(values: Any) -> tuple[str, ...] | None:
     return names
 
 
-def _texts(values: Any, name: str) -> tuple[str, ...]:
+def _texts(values: object, name: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"'fit.{name}' must be a list of texts")
     return tuple(values)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -535,13 +556,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _check_values(value: Any, levels: int) -> None:
+def _check_values(value: object, levels: int) -> None:
     """Refuse deeper nesting, or longer texts, than a fit writes."""
     if not levels:
         raise ValueError(f"'fit' is nested in more than {MOST_LEVELS} levels")
     if isinstance(value, str) and len(value) > MOST_CHARACTERS_OF_TEXT:
         raise ValueError(f"'fit' holds a text of more than {MOST_CHARACTERS_OF_TEXT:,} characters")
-    entries: list[Any] = []
+    entries: list[object] = []
     if isinstance(value, dict):
         entries = [*value, *value.values()]
     elif isinstance(value, list):

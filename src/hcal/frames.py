@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray
+from hcal.numerics import FloatArray, NumpyArray
 
+if TYPE_CHECKING:
+    import narwhals as nw
+    import pandas as pd
+    import torch
+    from narwhals.typing import IntoDataFrame, IntoLazyFrame, IntoSeries
 ColumnName = str | int
 #: What public functions take as scores, labels, weights or groups: an array or tensor of any library, a frame or column
 #: of any that narwhals knows, or a list. These types cannot be named without importing their libraries.
@@ -39,13 +43,13 @@ class Origin:
     """
 
     library: str
-    dtype: Any
-    device: Any = None
-    index: Any = None
+    dtype: np.dtype | torch.dtype | None
+    device: torch.device | None = None
+    index: pd.Index | None = None
     columns: tuple[ColumnName, ...] | None = None
 
 
-def is_on_accelerator(x: Any) -> bool:
+def is_on_accelerator(x: AnyArray) -> bool:
     """Return whether scores are a tensor on a GPU or another accelerator; predictions are then computed there.
 
     >>> is_on_accelerator([[0.0, 1.0]])
@@ -54,7 +58,7 @@ def is_on_accelerator(x: Any) -> bool:
     return getattr(getattr(x, "device", None), "type", "cpu") not in ("cpu", "meta")
 
 
-def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
+def to_numpy(x: AnyArray, what: str = "array") -> tuple[NumpyArray, Origin]:
     """Convert an array, tensor, frame or nested list to numpy; also return its origin.
 
     ``what`` is the name of the argument in error messages. A missing number of a frame becomes NaN.
@@ -93,7 +97,7 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     return array, Origin("numpy", array.dtype)
 
 
-def columns_by_name(x: Any, what: str) -> dict[str, Any] | None:
+def columns_by_name(x: AnyArray, what: str) -> dict[str, AnyArray] | None:
     """Return the columns of a frame, each in its own type; None for what is no frame with named columns.
 
     A matrix has one type, so values of other types would change in it.
@@ -115,7 +119,9 @@ def columns_by_name(x: Any, what: str) -> dict[str, Any] | None:
     return {str(name): frame.get_column(name).to_native() for name in frame.columns}
 
 
-def restore(array: FloatArray, origin: Origin, columns: Sequence[ColumnName] | None = None) -> Any:
+def restore(
+    array: FloatArray, origin: Origin, columns: Sequence[ColumnName] | None = None
+) -> AnyArray:
     """Return a float result (N, K) in the library, device and float width of the input.
 
     ``columns`` names the columns of a frame; without names they are 0..K−1.
@@ -126,6 +132,7 @@ def restore(array: FloatArray, origin: Origin, columns: Sequence[ColumnName] | N
     dtype('float32')
     """
     if origin.library == "numpy":
+        assert isinstance(origin.dtype, np.dtype)
         floating = np.issubdtype(origin.dtype, np.floating)
         return array.astype(_returned_dtype(origin.dtype) if floating else np.float64, copy=False)
     if origin.library == "torch":
@@ -143,7 +150,7 @@ def restore(array: FloatArray, origin: Origin, columns: Sequence[ColumnName] | N
     return nw.from_dict(columns_by_name, backend=library).to_native()
 
 
-def index_of(x: Any) -> Any:
+def index_of(x: AnyArray) -> pd.Index | None:
     """Return the index of a pandas object, else None.
 
     >>> index_of([1, 2]) is None
@@ -154,7 +161,7 @@ def index_of(x: Any) -> Any:
     return getattr(x, "index", None)
 
 
-def refuse_other_index(scores: AnyArray, others: Mapping[str, Any]) -> None:
+def refuse_other_index(scores: AnyArray, others: Mapping[str, object]) -> None:
     """Refuse pandas objects whose index says that their rows are not those of the scores.
 
     An index that only counts the rows says nothing about which rows they are, unless both indexes hold the same
@@ -163,7 +170,7 @@ def refuse_other_index(scores: AnyArray, others: Mapping[str, Any]) -> None:
     refuse_index_of_others(index_of(scores), others)
 
 
-def refuse_index_of_others(index: Any, others: Mapping[str, Any]) -> None:
+def refuse_index_of_others(index: pd.Index | None, others: Mapping[str, object]) -> None:
     """Refuse pandas objects whose index says that their rows are not those of scores with this index."""
     if index is None:
         return
@@ -188,26 +195,27 @@ def refuse_index_of_others(index: Any, others: Mapping[str, Any]) -> None:
             )
 
 
-def _counts_rows(index: Any) -> bool:
+def _counts_rows(index: pd.Index) -> bool:
     """Return whether an index is pandas' default, 0, 1, 2, …."""
     return index.dtype.kind in "iu" and bool((index == np.arange(len(index))).all())
 
 
-def _returned_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _returned_dtype(dtype: np.dtype) -> np.dtype:
     """Return the float type of a result: float16 comes back as float32, because the top two would tie in it."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def _from_torch(x: Any) -> tuple[NDArray[Any], Origin]:
+def _from_torch(x: torch.Tensor) -> tuple[NumpyArray, Origin]:
     values = x.detach().cpu()
     if str(x.dtype) in ("torch.float16", "torch.bfloat16"):
         values = values.float()
     return values.numpy(), Origin("torch", x.dtype, device=x.device)
 
 
-def _to_torch(array: FloatArray, origin: Origin) -> Any:
+def _to_torch(array: FloatArray, origin: Origin) -> torch.Tensor:
     import torch
 
+    assert isinstance(origin.dtype, torch.dtype)
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if origin.dtype in (torch.float16, torch.bfloat16):
         return tensor.to(device=origin.device, dtype=torch.float32)
@@ -215,17 +223,21 @@ def _to_torch(array: FloatArray, origin: Origin) -> Any:
     return tensor.to(device=origin.device, dtype=dtype)
 
 
-def _from_frame(frame: Any, given: Any) -> tuple[NDArray[Any], Origin]:
+def _from_frame(
+    frame: nw.DataFrame[IntoDataFrame] | nw.Series[IntoSeries], given: AnyArray
+) -> tuple[NumpyArray, Origin]:
+    import narwhals as nw
+
     library = frame.implementation.value
     index = index_of(given)
-    if not hasattr(frame, "columns"):
+    if isinstance(frame, nw.Series):
         return np.asarray(frame.to_numpy()), Origin(library, None, index=index)
     names = tuple(_plain_name(name) for name in frame.columns)
     columns = None if _is_unnamed(names) else names
     return _values(frame), Origin(library, None, index=index, columns=columns)
 
 
-def _values(frame: Any) -> NDArray[Any]:
+def _values(frame: nw.DataFrame[IntoDataFrame]) -> NumpyArray:
     """Return the values of a frame; pandas gives numbers of Arrow types as objects, so they go column by column."""
     values = np.asarray(frame.to_numpy())
     if values.dtype != object or not all(kind.is_numeric() for kind in frame.schema.values()):
@@ -233,7 +245,7 @@ def _values(frame: Any) -> NDArray[Any]:
     return np.stack([np.asarray(frame[name].to_numpy()) for name in frame.columns], axis=1)
 
 
-def _plain_name(name: Any) -> ColumnName:
+def _plain_name(name: object) -> ColumnName:
     """Return the name of a column as text or a Python integer; True is 1, and 2.0 is 2."""
     if isinstance(name, bool | np.bool_ | np.integer):
         return int(name)
@@ -248,7 +260,7 @@ def _is_unnamed(names: Sequence[ColumnName]) -> bool:
     return tuple(names) == numbers or tuple(names) == tuple(f"column_{k}" for k in numbers)
 
 
-def _refuse_equal_names(x: Any, what: str) -> None:
+def _refuse_equal_names(x: AnyArray, what: str) -> None:
     """Raise a ValueError for a frame in which two columns have one name."""
     if not hasattr(x, "iloc"):  # only frames of pandas can have such columns
         return
@@ -259,7 +271,7 @@ def _refuse_equal_names(x: Any, what: str) -> None:
     raise ValueError(f"{what} has two columns that are called {twice!r}: rename one of them")
 
 
-def refuse_lazy(x: Any, what: str) -> None:
+def refuse_lazy(x: AnyArray, what: str) -> None:
     """Raise a ValueError for a frame or relation whose rows are not in memory; ``what`` is the argument's name."""
     if type(x).__module__.partition(".")[0] in ("builtins", "numpy", "torch", "scipy"):
         return
@@ -270,7 +282,7 @@ def refuse_lazy(x: Any, what: str) -> None:
         _refuse_lazy(frame, what)
 
 
-def _refuse_lazy(frame: Any, what: str) -> NoReturn:
+def _refuse_lazy(frame: nw.LazyFrame[IntoLazyFrame], what: str) -> NoReturn:
     """Raise a ValueError for a frame or relation whose rows are not in memory."""
     library = frame.implementation.value
     calls = {"polars": ".collect()", "duckdb": ".df()", "dask": ".compute()"}

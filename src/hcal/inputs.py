@@ -6,7 +6,7 @@ with the same sentence.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -491,7 +491,7 @@ def numbered_groups(groups: AnyArray, n_rows: int) -> tuple[IntArray, NumpyArray
     return numbers.astype(np.int64), names
 
 
-def check_names(names: Any, n_rows: int, what: str) -> NumpyArray:
+def check_names(names: AnyArray, n_rows: int, what: str) -> NumpyArray:
     """Return one name a row (N,), text or numbers; a missing one is refused, because it is no name.
 
     >>> check_names(["a", float("nan")], 2, "by")
@@ -529,7 +529,7 @@ def refuse_missing(values: NumpyArray, what: str) -> None:
         )
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     """Return whether a value is NaN, a missing value of pandas, or a text without letters."""
     if isinstance(value, str | bytes):
         return not value.strip()
@@ -537,7 +537,7 @@ def _is_empty(value: Any) -> bool:
     return type(equal).__name__ == "NAType" or not equal
 
 
-def check_confidence(confidence: Any) -> float:
+def check_confidence(confidence: float | np.number) -> float:
     """Return the confidence level of intervals and proofs as a number between 0 and 1.
 
     >>> check_confidence(95)

@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from scipy import special
 
 from hcal.frames import AnyArray
 from hcal.numerics import Float64, NumpyArray, row_blocks, softmax
+from hcal.text import JsonObject
 
 #: A certificate is refused if at least this share of its rows was used in the fit.
 REFUSED_FROM: Final = 0.05
@@ -131,7 +132,7 @@ def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fi
     }
 
 
-def check_fingerprint(stored: Mapping[str, Any]) -> None:
+def check_fingerprint(stored: Mapping[str, object]) -> None:
     """Raise a ValueError if arrays from a file are not a valid fingerprint.
 
     >>> check_fingerprint({"rows": np.array(2), "kept_below": np.array(2.0)})
@@ -146,7 +147,7 @@ def check_fingerprint(stored: Mapping[str, Any]) -> None:
         )
 
 
-def _is_fingerprint(stored: Mapping[str, Any]) -> bool:
+def _is_fingerprint(stored: Mapping[str, object]) -> bool:
     rows = np.asarray(stored.get("rows"))
     if rows.shape != () or rows.dtype.kind not in "iu" or not rows >= 1:
         return False
@@ -206,7 +207,7 @@ def _projections_below(limit: float, stored: Fingerprint) -> NDArray[np.float32]
     return projections[_stripes(projections[:, 0]) < limit]
 
 
-def fit_overlap(calibrator: Any, scores: AnyArray) -> Overlap | None:
+def fit_overlap(calibrator: object, scores: AnyArray) -> Overlap | None:
     """Estimate how many of these rows a calibrator was fitted on; None if it has no fingerprint.
 
     Examples
@@ -221,12 +222,12 @@ def fit_overlap(calibrator: Any, scores: AnyArray) -> Overlap | None:
     record = getattr(calibrator, "fit_", None)
     if record is None:
         return None
-    fitted = record.fingerprint
-    # A multiple-choice calibrator brings its questions to one width.
-    rows_of_questions = getattr(calibrator, "rows", None)
-    if rows_of_questions is not None:
-        return overlap(fitted, np.asarray(rows_of_questions(scores)))
-    return overlap(fitted, calibrator.rows_like(scores).logits())
+    if hasattr(
+        calibrator, "rows"
+    ):  # a multiple-choice calibrator brings its questions to one width
+        return overlap(record.fingerprint, np.asarray(calibrator.rows(scores)))
+    assert hasattr(calibrator, "rows_like")
+    return overlap(record.fingerprint, calibrator.rows_like(scores).logits())
 
 
 def coincidence(fitted: NumpyArray, judged: NumpyArray) -> str:
@@ -242,7 +243,29 @@ def coincidence(fitted: NumpyArray, judged: NumpyArray) -> str:
     return f"{sentence[:-1]}: its errors look smaller than on new rows."
 
 
-def model_fingerprint(calibrator: Any) -> str:
+class Formula(Protocol):
+    """What a fitted calibrator computes: choices, and arrays of numbers."""
+
+    def options(self) -> JsonObject:
+        """Return the choices by name."""
+
+    def arrays(self) -> Mapping[str, NumpyArray]:
+        """Return the arrays by name."""
+
+
+class HasFormula(Protocol):
+    """A fitted calibrator of rows."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+
+    @property
+    def prediction_(self) -> Formula:
+        """What the calibrator computes."""
+
+
+def model_fingerprint(calibrator: HasFormula) -> str:
     """Return 16 hexadecimal digits that identify a fitted calibrator by the function that it computes.
 
     Files of probabilities store it, so that ``hcal certify`` can ask for the model that made them.

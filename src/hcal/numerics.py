@@ -11,18 +11,20 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.xp import log_softmax as log_softmax
 from hcal.xp import softmax as softmax
 
 S = TypeVar("S")
 T = TypeVar("T")
-FloatArray = NDArray[np.floating[Any]]
+FloatArray = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 #: A numpy array of any type, such as names or bytes.
 NumpyArray = NDArray[Any]
+#: Which rows of an array: a slice, their numbers, or a mark for each.
+RowIndex = slice | IntArray | NDArray[np.bool_]
 
 #: Differences of logits below this count as 0: an inverse temperature for them would overflow.
 NOTHING = 1e-190
@@ -48,7 +50,7 @@ def prefix_sums(x: Float64) -> Float64:
     return np.concatenate([[0.0], np.cumsum(x)])
 
 
-def run_starts(x: NDArray[Any]) -> IntArray:
+def run_starts(x: NumpyArray) -> IntArray:
     """Return the index at which each run of equal values begins; x (n,), n ≥ 1.
 
     >>> run_starts(np.array([3, 3, 5]))
@@ -57,7 +59,7 @@ def run_starts(x: NDArray[Any]) -> IntArray:
     return np.flatnonzero(np.concatenate([[True], x[1:] != x[:-1]]))
 
 
-def is_ragged(rows: Any) -> bool:
+def is_ragged(rows: object) -> bool:
     """Return whether this is a list of rows of different lengths.
 
     >>> is_ragged([[0.5, 0.5], [0.2, 0.3, 0.5]]), is_ragged([[0.5, 0.5]]), is_ragged(np.eye(2))
@@ -68,7 +70,7 @@ def is_ragged(rows: Any) -> bool:
     return not any(isinstance(row, str) for row in rows) and len({len(row) for row in rows}) > 1
 
 
-def pad_options(rows: Iterable[Any], fill: float) -> Float64:
+def pad_options(rows: Iterable[ArrayLike], fill: float) -> Float64:
     """Return rows of different lengths as one array (N, longest row); short rows are filled up at their end.
 
     ``fill`` is 0 for probabilities, −inf for scores.
@@ -101,7 +103,7 @@ def log_softmax_options(scores: Float64) -> Float64:
     return logs
 
 
-def _numbers(row: Any, number: int) -> Float64:
+def _numbers(row: ArrayLike, number: int) -> Float64:
     try:
         return np.asarray(row, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):

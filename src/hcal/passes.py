@@ -10,9 +10,9 @@ work in this process (``map``), in other processes (:class:`Processes`) or on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import tee
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Processes:
 class Partial(Protocol):
     """A partial result (``update``, ``merge``, ``result``) whose size does not grow with the number of rows."""
 
-    def merge(self, other: Any) -> Any:
+    def merge(self, other: Self) -> object:
         """Add the rows of another partial result."""
 
 
@@ -87,8 +87,8 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
 
 
 def add_up(
-    function: Callable[[Any], P],
-    pieces: Iterable[Any],
+    function: Callable[[S], P],
+    pieces: Iterable[S],
     empty: Callable[[], P],
     runner: Runner | None,
     advance: Advance,
@@ -103,5 +103,6 @@ def add_up(
     for piece, part in zip(sizes, (runner or map)(function, work), strict=True):
         whole.merge(part)
         if advance is not None:
+            assert isinstance(piece, Sized)
             advance(len(piece))
     return whole

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 logger: Final = logging.getLogger("hcal")
 logger.addHandler(logging.NullHandler())
 
@@ -118,7 +120,7 @@ class Bars:
 class Line:
     """Advances one bar."""
 
-    def __init__(self, display: Any, task: Any, total: int | None) -> None:
+    def __init__(self, display: Progress, task: TaskID, total: int | None) -> None:
         self._display = display
         self._task = task
         self._total = total

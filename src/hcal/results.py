@@ -16,7 +16,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from hcal.text import JsonObject, printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 #: Lines of a ``repr``, and rows and columns of a table in a notebook.
 REPR_LINES, HTML_ROWS, HTML_COLUMNS = 4, 40, 12
@@ -113,12 +114,12 @@ class Result:
         numbers = [f"{name} {short(value)}" for name, value in _numbers(self.to_dict()).items()]
         return [f"{type(self).__name__}: {', '.join(numbers[:HTML_COLUMNS])}"]
 
-    def _draw(self, figure: Any) -> bool:
+    def _draw(self, figure: Figure) -> bool:
         """Draw on a matplotlib figure and return True; False where the result has no picture."""
         return False
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return a value as numbers, text, lists and dictionaries; NaN stays NaN.
 
     >>> plain({1: np.array([0.5, 1.0]), "rows": (np.int64(3), None)})
@@ -137,7 +138,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(content: Mapping[str, object]) -> dict[str, str | int | float]:
     """Return the entries that are numbers or text, without the schema."""
     simple = str | int | float
     return {
@@ -147,7 +148,7 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """Return a value as a table in a notebook writes it; nothing for None, lists and dictionaries.
 
     >>> short(0.123456), short(3), short(None), short([1, 2])
@@ -158,7 +159,7 @@ def short(value: Any) -> str:
     return printable(value) if isinstance(value, str | int) else ""
 
 
-def html_table(records: Iterable[Mapping[str, Any]]) -> str:
+def html_table(records: Iterable[Mapping[str, object]]) -> str:
     """Return records as a small HTML table: plain entries alone, and the first rows of many.
 
     >>> html_table([{"metric": "nll", "value": 0.25}])[:46]
@@ -174,12 +175,12 @@ def html_table(records: Iterable[Mapping[str, Any]]) -> str:
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>{remaining}"
 
 
-def _html_row(row: Mapping[str, Any], heads: Iterable[str]) -> str:
+def _html_row(row: Mapping[str, object], heads: Iterable[str]) -> str:
     cells = [f"<td>{html.escape(short(row.get(name)))}</td>" for name in heads]
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def rich_text(renderable: Any, width: int) -> str:
+def rich_text(renderable: object, width: int) -> str:
     """Return what rich renders, as plain text of at most the given width.
 
     The console writes to memory and ignores notebooks, where rich would show its own copy.

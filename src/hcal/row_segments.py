@@ -6,13 +6,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from hcal import inputs
 from hcal.frames import AnyArray, columns_by_name, to_numpy
-from hcal.numerics import IntArray, NumpyArray
+from hcal.numerics import IntArray, NumpyArray, RowIndex
 
 #: The title of segments whose column has no name.
 UNNAMED = "segment"
@@ -76,7 +75,7 @@ class Segments:
         numbers = place_of_text[codes].astype(np.int64)
         return cls(numbers, tuple(names.tolist()), title, singles)
 
-    def __getitem__(self, index: Any) -> Segments:
+    def __getitem__(self, index: RowIndex) -> Segments:
         columns = tuple(column[index] for column in self.columns)
         return replace(self, codes=self.codes[index], columns=columns)
 
@@ -129,7 +128,7 @@ class Segments:
         return np.flatnonzero(self.codes == code)
 
 
-def _columns_of(by: AnyArray) -> dict[str, Any]:
+def _columns_of(by: AnyArray) -> dict[str, AnyArray]:
     """Return the columns of a frame or of an array by their titles."""
     named = columns_by_name(by, "by")
     if named is not None:
@@ -157,12 +156,12 @@ def coded_texts(values: NumpyArray) -> CodedTexts:
     if values.dtype.kind in "biuf":
         distinct, codes = np.unique(values, return_inverse=True)
         return CodedTexts(codes.astype(np.int64), [segment_text(value) for value in distinct])
-    numbers: dict[Any, int] = {}
+    numbers: dict[object, int] = {}
     codes = np.array([numbers.setdefault(value, len(numbers)) for value in values.tolist()])
     return CodedTexts(codes.astype(np.int64), [segment_text(value) for value in numbers])
 
 
-def segment_text(value: Any) -> str:
+def segment_text(value: object) -> str:
     """Return the name of a segment, which is the same whatever library or file the value comes from.
 
     Whole numbers have no point, midnight is a date, and spaces around a text do not count.

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.ageing import Times
-from hcal.class_names import encode
+from hcal.class_names import ClassName, encode
 from hcal.columns import ClassNames as ClassNames
 from hcal.columns import Layout as Layout
 from hcal.columns import (
@@ -37,11 +38,12 @@ from hcal.frames import (
     to_numpy,
 )
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, is_ragged
+from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, RowIndex, is_ragged
 from hcal.row_segments import UNNAMED as UNNAMED
 from hcal.row_segments import Segments as Segments
 from hcal.row_segments import coded_texts
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 #: Fewer values than this may all lie in [0, 1] by chance, although they are logits.
 ENOUGH_VALUES = 30
 
@@ -117,7 +119,7 @@ class Rows:
         by: AnyArray = None,
         ids: AnyArray = None,
         time: AnyArray = None,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         like: Layout | None = None,
         start: int = 0,
         complete: bool = True,
@@ -175,7 +177,7 @@ class Rows:
         scores: AnyArray,
         *,
         input: InputKind,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         like: Layout | None = None,
         start: int = 0,
         complete: bool = True,
@@ -216,7 +218,7 @@ class Rows:
 
     @classmethod
     def of_predictions(
-        cls, scores: AnyArray, y: AnyArray = None, *, input: InputKind, **others: Any
+        cls, scores: AnyArray, y: AnyArray = None, *, input: InputKind, **others: AnyArray
     ) -> Rows:
         """Check rows that are to be evaluated; ``others`` are arguments of :meth:`of`.
 
@@ -374,7 +376,7 @@ class Rows:
             )
         return self.with_columns(order)
 
-    def restored(self, probs: FloatArray) -> Any:
+    def restored(self, probs: FloatArray) -> AnyArray:
         """Return probabilities (N, K) of these rows in the library, device and float width of what was passed in."""
         origin = self.origin
         if origin is None or (origin.library == "numpy" and origin.dtype == probs.dtype):
@@ -390,7 +392,7 @@ class Rows:
         """Return the probabilities (N, K) that the scores state."""
         return inputs.probs_of(self.scores, self.kind)
 
-    def __getitem__(self, index: Any) -> Rows:
+    def __getitem__(self, index: RowIndex) -> Rows:
         """Return some of the rows, by a slice, numbers or marks."""
         origin = self.origin
         if origin is not None and origin.index is not None:
@@ -467,7 +469,9 @@ class BlockOrder:
         self.first: Rows | None = None
 
     @classmethod
-    def of(cls, n_classes: int, names: Any, columns: Any) -> BlockOrder:
+    def of(
+        cls, n_classes: int, names: Iterable[ClassName] | None, columns: Iterable[ColumnName] | None
+    ) -> BlockOrder:
         """Return the order that a saved state holds: lists of names, or None."""
         order = cls()
         if names is not None or columns is not None:
@@ -550,7 +554,7 @@ def _refuse_range(count: int, low: float, high: float, fitted: tuple[float, floa
     )
 
 
-def refuse_beside_rows(beside: Mapping[str, Any]) -> None:
+def refuse_beside_rows(beside: Mapping[str, object]) -> None:
     """Refuse labels and other arguments beside checked rows, which would have no effect.
 
     >>> refuse_beside_rows({"y": None, "sample_weight": [2.0]})
@@ -590,7 +594,7 @@ def _form(block: Rows) -> str:
     return ", ".join([f"{block.kind} of {block.n_classes} classes{names}", *words])
 
 
-def _end_to_end(columns: Iterable[NumpyArray | None]) -> Any:
+def _end_to_end(columns: Iterable[NDArray[Scalar] | None]) -> NDArray[Scalar] | None:
     """Return the columns end to end; None where there are none."""
     arrays = [column for column in columns if column is not None]
     return np.concatenate(arrays) if arrays else None
@@ -613,5 +617,5 @@ def _group_names(block: Rows) -> NumpyArray:
     return np.array(coded.texts)[coded.codes]
 
 
-def _some(values: NumpyArray | None, index: Any) -> Any:
+def _some(values: NDArray[Scalar] | None, index: RowIndex) -> NDArray[Scalar] | None:
     return None if values is None else values[index]

@@ -68,7 +68,7 @@ def text_of_spreadsheet(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
 
 
-def without_nan(value: Any) -> Any:
+def without_nan(value: object) -> object:
     """Return plain values for JSON: numpy numbers become Python numbers; NaN and infinite ones become null.
 
     >>> without_nan({"a": (1.0, float("nan"))})

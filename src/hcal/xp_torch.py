@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ def take_along(x: Tensor, index: Tensor) -> Tensor:
     )  # torch.take_along_dim would fix the number of rows in an exported graph
 
 
-def _tensor(value: Any, like: Tensor) -> Tensor:
+def _tensor(value: Tensor | float, like: Tensor) -> Tensor:
     return (
         value
         if isinstance(value, Tensor)
@@ -42,17 +41,17 @@ def _tensor(value: Any, like: Tensor) -> Tensor:
     )
 
 
-def maximum(x: Tensor, y: Any) -> Tensor:
+def maximum(x: Tensor, y: Tensor | float) -> Tensor:
     """Return the larger of two; NaN where one is."""
     return torch.maximum(x, _tensor(y, x))
 
 
-def minimum(x: Tensor, y: Any) -> Tensor:
+def minimum(x: Tensor, y: Tensor | float) -> Tensor:
     """Return the smaller of two; NaN where one is."""
     return torch.minimum(x, _tensor(y, x))
 
 
-def clip(x: Tensor, low: Any, high: Any) -> Tensor:
+def clip(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """Return x cut to [low, high]; NaN stays."""
     return minimum(maximum(x, low), high)
 
@@ -72,7 +71,7 @@ def floor_index(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 0.0).long()
 
 
-def put_along(x: Tensor, index: Tensor, values: Any) -> Tensor:
+def put_along(x: Tensor, index: Tensor, values: Tensor | float) -> Tensor:
     """Return x with the values of each row at the row's own indices replaced: by a tensor (N, J), or by one number."""
     return x.scatter(-1, index, values)
 
@@ -112,7 +111,9 @@ def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, side: SearchSide =
     return _halving(knots, offsets[:-1], offsets[1:] - offsets[:-1], x, side)
 
 
-def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, side: SearchSide) -> Tensor:
+def _halving(
+    knots: Tensor, start: Tensor | int, length: Tensor | int, x: Tensor, side: SearchSide
+) -> Tensor:
     """Search segments of the knots for each x by bisection, since ONNX has no search."""
     at = torch.zeros_like(x, dtype=torch.int64)
     count = knots.shape[0]

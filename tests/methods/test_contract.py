@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import hcal
+from hcal.maps.base import MANY_ROWS
 from helpers import fit_quietly, quick, synthetic
 
 METHODS = hcal.list_calibrators()
@@ -66,6 +68,22 @@ def test_rows_are_probabilities_and_claims_of_preservation_hold(name: str, fitte
             from_the_right = np.minimum.accumulate(along[:, ::-1], axis=1)
             above = from_the_right[:, ::-1][:, 1:]
             assert not (rises & (along[:, :-1] > above)).any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_float32_scores_of_a_fit_on_tiny_logits_give_its_probabilities(name: str) -> None:
+    """The inverse temperature is beyond float32: of few rows, and of many, which a kernel may predict."""
+    logits, y = synthetic(90, 3, seed=5)
+    tiny = (1e-40 * logits).astype(np.float32)
+    wide = tiny.astype(np.float64)
+    calibrator = fit_quietly(quick(name), wide, y)
+    expected = calibrator.predict_proba(wide)
+    np.testing.assert_allclose(calibrator.predict_proba(tiny), expected, atol=1e-6)
+    many = calibrator.predict_proba(np.resize(tiny, (MANY_ROWS, 3)))
+    np.testing.assert_allclose(many, np.resize(expected, many.shape), atol=1e-6)
+    torch = pytest.importorskip("torch")
+    head = importlib.import_module("hcal.integrations.torch").CalibrationHead(calibrator)
+    np.testing.assert_allclose(head(torch.as_tensor(tiny)).numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hcal
+from hcal.maps.base import MANY_ROWS
 from hcal.methods import files, get_calibrator
 from hcal.methods.parameters import check_params
 from hcal.methods.prior import estimate_frequencies
@@ -35,6 +36,8 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
     header = json.loads(json.dumps(header))
     x = synthetic(6, 3, seed=3)[0]
     x[0], x[1, 0], x[2, 1] = 0, 1e20, -1e20
+    # Many rows are predicted by a compiled kernel.
+    forms = (x, x.astype(np.float32), np.resize(x, (MANY_ROWS, 3)).astype(np.float32))
     for key, array in arrays.items():
         if key.startswith("fitted_on."):
             continue
@@ -42,7 +45,9 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
         spoiled: list[Any] = [one_more, array.astype(np.float32)]
         if array.size:
             is_float = array.dtype == np.float64
-            extremes = (np.nan, np.inf, -1e300, 1e290, 0.0) if is_float else (-1, 2**40, 0)
+            extremes = (
+                (np.nan, np.inf, -1e300, 1e290, 1e99, 1e-99, 0.0) if is_float else (-1, 2**40, 0)
+            )
             spoiled += [np.full_like(array, value) for value in extremes]
             spoiled += [array[::-1].copy() if array.ndim else array * 3]
         others = {k: a for k, a in arrays.items() if k != key}
@@ -51,10 +56,12 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
                 cal = files.rebuild(header, others | change)
             except (ValueError, KeyError):
                 continue
-            with np.errstate(all="ignore"):
-                p = cal.predict_proba(x)
-            assert np.isfinite(p).all(), (key, change)
-            assert (np.abs(p.sum(axis=1) - 1) < 1e-6).all(), (key, change)
+            for scores in forms:
+                with np.errstate(all="ignore"):
+                    p = cal.predict_proba(scores)
+                assert np.isfinite(p).all(), (key, change)
+                sums = p.sum(axis=1, dtype=np.float64)
+                assert (np.abs(sums - 1) < 1e-6).all(), (key, change)
 
 
 @pytest.mark.parametrize(

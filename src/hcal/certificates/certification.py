@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +13,9 @@ from hcal.certificates.assembly import Improvement, Terms, assemble
 from hcal.certificates.event import TOLERANCE
 from hcal.certificates.events import events_of_rows
 from hcal.certificates.out_of_fold import certify_out_of_fold, rows_to_fold
-from hcal.certificates.result import Certificate
+from hcal.certificates.result import Certificate, OutOfFoldCertificate
 from hcal.certificates.survey import Survey, survey_rows
-from hcal.class_names import check_classes, positive_number
+from hcal.class_names import ClassName, check_classes, positive_number
 from hcal.fit_record import refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
@@ -29,6 +30,10 @@ from hcal.rows import Rows
 FEWEST_GROUPS = 20
 
 
+#: What is proven of rows that no fit has seen, or of folds.
+Certified = Certificate | OutOfFoldCertificate
+
+
 @renamed(level="confidence", n_folds="folds")
 def certify(  # noqa: PLR0913 - a public door
     predictor: Any,
@@ -39,7 +44,7 @@ def certify(  # noqa: PLR0913 - a public door
     baseline: AnyArray = None,
     groups: AnyArray = None,
     by: AnyArray = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     assume: str | None = None,
     input: inputs.InputKind | None = None,
     tolerance: float = TOLERANCE,
@@ -47,7 +52,7 @@ def certify(  # noqa: PLR0913 - a public door
     out_of_fold: bool = False,
     folds: int = 5,
     random_state: int = 0,
-) -> Any:
+) -> Certified:
     """Certify how far a predictor can be from the truth, from fresh independent rows.
 
     Call ``certify(probs, y)``, or ``certify(calibrator, scores, y)``, which refuses rows that the calibrator was

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import date as day_of_text
 from typing import Any, Self
@@ -23,7 +24,7 @@ from hcal import inputs
 from hcal.certificates import monitor_file
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.event import TOLERANCE, class_tolerance
-from hcal.class_names import check_classes, class_part, class_title
+from hcal.class_names import ClassName, check_classes, class_part, class_title
 from hcal.frames import AnyArray
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
@@ -151,12 +152,13 @@ class Monitor:
         *,
         confidence: float = 0.95,
         tolerance: float | str = 0.0,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         calibrator: Any = None,
     ) -> None:
         self.confidence = inputs.check_confidence(confidence)
         self.tolerance = _check_tolerance(tolerance)
-        self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
+        names = () if classes is None else tuple(classes)
+        self.classes = None if classes is None else check_classes(names, max(len(names), 2))
         #: Tolerance of the top label and of every checked class, (1 + C,), where the calibrator's fit decides it.
         self._automatic: Float64 | None = None
         if self.tolerance == "auto":

@@ -127,7 +127,7 @@ def read_state(path: str | os.PathLike[str], restore: Callable[[JsonObject], Ans
         raise ValueError(f"{printable(path)} is not the state of a monitor: {reason}") from None
 
 
-def checked(value: Any, form: Any, name: str) -> Any:
+def checked(value: object, form: object, name: str) -> Any:
     """Return ``value`` if it has the keys, types and shapes of ``form`` and finite numbers that are not below it.
 
     A list may have any number of entries, each of the form of the first.
@@ -156,20 +156,21 @@ def checked(value: Any, form: Any, name: str) -> Any:
     return value
 
 
-def _holds_numbers(value: Any) -> bool:
+def _holds_numbers(value: object) -> bool:
     """Say whether lists hold nothing but numbers; text such as "1.5" is none."""
     if isinstance(value, list):
         return all(_holds_numbers(entry) for entry in value)
     return isinstance(value, np.ndarray) or type(value) in (int, float)
 
 
-def _is_like(value: Any, form: Any) -> bool:
+def _is_like(value: object, form: object) -> bool:
     """Say whether a single value has the type of another, and is no number that JSON or a counter cannot hold."""
     if form is None:
         return value is None or type(value) is int
-    if type(value) is not type(form) or not isinstance(form, str | bool | int | float):
+    if type(value) is not type(form):
         return False
-    if isinstance(form, str | bool):
+    if isinstance(value, str | bool):
         return True
-    low, high = (0, 2**53) if isinstance(form, int) else (-1e308, 1e308)
-    return bool(low <= value < high)
+    if isinstance(value, int):
+        return 0 <= value < 2**53
+    return isinstance(value, float) and -1e308 <= value < 1e308

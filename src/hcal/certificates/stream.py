@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Self
 
 from hcal import leakage
 from hcal.certificates.assembly import Terms, assemble
 from hcal.certificates.event import TOLERANCE
 from hcal.certificates.events import EventCounts
 from hcal.certificates.result import Certificate
-from hcal.class_names import check_classes
+from hcal.class_names import ClassName, check_classes
 from hcal.frames import AnyArray
 from hcal.metrics.sample import Data, check_integer
 from hcal.renamed import renamed
@@ -97,7 +98,7 @@ class CertificateStream:
         self,
         confidence: float = 0.95,
         tolerance: float = TOLERANCE,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         assume: str | None = None,
     ) -> Certificate:
         """Return the certificate of all rows added so far.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, echo
 
@@ -25,6 +25,7 @@ from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from hcal.evaluation.comparison import Task
+    from hcal.evaluation.comparison_table import Comparison
 
 
 @command(
@@ -96,7 +97,7 @@ class Compare(WithWeight, WithBy, WithGroups, WithLabels):
         unseen = other.read().in_order_of(learn.classes)
         return Task.from_data(name, learn, unseen)
 
-    def _show(self, table: Any) -> None:
+    def _show(self, table: Comparison) -> None:
         if self.latex or self.markdown:
             echo(table.to_latex() if self.latex else table.to_markdown())
         else:

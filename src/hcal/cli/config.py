@@ -7,15 +7,16 @@ has the option. What the command line says wins. Paths are as written: they begi
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Final, get_type_hints
 
 from typer import Argument, BadParameter, Context, Option
 
 from hcal.cli import console
+from hcal.cli.options import Command
 from hcal.io.files import open_regular
 from hcal.text import JsonObject, one_line, quoted
 
@@ -30,9 +31,14 @@ _ITSELF: Final = "config"
 def read_config(context: Context, path: Path) -> Path:
     """Take from a file what the command line leaves open; refuse a file with unknown options."""
     # The commands register themselves with the application, which knows them all when one is called.
-    from hcal.cli.options import app
+    from hcal.cli.options import Command, app
 
-    commands = {str(info.name): info.callback for info in app.registered_commands}
+    callbacks = {str(info.name): info.callback for info in app.registered_commands}
+    commands = {
+        title: callback
+        for title, callback in callbacks.items()
+        if isinstance(callback, type) and issubclass(callback, Command)
+    }
     name = str(context.info_name)
     try:
         content = _parsed(path)
@@ -58,7 +64,7 @@ def read_config(context: Context, path: Path) -> Path:
 class ConfigOption:
     """One option of a command, as its dataclass declares it."""
 
-    def __init__(self, field: Field[Any], kind: Any, declared: Any) -> None:
+    def __init__(self, field: Field[object], kind: object, declared: object) -> None:
         self.name = field.name
         self.default = field.default
         self.is_list = "list[" in str(kind)
@@ -66,7 +72,7 @@ class ConfigOption:
         infos = getattr(declared, "__metadata__", ())
         self.is_argument = any(isinstance(info, type(Argument())) for info in infos)
 
-    def words(self, key: str, value: Any) -> list[str]:
+    def words(self, key: str, value: object) -> list[str]:
         """Return the option with its value as the command line has it."""
         if self.is_flag:
             return [f"--{key}" if value else f"--no-{key}"]
@@ -76,7 +82,7 @@ class ConfigOption:
             words += [f"--{key}", _word(part)]
         return words
 
-    def value_of(self, key: str, value: Any) -> Any:
+    def value_of(self, key: str, value: object) -> bool | str | list[str]:
         """Return a value of the file as the command line would hand it on."""
         parts = value if isinstance(value, list) else [value]
         if any(isinstance(part, dict | list) for part in parts):
@@ -85,18 +91,18 @@ class ConfigOption:
             kind = "true or false" if self.is_flag else "text or a number"
             raise ValueError(f"{key} must be {kind}, got {quoted(value)}")
         if self.is_flag:
-            return parts[0]
+            return bool(parts[0])
         texts = [str(part) for part in parts]
         # Names are separated by commas on the command line, and may be a list in the file.
         return texts if self.is_list else ",".join(texts)
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     """Return a value as one word of a command; standard input is - again."""
     return console.title_of(value) if isinstance(value, Path) else str(value)
 
 
-def options_of(command: Any) -> dict[str, ConfigOption]:
+def options_of(command: type[Command]) -> dict[str, ConfigOption]:
     """Return the options of a command by the names that a file may use."""
     hints = get_type_hints(command)
     extras = get_type_hints(command, include_extras=True)
@@ -109,7 +115,7 @@ def options_of(command: Any) -> dict[str, ConfigOption]:
     return options
 
 
-def arguments_of(name: str, command: Any) -> list[str]:
+def arguments_of(name: str, command: Command) -> list[str]:
     """Return the arguments that repeat a command without its file of options."""
     words = ["hcal", name]
     options = []
@@ -123,7 +129,7 @@ def arguments_of(name: str, command: Any) -> list[str]:
     return words + options
 
 
-def _long_name(name: str, annotation: Any) -> str:
+def _long_name(name: str, annotation: object) -> str:
     """Return the name of an option without its dashes: as declared, or that of the field."""
     declared = [
         text
@@ -155,7 +161,7 @@ def _parsed(path: Path) -> JsonObject:
         raise ValueError(f"it is no TOML: {error}") from None
 
 
-def _check_names(keys: Mapping[str, Any], valid: Any, what: str) -> None:
+def _check_names(keys: Mapping[str, object], valid: Collection[str], what: str) -> None:
     """Refuse a name that is not known, and say which one is the nearest."""
     for key in keys:
         if _plain(key) not in valid:

@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -130,7 +131,7 @@ def _explained() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def stop(number: int, _frame: Any) -> None:
+def stop(number: int, _frame: FrameType | None) -> None:
     """End a command on a signal as on Ctrl-C, so that temporary files are removed; SIGTERM gives the exit code 143."""
     raise KeyboardInterrupt(128 + number)
 
@@ -158,7 +159,9 @@ def _explain(error: Exception) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], *_: object, **__: object
+) -> None:
     if not issubclass(category, DeprecationWarning | PendingDeprecationWarning | ResourceWarning):
         say("warning", "yellow", str(message))
 
@@ -171,7 +174,7 @@ def say(word: str, colour: str, text: str) -> None:
     console.print(line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…", markup=False)
 
 
-def print_json(data: Mapping[str, Any]) -> None:
+def print_json(data: Mapping[str, object]) -> None:
     """Print one JSON object on standard output; NaN, which JSON does not have, becomes null."""
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
@@ -197,7 +200,9 @@ def shape_of(data: DataFile) -> str:
 
 
 def before_after(
-    scores: Mapping[str, Any], title: str, heads: tuple[str, str] = ("before", "after")
+    scores: Mapping[str, Mapping[str, float]],
+    title: str,
+    heads: tuple[str, str] = ("before", "after"),
 ) -> Table:
     """Return a table of scores before and after; lower is green, except for accuracy and mean confidence."""
     from rich.table import Table

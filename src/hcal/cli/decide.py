@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
@@ -27,14 +27,20 @@ from hcal.cli.options import (
 from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
+    from hcal.decisions.abstention import Abstention
+    from hcal.decisions.rules import Costs, Rule
+    from hcal.decisions.thresholding import CostTable, Thresholds
     from hcal.frames import AnyArray
     from hcal.io import DataFile
+    from hcal.methods.base import Calibrator
+    from hcal.numerics import FloatArray, NumpyArray
+    from hcal.results import Result
 
 #: A longer file is cut off, so it is no valid table of costs.
 _LARGEST_TABLE: Final = 2**26
 
 
-def probabilities(data: DataFile, calibrator: Any) -> Any:
+def probabilities(data: DataFile, calibrator: Calibrator | None) -> FloatArray:
     """Return the probabilities (N, K) of a model for the rows of a file, or those that the file holds or implies."""
     import numpy as np
 
@@ -52,7 +58,7 @@ def text_names(data: DataFile) -> list[str] | None:
     return None if data.classes is None else [str(name) for name in data.classes]
 
 
-def costs_of(text: str | None) -> Any:
+def costs_of(text: str | None) -> Costs | None:
     """Return the costs of a text: ``fn=20,fp=1``, or the name of a JSON file that holds a table of K x K costs."""
     if text is None or "=" in text:
         return parse_cost(text)
@@ -64,9 +70,10 @@ def costs_of(text: str | None) -> Any:
     with open_regular(path) as file:
         content = file.read(_LARGEST_TABLE)
     try:
-        return parse_json(content, path.name)
+        table: Costs = parse_json(content, path.name)
     except ValueError as error:
         raise ValueError(f"{error}: write the table as [[0, 1], [20, 0]]") from None
+    return table
 
 
 @command(
@@ -143,7 +150,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
             )
         return bool(chosen)
 
-    def _chosen(self, data: DataFile, probs: AnyArray) -> Any:
+    def _chosen(self, data: DataFile, probs: AnyArray) -> Thresholds | CostTable | Abstention:
         """Return the thresholds for the aim, or the confidence below which no answer is given."""
         import hcal
 
@@ -163,15 +170,16 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
             classes=text_names(data),
         )
 
-    def _stated_rule(self, data: DataFile) -> Any:
+    def _stated_rule(self, data: DataFile) -> Rule:
         """Return the rule of a file, or of a known threshold."""
         from hcal.decisions.deciding import as_rule
 
         if self.rule is not None:
             return as_rule(self.rule)
+        assert self.threshold is not None
         return as_rule(self.threshold, class_number(self.positive, data.classes))
 
-    def _show(self, name: str, result: Any, counts: dict[str, int]) -> None:
+    def _show(self, name: str, result: Result | None, counts: dict[str, int]) -> None:
         """Print the choice, or how many rows were decided for each class, and the files."""
         console.out().print(f"[bold]{console.name(name)}[/], {sum(counts.values()):,} rows")
         if result is not None:
@@ -186,7 +194,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
 
 def _abstained(
     data: DataFile, probs: AnyArray, error: float, confidence: float, positive: str | None
-) -> Any:
+) -> Abstention:
     """Choose the confidence below which no answer is given; --positive says which class is a right answer."""
     import hcal
 
@@ -203,7 +211,7 @@ def _abstained(
     )
 
 
-def _save(path: Path | None, result: Any) -> None:
+def _save(path: Path | None, result: Result) -> None:
     """Write a result to a temporary name and rename it."""
     from hcal.io import atomic_path
 
@@ -213,7 +221,7 @@ def _save(path: Path | None, result: Any) -> None:
         temporary.write_text(result.to_json() + "\n", encoding="utf-8")
 
 
-def _write(output: Path, data: DataFile, probs: AnyArray, decisions: Any) -> None:
+def _write(output: Path, data: DataFile, probs: AnyArray, decisions: NumpyArray) -> None:
     """Write the ids, the probabilities and the decisions of all rows."""
     from hcal.io.writing import write_blocks
 
@@ -222,7 +230,7 @@ def _write(output: Path, data: DataFile, probs: AnyArray, decisions: Any) -> Non
         write(probs, ids=data.ids, kept={"decision": texts})
 
 
-def _counts(decisions: Any) -> dict[str, int]:
+def _counts(decisions: NumpyArray) -> dict[str, int]:
     """Return how many rows were decided for each class."""
     from collections import Counter
 

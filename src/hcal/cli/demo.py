@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -19,7 +19,11 @@ from hcal.cli.options import Command, Method, command
 from hcal.progress import logger
 
 if TYPE_CHECKING:
+    from sklearn.neural_network import MLPClassifier
+
+    from hcal.frames import AnyArray
     from hcal.io import DataFile
+    from hcal.methods.base import Calibrator
     from hcal.numerics import NumpyArray
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
@@ -67,7 +71,7 @@ def train_digits() -> dict[str, NumpyArray]:
     }
 
 
-def _trained_network(pixels: NumpyArray, y: NumpyArray) -> Any:
+def _trained_network(pixels: NumpyArray, y: NumpyArray) -> MLPClassifier:
     """Return a network that was trained for too long on a few images."""
     import warnings
 
@@ -88,10 +92,11 @@ def _trained_network(pixels: NumpyArray, y: NumpyArray) -> Any:
     with threadpool_limits(1), warnings.catch_warnings():
         # It is meant to be trained for too long.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return network.fit(pixels, y)
+        network.fit(pixels, y)
+    return network
 
 
-def _logits_of(network: Any, pixels: NumpyArray) -> NumpyArray:
+def _logits_of(network: MLPClassifier, pixels: NumpyArray) -> NumpyArray:
     """Return what the last layer says before the softmax."""
     import numpy as np
 
@@ -129,7 +134,7 @@ class Demo(Command):
         model = self.output / "model.hcal"
         page = self.output / "report.html"
         with console.working("training a network on scikit-learn's digits", quiet=self.silent):
-            digits: dict[str, Any] = train_digits()
+            digits: dict[str, AnyArray] = train_digits()
         with atomic_path(task) as temporary:
             np.savez_compressed(temporary, **digits)
 
@@ -154,10 +159,10 @@ class Demo(Command):
             "files": [path.name for path in files],
             "method": calibrator.name,
         }
-        self.show(facts | scores, lambda: _show(files, calibrator, sides, test, scores))
+        self.show({**facts, **scores}, lambda: _show(files, calibrator, sides, test, scores))
 
 
-def _write_report(page: Path, test: DataFile, calibrator: Any, model: Path) -> None:
+def _write_report(page: Path, test: DataFile, calibrator: Calibrator, model: Path) -> None:
     """Write the report of the test part."""
     from hcal.io import checksum
     from hcal.reporting import Source, measure_report, write_page
@@ -177,7 +182,7 @@ def _write_report(page: Path, test: DataFile, calibrator: Any, model: Path) -> N
 
 def _show(
     files: list[Path],
-    calibrator: Any,
+    calibrator: Calibrator,
     sides: dict[str, NumpyArray],
     test: DataFile,
     scores: dict[str, dict[str, float]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -36,9 +36,12 @@ from hcal.cli.require import Requiring
 from hcal.text import JsonObject
 
 if TYPE_CHECKING:
+    from hcal.certificates.certification import Certified
     from hcal.certificates.survey import Side, Survey
     from hcal.evaluation import Evaluation
     from hcal.io import DataFile
+    from hcal.io.sources import RowSource
+    from hcal.methods.base import Calibrator
     from hcal.reporting import ReportVerdict, Source
 
 
@@ -59,7 +62,7 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         """Print every metric, by level, and the reliability diagrams."""
         self.expect(model=self.model is not None)
         calibrator = load_model(self.model, multilabel=True)
-        if getattr(calibrator, "name", "") == "multilabel":
+        if calibrator is not None and calibrator.name == "multilabel":
             self._run_labels(calibrator)
             return
 
@@ -82,7 +85,7 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
         )
         self.check(result)
 
-    def _run_labels(self, calibrator: Any) -> None:
+    def _run_labels(self, calibrator: Calibrator) -> None:
         """Measure a calibrator of several labels a row."""
         if self.require:
             raise ValueError(
@@ -139,7 +142,7 @@ def _draw(title: str, survey: Survey, side: Side, positive: int) -> None:
     console.show_lines(diagram)
 
 
-def _model_facts(path: Path | None, calibrator: Any) -> JsonObject:
+def _model_facts(path: Path | None, calibrator: Calibrator | None) -> JsonObject:
     """Return what JSON says of the model."""
     if calibrator is None:
         return {}
@@ -294,7 +297,7 @@ class Certify(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
         self.show(result.to_dict() | facts, lambda: console.show_lines(str(result)))
         self.check(result)
 
-    def _certified(self, calibrator: Any, source: Any) -> Any:
+    def _certified(self, calibrator: Calibrator | None, source: RowSource) -> Certified:
         """Return the certificate of probabilities, of a calibrator, or of a method by folds."""
         import hcal
 

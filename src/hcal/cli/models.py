@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
@@ -26,6 +26,11 @@ from hcal.cli.options import (
     load_model,
 )
 from hcal.text import JsonObject, one_line, quoted
+
+if TYPE_CHECKING:
+    from hcal.io import DataFile
+    from hcal.methods.base import Calibrator
+    from hcal.operation.fitting import Trainable
 
 #: Values that people write differently from JSON.
 _WORDS: Final = {"None": None, "none": None, "True": True, "False": False}
@@ -90,7 +95,7 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         }
         self.show(model_facts(calibrator).to_dict() | facts, lambda: self._show(calibrator, what))
 
-    def _new_calibrator(self, data: Any) -> Any:
+    def _new_calibrator(self, data: DataFile) -> Trainable:
         """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
         from hcal.operation.fitting import calibrator_for
 
@@ -105,7 +110,7 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
             segmented=self.by is not None,
         )
 
-    def _fit_file(self, data: Any, what: str) -> Any:
+    def _fit_file(self, data: DataFile, what: str) -> Trainable:
         """Fit to all rows of a file."""
         from hcal.operation.fitting import fit_to_file
 
@@ -113,9 +118,10 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         with console.working(f"fitting {calibrator.name} on {what}", quiet=self.silent):
             return fit_to_file(calibrator, data, half_life=self.half_life)
 
-    def _fit_sample(self) -> tuple[Any, Any, int, str]:
+    def _fit_sample(self) -> tuple[Trainable, DataFile, int, str]:
         """Fit to a random sample of rows that are read by blocks."""
         from hcal.io.sources import SAMPLE_ROWS
+        from hcal.methods import Calibrator
 
         source = self.batches(part="cal")
         source.check_labels()
@@ -125,22 +131,26 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         with work as (runner, advance):
             rows = source.as_source(runner=runner, advance=advance)
             sample = rows.sample(self.sample_rows or SAMPLE_ROWS)
+            assert isinstance(calibrator, Calibrator)  # others are not read by blocks
             calibrator.fit(sample, half_life=self.half_life)
         return calibrator, source.first, source.n_rows, what
 
-    def _show(self, calibrator: Any, what: str) -> None:
+    def _show(self, calibrator: Trainable, what: str) -> None:
         """Print the scores before and after calibration, notes about the fit, and the next command to try."""
         out = console.out()
         model = console.name(console.title_of(self.output))
         rows = console.name(what)
-        if calibrator.name == "multilabel":
+        from hcal.methods.multilabel import MultilabelCalibrator
+
+        if isinstance(calibrator, MultilabelCalibrator):
             labels = len(calibrator.label_names_)
             out.print(f"calibrated {labels} labels on {rows}\nwrote [bold]{model}[/]")
             return
         learned = "[dim](the rows it learned from; test it on others)[/]"
         title = f"{console.name(calibrator.title)} on {rows} {learned}"
         record = calibrator.fit_
-        out.print(console.before_after(record.to_json(), title))
+        scores = {"before": record.before or {}, "after": record.after or {}}
+        out.print(console.before_after(scores, title))
         notes = [*record.notes, *([record.sampled] if record.source_rows > record.rows else [])]
         for note in notes:
             out.print(f"\n{console.name(note)}")
@@ -153,13 +163,13 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
             out.print(f"next:  [cyan]hcal apply {model} NEW{kind} -o probs{kind}[/]")
 
 
-def parse_params(pairs: list[str]) -> dict[str, Any]:
+def parse_params(pairs: list[str]) -> JsonObject:
     """Parse ``name=value`` pairs; a value is None, True, False or JSON, and otherwise text.
 
     >>> parse_params(["bins=30", "preserve=None", "events=top-label"])
     {'bins': 30, 'preserve': None, 'events': 'top-label'}
     """
-    params: dict[str, Any] = {}
+    params: JsonObject = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
@@ -227,13 +237,13 @@ class Apply(InBlocks, WithLabels, ModelFirst):
         self.show(applied.to_dict(), lambda: console.show_lines(applied))
 
 
-def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
+def _for_prior(calibrator: Calibrator, prior: str, files: Files) -> Calibrator:
     """Return the calibrator for the class frequencies that --prior names."""
-    from hcal.fit_record import fitted_segments
+    from hcal.segments import SegmentedCalibrator
 
     if prior == "estimate":
         data = files.read(calibrator)
-        if fitted_segments(calibrator):
+        if isinstance(calibrator, SegmentedCalibrator):
             return calibrator.with_prior_from(data.values, by=data.segments)
         return calibrator.with_prior_from(data.values)
     try:

@@ -4,11 +4,11 @@ Typer reads the types of fields from classes that may stand in another module. S
 their names: it does without ``from __future__ import annotations``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeVar, overload
 
 from typer import Argument, BadParameter, Context, Exit, Option, Typer, echo
 
@@ -18,7 +18,9 @@ from hcal.progress import logger
 from hcal.text import JsonObject, quoted
 
 if TYPE_CHECKING:
+    from hcal.class_names import ClassName
     from hcal.io import Batches, DataFile, Request, RowSource
+    from hcal.methods.base import Calibrator
     from hcal.passes import Advance, Runner
 
 #: The peak memory of a command, as a multiple of the bytes of the scores that it reads.
@@ -114,7 +116,7 @@ class Command:
         """Do the work of the command."""
         raise NotImplementedError
 
-    def show(self, content: Mapping[str, Any], text: Callable[[], object]) -> None:
+    def show(self, content: Mapping[str, object], text: Callable[[], object]) -> None:
         """Print the content as JSON if the user asked for it; else call ``text``, unless the command is quiet."""
         if self.json:
             schema = self.schema or content["schema"]
@@ -183,7 +185,7 @@ class Files(Command):
         int | None, Option(rich_help_panel=_ROWS, help="leave out rows, or pixels, with this label")
     ] = None
 
-    def request(self, calibrator: Any = None) -> "Request":
+    def request(self, calibrator: "Calibrator | None" = None) -> "Request":
         """Return how rows are read; what the options leave open is as in the calibrator's fit."""
         from hcal.fit_record import fitted_request
         from hcal.io import Request
@@ -210,7 +212,9 @@ class Files(Command):
         )
         return request if calibrator is None else request.for_model(fitted_request(calibrator))
 
-    def read(self, calibrator: Any = None, *, part: Literal["cal", "test"] = "test") -> "DataFile":
+    def read(
+        self, calibrator: "Calibrator | None" = None, *, part: Literal["cal", "test"] = "test"
+    ) -> "DataFile":
         """Read all rows, with columns and classes in the order of the calibrator if there is one."""
         from hcal.fit_record import fitted_names
         from hcal.io import read
@@ -273,7 +277,7 @@ class WithWeight(Files):
 class EachRowOnce(Files):
     """Every row counts once, also where the model was fitted with weights."""
 
-    def request(self, calibrator: Any = None) -> "Request":
+    def request(self, calibrator: "Calibrator | None" = None) -> "Request":
         """Return how rows are read: without the weights of the calibrator's fit."""
         request = super().request(calibrator)
         if request.weight is not None:
@@ -334,7 +338,7 @@ class InBlocks(Files):
         return self.several or any(value is not None for value in options)
 
     def batches(
-        self, calibrator: Any = None, *, part: Literal["cal", "test"] = "test"
+        self, calibrator: "Calibrator | None" = None, *, part: Literal["cal", "test"] = "test"
     ) -> "Batches":
         """Return the rows block by block, with columns and classes in the order of the calibrator if there is one."""
         from hcal.fit_record import fitted_names
@@ -356,7 +360,7 @@ class InBlocks(Files):
                 "--jobs are of this machine, --scheduler has its own: give one of them"
             )
         with ExitStack() as stack:
-            runner: Any = None if self.jobs in (None, 1) else Processes(self.jobs or 1)
+            runner: Runner | None = None if self.jobs in (None, 1) else Processes(self.jobs or 1)
             if self.scheduler is not None:
                 from hcal.integrations import dask
 
@@ -366,7 +370,7 @@ class InBlocks(Files):
 
     @contextmanager
     def opened(
-        self, calibrator: Any, doing: str, *, part: Literal["cal", "test"] = "test"
+        self, calibrator: "Calibrator | None", doing: str, *, part: Literal["cal", "test"] = "test"
     ) -> Iterator[Opened]:
         """Open labelled rows, by blocks where that was asked for, and show the progress of the work."""
         from hcal.io.blocks import rows_of
@@ -436,7 +440,7 @@ def names_of(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def class_number(name: str | None, names: Any) -> int:
+def class_number(name: str | None, names: "Sequence[ClassName] | None") -> int:
     """Return the number of the class with this name or number; the second class by default.
 
     >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, ["1", "2"])
@@ -451,7 +455,7 @@ def class_number(name: str | None, names: Any) -> int:
     raise ValueError(f"--positive {name}: no such class; there are {', '.join(class_names)}")
 
 
-def class_called(name: str | None, names: Any) -> Any:
+def class_called(name: str | None, names: "Sequence[ClassName] | None") -> "ClassName":
     """Return the class with this name or number as public functions take it: by its name, if it has one.
 
     >>> class_called("1", [2, 1]), class_called("1", None)
@@ -461,7 +465,15 @@ def class_called(name: str | None, names: Any) -> Any:
     return number if names is None else names[number]
 
 
-def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
+@overload
+def load_model(path: Path, *, multilabel: bool = False) -> "Calibrator": ...
+
+
+@overload
+def load_model(path: Path | None, *, multilabel: bool = False) -> "Calibrator | None": ...
+
+
+def load_model(path: Path | None, *, multilabel: bool = False) -> "Calibrator | None":
     """Return the calibrator of a file, None without a file; refuse a multilabel one unless it is allowed."""
     from hcal.methods.files import load
 

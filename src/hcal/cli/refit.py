@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -25,6 +25,7 @@ from hcal.cli.options import (
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
+    from hcal.methods.base import Calibrator
     from hcal.rows import Rows
 
 
@@ -61,7 +62,7 @@ class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
         facts = {"model": console.title_of(self.output), "old": console.title_of(self.model)}
         self.show(model_facts(new).to_dict() | facts, lambda: self._show(new, data.name))
 
-    def _labelled(self, old: Any) -> tuple[Rows, DataFile]:
+    def _labelled(self, old: Calibrator) -> tuple[Rows, DataFile]:
         """Return the rows to learn from, or a random sample, and the file as it was read."""
         from hcal.io.blocks import rows_of
         from hcal.io.sources import SAMPLE_ROWS
@@ -76,7 +77,7 @@ class Refit(InBlocks, WithTime, WithWeight, WithGroups, WithLabels, ModelFirst):
             source = batches.as_source(runner=runner, advance=advance)
             return source.sample(self.sample_rows or SAMPLE_ROWS), batches.first
 
-    def _show(self, new: Any, name: str) -> None:
+    def _show(self, new: Calibrator, name: str) -> None:
         """Print old beside new on the newest rows, the notes, and the next command to try."""
         out = console.out()
         record = new.fit_

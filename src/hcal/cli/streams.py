@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol, TextIO, TypeVar
 
 from hcal.cli.console import STANDARD, STREAMS
 
@@ -76,7 +76,7 @@ def standard_streams(command: C, names: Collection[str]) -> Iterator[C]:
                 _copy_output(path, stream)
 
 
-def _copy_output(path: Path, stream: Any) -> None:
+def _copy_output(path: Path, stream: TextIO) -> None:
     with path.open("rb") as file:
         shutil.copyfileobj(file, stream.buffer)
     stream.flush()
@@ -103,8 +103,7 @@ def _copy_input(path: Path) -> None:
 def _replaced(command: C, name: str, path: Path) -> C:
     """Return the command with another path in the place of ``-``."""
     value = getattr(command, name)
+    paths: Path | list[Path] = path
     if isinstance(value, list):
-        paths: Any = [path if entry == STANDARD else entry for entry in value]
-    else:
-        paths = path
+        paths = [path if entry == STANDARD else entry for entry in value]
     return replace(command, **{name: paths})  # type: ignore[type-var]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
@@ -21,6 +20,7 @@ from hcal.text import JsonObject, quoted
 if TYPE_CHECKING:
     from hcal.certificates import Drift, Monitor
     from hcal.io import DataFile
+    from hcal.methods.base import Calibrator
     from hcal.operation.score_store import ScoreStore
 
 
@@ -70,9 +70,10 @@ class Watch(Files):
         """Add the files to the monitor or the store; end with the exit code 3 as long as an alarm stands."""
         from hcal.certificates.monitor import check_day
         from hcal.certificates.monitor_file import shared_state
+        from hcal.operation.score_store import day_that_has_come
 
-        check_day(self.date)
         check_day(self.since)
+        day = day_that_has_come(self.date)
         for path in (self.state, self.store, self.prometheus):
             check_output(path, *self.file, self.model, self.reference)
         calibrator = load_model(self.model)
@@ -83,7 +84,7 @@ class Watch(Files):
             calibrator=calibrator,
             store=_open_store(self.store, self.keep_days, self.late_labels, calibrator),
             state=self.state,
-            day=self.date or datetime.now(UTC).date().isoformat(),
+            day=day,
             reference=self.reference,
         )
         # Other processes wait until this one has added its files, so that no row is lost.
@@ -133,7 +134,7 @@ def _nothing() -> None:
 
 
 def _open_store(
-    path: Path | None, keep_days: int | None, late_labels: bool, calibrator: Any
+    path: Path | None, keep_days: int | None, late_labels: bool, calibrator: Calibrator | None
 ) -> ScoreStore | None:
     """Return the store of scores that wait for labels; None where labels come with the scores."""
     from hcal.fit_record import fitted_names
@@ -170,7 +171,7 @@ class Watching:
     """
 
     files: Files
-    calibrator: Any
+    calibrator: Calibrator | None
     store: ScoreStore | None
     state: Path | None
     day: str
@@ -280,7 +281,7 @@ def _was_added(monitor: Monitor, name: str, digest: str) -> bool:
     return bool(before)
 
 
-def _new_monitor(settings: JsonObject, calibrator: Any) -> Monitor:
+def _new_monitor(settings: JsonObject, calibrator: Calibrator | None) -> Monitor:
     """Return a monitor without rows; without a model nothing but a number can be the tolerance."""
     from hcal.certificates import Monitor
 

@@ -17,15 +17,17 @@ with these confidences: errors of different groups are then independent, and Che
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from hcal.certificates.bounds import kl_upper
-from hcal.class_names import positive_number
+from hcal.class_names import ClassName, positive_number
 from hcal.decisions.rules import AbstainRule
 from hcal.extras import pyplot
 from hcal.frames import AnyArray, ColumnName
@@ -38,6 +40,7 @@ from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: The risk is bounded at about √N coverages, between these numbers: more rows pay for finer steps.
 _FEWEST, _MOST = 10, 200
@@ -209,12 +212,12 @@ class Abstention(Result):
         self._draw_on(ax)
         return ax
 
-    def _draw(self, figure: Any) -> bool:
+    def _draw(self, figure: Figure) -> bool:
         figure.set_size_inches(6, 3.8)
         self._draw_on(figure.add_subplot())
         return True
 
-    def _draw_on(self, ax: Any) -> None:
+    def _draw_on(self, ax: Axes) -> None:
         curve = self.curve
         bounds = self.bounds
         ax.plot(100 * curve.coverage, 100 * curve.risk, color=_BLUE, label="wrong answers")
@@ -252,7 +255,7 @@ def abstain_below(  # noqa: PLR0913 - a public door
     confidence: float = 0.95,
     groups: AnyArray = None,
     positive: int | str | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
 ) -> Abstention:
     """Choose the confidence below which no answer is given, so that few answers are wrong, with a proof.
 
@@ -373,7 +376,7 @@ class _Ranked:
         )
 
 
-def _check_positive(positive: Any, rows: Rows) -> int | None:
+def _check_positive(positive: ClassName | None, rows: Rows) -> int | None:
     if positive is None:
         return None
     if rows.n_classes != 2:
@@ -417,7 +420,7 @@ def _points(n: int) -> int:
     return min(max(int(np.sqrt(n)), _FEWEST), _MOST, n)
 
 
-def binomial_upper(count: Any, total: Any, failure: float) -> Float64:
+def binomial_upper(count: ArrayLike, total: ArrayLike, failure: float) -> Float64:
     """Return Clopper and Pearson's upper bound of a probability.
 
     >>> binomial_upper([0, 5], [100, 100], 0.05).round(4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -208,7 +207,7 @@ def _on_new_rows_too(
     return Estimate(estimate.value, max(low, lowest), min(high, highest))
 
 
-def _estimate(value: Any, replicates: Float64, confidence: float) -> Estimate:
+def _estimate(value: float, replicates: Float64, confidence: float) -> Estimate:
     """Return a value with the percentile interval of its bootstrap values (B,)."""
     numbers = replicates[~np.isnan(replicates)]
     if np.isnan(value) or not len(numbers):
@@ -216,7 +215,7 @@ def _estimate(value: Any, replicates: Float64, confidence: float) -> Estimate:
     return Estimate(float(value), *percentile(numbers, confidence))
 
 
-def _frequency(count: Any, total: Any, replicates: Float64, confidence: float) -> Estimate:
+def _frequency(count: float, total: float, replicates: Float64, confidence: float) -> Estimate:
     """Return a share of rows; its interval holds that of the bootstrap and Wilson's, which is never empty."""
     if total <= 0:
         return Estimate(np.nan, np.nan, np.nan)

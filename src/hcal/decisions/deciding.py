@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from hcal.class_names import ClassName
 from hcal.columns import order_by
-from hcal.decisions.rules import AbstainRule, CostRule, Rule, ThresholdRule, named, read_rule
+from hcal.decisions.rules import (
+    AbstainRule,
+    CostRule,
+    Rule,
+    RuleLike,
+    ThresholdRule,
+    named,
+    read_rule,
+)
 from hcal.frames import AnyArray
 from hcal.numerics import NumpyArray
 from hcal.rows import Rows
 from hcal.text import one_line
 
 
-def decide(probs: AnyArray, rule: Any, *, classes: Any = None) -> NumpyArray:
+def decide(
+    probs: AnyArray, rule: RuleLike, *, classes: Iterable[ClassName] | None = None
+) -> NumpyArray:
     """Return a decision for each row; no labels are needed.
 
     Parameters
@@ -46,7 +57,7 @@ def decide(probs: AnyArray, rule: Any, *, classes: Any = None) -> NumpyArray:
     return named(chosen.decide(rows.probs()), rows.names)
 
 
-def check_threshold(threshold: float | np.number[Any]) -> float:
+def check_threshold(threshold: float | np.number) -> float:
     """Return a threshold of a probability; NaN, and a number above which no probability lies, are refused.
 
     >>> check_threshold(float("nan"))
@@ -59,7 +70,9 @@ def check_threshold(threshold: float | np.number[Any]) -> float:
     return float(threshold)
 
 
-def rows_of_rule(rule: Rule, probs: AnyArray, classes: Any, **others: Any) -> Rows:
+def rows_of_rule(
+    rule: Rule, probs: AnyArray, classes: Iterable[ClassName] | None, **others: AnyArray
+) -> Rows:
     """Return checked probabilities with the classes in the order in which a rule counts them.
 
     ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
@@ -86,7 +99,7 @@ def rows_of_rule(rule: Rule, probs: AnyArray, classes: Any, **others: Any) -> Ro
     return turned if rule.names is None else replace(turned, names=rule.names)
 
 
-def as_rule(rule: Any, positive: int | None = None) -> Rule:
+def as_rule(rule: RuleLike, positive: int | None = None) -> Rule:
     """Return the rule of a result, of a file or of a threshold of P(class ``positive``), by default class 1."""
     if isinstance(rule, ThresholdRule | CostRule | AbstainRule):
         return rule

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.class_names import positive_number
+from hcal.class_names import ClassName, positive_number
 from hcal.columns import order_by
 from hcal.decisions.deciding import as_rule, rows_of_rule
 from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect
 from hcal.decisions.rules import (
     AbstainRule,
     CostRule,
+    Costs,
+    RuleLike,
     ThresholdRule,
     check_costs,
     check_table,
@@ -31,6 +33,7 @@ from hcal.text import JsonObject, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Metrics of which more is never above 1.
 _SHARES: Final = frozenset({"accuracy", "precision", "recall", "specificity", "f1", "auc", "rate"})
@@ -207,14 +210,14 @@ class LabelFreeEstimates(Result):
     def _height(self) -> float:
         return 1.2 + 0.28 * min(len(self.segments), _MOST_SEGMENTS)
 
-    def _draw(self, figure: Any) -> bool:
+    def _draw(self, figure: Figure) -> bool:
         if not self.segments:
             return False
         figure.set_size_inches(5.5, self._height)
         self._draw_on(figure.add_subplot(), self.metrics[0].name)
         return True
 
-    def _draw_on(self, ax: Any, name: str) -> None:
+    def _draw_on(self, ax: Axes, name: str) -> None:
         segments = self.segments[:_MOST_SEGMENTS][::-1]
         place = [metric.name for metric in self.metrics].index(name)
         figures = [entry.metrics[place] for entry in segments]
@@ -235,12 +238,12 @@ def estimate(  # noqa: PLR0913 - a public door
     probs: AnyArray,
     metrics: Iterable[str] | str | None = None,
     *,
-    rule: Any = None,
-    cost: Any = None,
+    rule: RuleLike | None = None,
+    cost: Costs | None = None,
     by: AnyArray = None,
     sample_weight: AnyArray = None,
     positive: int | str | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     confidence: float = 0.95,
 ) -> LabelFreeEstimates:
     """Return what metrics of rows without labels are expected to be, from their calibrated probabilities.
@@ -318,7 +321,7 @@ def _number_in(turned: Rows, rows: Rows, number: int | None) -> int | None:
     return number if order is None else order[number]
 
 
-def _checked_rule(rule: Any, positive: int | None) -> ThresholdRule | CostRule:
+def _checked_rule(rule: RuleLike, positive: int | None) -> ThresholdRule | CostRule:
     """Return the rule of a result, a file or a threshold; refuse one that decides for another positive class."""
     chosen = as_rule(rule, positive)
     if isinstance(chosen, AbstainRule):
@@ -335,7 +338,7 @@ def _checked_rule(rule: Any, positive: int | None) -> ThresholdRule | CostRule:
 
 
 def _decided(
-    rows: Rows, rule: ThresholdRule | CostRule | None, cost: Any, positive: int
+    rows: Rows, rule: ThresholdRule | CostRule | None, cost: Costs | None, positive: int
 ) -> tuple[Unlabelled, str]:
     """Return the rows with their decisions, and how these were made in words."""
     probs = rows.probs().astype(np.float64)
@@ -356,7 +359,7 @@ def _decided(
 
 
 def _costs(
-    cost: Any, rule: ThresholdRule | CostRule | None, rows: Rows, positive: int
+    cost: Costs | None, rule: ThresholdRule | CostRule | None, rows: Rows, positive: int
 ) -> Float64 | None:
     """Return the table of costs (K, K) that was passed in, or with which the rule was chosen."""
     if cost is None:

@@ -10,12 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hcal.class_names import check_classes
-from hcal.frames import ColumnName, columns_by_name, index_of
+from hcal.frames import AnyArray, ColumnName, columns_by_name, index_of
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.rows import ClassNames
@@ -105,7 +106,7 @@ class AbstainRule:
 
     @property
     def n_classes(self) -> int | None:
-        """Any number of classes, unless they have names."""
+        """None, which fits every number of classes, unless they have names."""
         titles = self.names or self.columns
         return None if titles is None else len(titles)
 
@@ -120,6 +121,20 @@ class AbstainRule:
 
 
 Rule = ThresholdRule | CostRule | AbstainRule
+
+
+class HasRule(Protocol):
+    """A result that chose a rule."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule."""
+
+
+#: A rule as users pass it: a result, the file of one, or a threshold.
+RuleLike = Rule | HasRule | str | Path | float | np.number
+#: What errors cost: those of a missed event (fn) and of a false alarm (fp), or a table of K x K costs.
+Costs = Mapping[str, float] | ArrayLike
 
 
 def named(decisions: IntArray, names: ClassNames | None) -> NumpyArray:
@@ -190,7 +205,7 @@ def read_rule(path: str | Path) -> Rule:
 
 
 def check_table(
-    costs: Any, n_classes: int | None = None, names: ClassNames | None = None
+    costs: AnyArray, n_classes: int | None = None, names: ClassNames | None = None
 ) -> Float64:
     """Return a table of costs (K, K): the row is the true class, the column the decision.
 
@@ -216,7 +231,7 @@ def check_table(
     return table
 
 
-def _by_name(costs: Any, names: ClassNames | None) -> Any:
+def _by_name(costs: AnyArray, names: ClassNames | None) -> AnyArray:
     """Return a table of pandas with its rows and columns in the order of the classes; others as they are."""
     titles = getattr(costs, "columns", None)
     if index_of(costs) is None or titles is None:
@@ -242,7 +257,7 @@ def _by_name(costs: Any, names: ClassNames | None) -> Any:
     return costs.to_numpy()[np.ix_(rows, columns)]
 
 
-def _refuse_other_titles(costs: Any, names: ClassNames | None) -> None:
+def _refuse_other_titles(costs: AnyArray, names: ClassNames | None) -> None:
     """Refuse a frame without names of its rows whose columns are in another order than the classes."""
     titled = columns_by_name(costs, "cost")
     classes = [str(name) for name in names or ()]
@@ -254,7 +269,7 @@ def _refuse_other_titles(costs: Any, names: ClassNames | None) -> None:
         )
 
 
-def check_costs(cost: Any) -> tuple[float, float]:
+def check_costs(cost: object) -> tuple[float, float]:
     """Return the costs of a missed event and of a false alarm.
 
     >>> check_costs({"fn": 20, "fp": 1})
@@ -284,20 +299,20 @@ def table_of(costs: tuple[float, float], positive: int) -> Float64:
     return table
 
 
-def _entry(content: Mapping[str, Any], name: str, path: Path) -> Any:
+def _entry(content: Mapping[str, object], name: str, path: Path) -> object:
     if name not in content:
         raise ValueError(f"{path.name} has no entry {name!r}, so it is no rule that hcal saved")
     return content[name]
 
 
-def _number(content: Mapping[str, Any], path: Path) -> float:
+def _number(content: Mapping[str, object], path: Path) -> float:
     value = _entry(content, "threshold", path)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2:
         raise ValueError(f"{path.name}: 'threshold' must be a number from 0 to 1")
     return float(value)
 
 
-def _cost(content: Mapping[str, Any], path: Path) -> tuple[float, float] | None:
+def _cost(content: Mapping[str, object], path: Path) -> tuple[float, float] | None:
     """Return the costs by which a threshold was chosen; None where it was chosen by something else."""
     if content.get("criterion") != "cost":
         return None
@@ -308,7 +323,7 @@ def _cost(content: Mapping[str, Any], path: Path) -> tuple[float, float] | None:
 
 
 def _names(
-    content: Mapping[str, Any], entry: str, n_classes: int | None, path: Path
+    content: Mapping[str, object], entry: str, n_classes: int | None, path: Path
 ) -> ClassNames | None:
     """Return the names of the classes, or those of their columns."""
     names = content.get(entry)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from hcal.decisions.rules import check_costs
+from hcal.decisions.rules import Costs, check_costs
 from hcal.numerics import Float64, IntArray, run_starts
 
 #: A frequency that misses its target by rounding alone reaches it.
@@ -60,7 +61,7 @@ class Counts:
         false_alarms = self.decided - self.caught
         return np.asarray((fn * missed + fp * false_alarms) / self.rows)
 
-    def net_benefit(self, odds: Any) -> Float64:
+    def net_benefit(self, odds: float | Float64) -> Float64:
         """Return events caught less ``odds`` times the false alarms, per row (Vickers and Elkin, 2006)."""
         return np.asarray((self.caught - odds * (self.decided - self.caught)) / self.rows)
 
@@ -97,7 +98,9 @@ class ThresholdCurve:
     happened: Float64
 
     @classmethod
-    def of_rows(cls, risk: Float64, event: Any, weight: Float64 | None = None) -> ThresholdCurve:
+    def of_rows(
+        cls, risk: Float64, event: ArrayLike, weight: Float64 | None = None
+    ) -> ThresholdCurve:
         """Return the curve of rows: probabilities (N,), whether the event happened (N,), weights (N,)."""
         order = np.argsort(risk)
         ascending = risk[order].astype(np.float64)
@@ -128,7 +131,7 @@ class ThresholdCurve:
         """Return the cut that decides the rows at or above a threshold."""
         return int(np.searchsorted(self.value, threshold, side="left"))
 
-    def cut_of_rows(self, decided: Any) -> IntArray:
+    def cut_of_rows(self, decided: ArrayLike) -> IntArray:
         """Return the cuts that decide at most so many rows, as near to it as possible."""
         return np.asarray(np.searchsorted(-self.counts.decided, -np.asarray(decided), side="left"))
 
@@ -264,7 +267,10 @@ class AtLeastRecall:
 
 
 def criterion_of(
-    cost: Any = None, capacity: Any = None, precision: Any = None, recall: Any = None
+    cost: Costs | None = None,
+    capacity: float | None = None,
+    precision: float | None = None,
+    recall: float | None = None,
 ) -> Criterion:
     """Return the one criterion that was asked for.
 
@@ -284,7 +290,7 @@ def criterion_of(
     return AtLeastPrecision(value) if precision is not None else AtLeastRecall(value)
 
 
-def _share(value: Any, name: str) -> float:
+def _share(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}")
     if not 0 < value <= 1:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
-from hcal.class_names import positive_number
+from hcal.class_names import ClassName, positive_number
 from hcal.decisions.choosing import Draws, choose, odds_of
-from hcal.decisions.rules import CostRule, ThresholdRule, check_table
+from hcal.decisions.rules import CostRule, Costs, ThresholdRule, check_table
 from hcal.decisions.threshold_curve import (
     Counts,
     Criterion,
@@ -29,6 +30,7 @@ from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: The neighbours of the chosen threshold decide these multiples of its rows.
 _MULTIPLES: Final = (4.0, 2.0, 1.5, 1.25, 1.1, 0.9, 0.8, 0.67, 0.5, 0.25)
@@ -202,12 +204,12 @@ class Thresholds(Result):
         self._draw_on(ax)
         return ax
 
-    def _draw(self, figure: Any) -> bool:
+    def _draw(self, figure: Figure) -> bool:
         figure.set_size_inches(6, 3.8)
         self._draw_on(figure.add_subplot())
         return True
 
-    def _draw_on(self, ax: Any) -> None:
+    def _draw_on(self, ax: Axes) -> None:
         curve = self.curve
         if curve.cost is not None:
             ax.plot(curve.threshold, 1000 * curve.cost, color=_BLUE, label="cost of 1,000 rows")
@@ -302,7 +304,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     probs: AnyArray,
     y: AnyArray,
     *,
-    cost: Any = None,
+    cost: Costs | None = None,
     capacity: float | None = None,
     precision: float | None = None,
     recall: float | None = None,
@@ -310,7 +312,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     groups: AnyArray = None,
     confidence: float = 0.95,
     positive: int | str | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     resamples: int = 1000,
     random_state: int = 0,
 ) -> Thresholds | CostTable:
@@ -372,7 +374,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     return _by_threshold(rows, criterion, _checked_positive(positive, rows), draws)
 
 
-def _checked_positive(positive: Any, rows: Rows) -> int:
+def _checked_positive(positive: ClassName | None, rows: Rows) -> int:
     if rows.n_classes != 2:
         raise ValueError(
             f"a threshold divides two classes, and probs has {rows.n_classes} columns: pass a "

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.class_names import encode
+from hcal.class_names import ClassName, encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import check_confidence, check_groups, check_names
@@ -55,6 +55,22 @@ _TARGET: Final = {
 _REMEMBERED: Final = 0.4
 #: Between which values a figure lies, where it cannot take every value.
 _RANGES: Final = {"brier": (0.0, 2.0), "auc": (0.0, 1.0)}
+
+
+class Classifier(Protocol):
+    """What scikit-learn's classifiers have."""
+
+    @property
+    def fit(self) -> Callable[..., Classifier]:
+        """The method that learns from rows; its options differ from class to class."""
+
+    @property
+    def predict_proba(self) -> Callable[[AnyArray], AnyArray]:
+        """The method that returns the probabilities of new rows."""
+
+    @property
+    def classes_(self) -> Sequence[ClassName] | NumpyArray:
+        """The names of the classes, in the order of the columns."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,7 @@ class Validation(Result):
     resamples: int
     remembers: bool
     confidence: float
-    model: Any = None
+    model: Classifier | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -186,13 +202,13 @@ class Validation(Result):
 
 
 def validate(  # noqa: PLR0913 - a public door
-    model: Any,
+    model: Classifier,
     X: AnyArray,
     y: AnyArray,
     *,
     resamples: int = 200,
     groups: AnyArray = None,
-    positive: Any = None,
+    positive: ClassName | None = None,
     confidence: float = 0.95,
     n_jobs: int | None = None,
     random_state: int = 0,
@@ -264,36 +280,36 @@ def validate(  # noqa: PLR0913 - a public door
 class _Data:
     """The model, its rows, the outcome (N,) as 0 and 1, and the number of each row's unit (N,)."""
 
-    model: Any
+    model: Classifier
     X: AnyArray
     y: NumpyArray
     event: Float64
     unit: IntArray
     grouped: bool
-    positive: Any
+    positive: ClassName | None
 
     @property
     def n(self) -> int:
         return len(self.y)
 
-    def fit(self, rows: IntArray) -> Any:
+    def fit(self, rows: IntArray) -> Classifier:
         """Return the model fitted on some rows; copies of a row stay in one fold of a calibrator inside."""
         from sklearn.base import clone
         from sklearn.utils import _safe_indexing
 
-        model = clone(self.model)
+        model: Classifier = clone(self.model)
         repeated = self.grouped or len(np.unique(rows)) < len(rows)
         if repeated and "groups" in inspect.signature(model.fit).parameters:
             return model.fit(_safe_indexing(self.X, rows), self.y[rows], groups=self.unit[rows])
         return model.fit(_safe_indexing(self.X, rows), self.y[rows])
 
-    def risk(self, fitted: Any) -> Float64:
+    def risk(self, fitted: Classifier) -> Float64:
         """Return the probability (N,) of the outcome of all rows."""
         probs: FloatArray = np.asarray(fitted.predict_proba(self.X))
         column = list(fitted.classes_).index(self.positive)
         return np.asarray(probs[:, column], dtype=np.float64)
 
-    def measure(self, fitted: Any, rows: IntArray) -> Float64:
+    def measure(self, fitted: Classifier, rows: IntArray) -> Float64:
         """Return the figures of some rows."""
         return figures_of(self.risk(fitted)[rows], self.event[rows])
 
@@ -340,7 +356,7 @@ def _resample(data: _Data, seed: np.random.SeedSequence) -> _Sample | None:
 
 def _validation(
     data: _Data,
-    fitted: Any,
+    fitted: Classifier,
     apparent: Float64,
     samples: Sequence[_Sample],
     confidence: float,
@@ -422,7 +438,7 @@ def _notes(remembers: bool, one_class: int, no_slope: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _standard_errors(data: _Data, fitted: Any, confidence: float) -> Float64:
+def _standard_errors(data: _Data, fitted: Classifier, confidence: float) -> Float64:
     """Return how well the rows tell slope, intercept, Brier score and AUC of a given model: half an interval over z."""
     groups = data.unit if data.grouped else None
     rows = Outcome(data.risk(fitted), data.event, confidence, groups)
@@ -444,7 +460,7 @@ def _mean(values: Float64) -> float:
     return float(numbers.mean()) if len(numbers) else float("nan")
 
 
-def _refuse_fitted(model: Any) -> None:
+def _refuse_fitted(model: object) -> None:
     """Refuse a model whose fit would not learn from the rows again."""
     if not hasattr(model, "predict_proba") or not hasattr(model, "fit"):
         raise ValueError(
@@ -461,7 +477,9 @@ def _refuse_fitted(model: Any) -> None:
         )
 
 
-def _data(model: Any, X: AnyArray, y: AnyArray, groups: AnyArray, positive: Any) -> _Data:
+def _data(
+    model: Classifier, X: AnyArray, y: AnyArray, groups: AnyArray, positive: ClassName | None
+) -> _Data:
     from sklearn.utils.validation import _num_samples
 
     for name, values in {"X": X, "y": y, "groups": groups}.items():

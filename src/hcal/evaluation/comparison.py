@@ -20,6 +20,7 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal._version import __version__
+from hcal.class_names import ClassName
 from hcal.evaluation.comparison_table import Cell, Comparison, chance_column
 from hcal.evaluation.crossfit import predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
@@ -50,7 +51,7 @@ DEFAULT_METRICS: Final = ("ece_ew", "dece", "cwece_a", "nll", "brier", "accuracy
 #: Resampled test sets behind the intervals of differences.
 RESAMPLES: Final = 200
 
-Method = str | Calibrator | tuple[str, Mapping[str, Any]]
+Method = str | Calibrator | tuple[str, Mapping[str, object]]
 Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
 
 
@@ -160,6 +161,11 @@ def _questions(data: DataFile) -> Rows:
 #: Folds of a file without a test part.
 FOLDS = 5
 TaskSource = Task | str | os.PathLike[str]
+#: Tasks by name: arrays to fit on and to judge by, or where such a task is; or the files alone.
+Tasks = (
+    Mapping[str, tuple[AnyArray, AnyArray, AnyArray, AnyArray] | TaskSource]
+    | Sequence[str | os.PathLike[str]]
+)
 
 
 @renamed(
@@ -175,7 +181,7 @@ def compare(  # noqa: PLR0913 - a public door
     test_scores: AnyArray = None,
     test_y: AnyArray = None,
     *,
-    tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]] | None = None,
+    tasks: Tasks | None = None,
     methods: Methods | None = None,
     metrics: str | Sequence[str] | None = None,
     input: inputs.InputKind = "logits",
@@ -183,15 +189,15 @@ def compare(  # noqa: PLR0913 - a public door
     sample_weight: AnyArray = None,
     groups: AnyArray = None,
     by: AnyArray = None,
-    test_weight: Any = None,
-    test_groups: Any = None,
-    test_by: Any = None,
+    test_weight: AnyArray = None,
+    test_groups: AnyArray = None,
+    test_by: AnyArray = None,
     resamples: int = RESAMPLES,
     results: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
     scheduler: Any = None,
     progress: bool | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
 ) -> Comparison:
     """Fit methods on calibration rows and compare them on test rows, of one task or of several.
 
@@ -287,11 +293,7 @@ def compare(  # noqa: PLR0913 - a public door
     return Comparison(_run(work, results, n_jobs, scheduler, progress), names)
 
 
-def _sources(
-    tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]],
-    input: inputs.InputKind,
-    names: RowInfo,
-) -> dict[str, TaskSource]:
+def _sources(tasks: Tasks, input: inputs.InputKind, names: RowInfo) -> dict[str, TaskSource]:
     """Return the tasks by name; arrays are checked, and files are read where they are needed."""
     sources: dict[str, TaskSource] = {}
     by_name = tasks if isinstance(tasks, Mapping) else named_files(tasks)

@@ -12,12 +12,14 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from hcal import inputs
+from hcal.class_names import ClassName
 from hcal.frames import AnyArray
 from hcal.methods import CalibrationWarning, Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
@@ -154,7 +156,7 @@ def cross_fit(  # noqa: PLR0913 - a public door
     *,
     groups: AnyArray = None,
     by: AnyArray = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     folds: int = 5,
     input: inputs.InputKind | None = None,
     resamples: int = 100,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,7 +188,9 @@ class ReliabilityCurve:
         return record
 
 
-def curve_of(event: JudgedEvent, options: CurveOptions, rng: Any) -> ReliabilityCurve:
+def curve_of(
+    event: JudgedEvent, options: CurveOptions, rng: np.random.Generator
+) -> ReliabilityCurve:
     """Return the curve of an event."""
     if options.binning == "corp":
         return corp_curve(event, options, rng)
@@ -328,7 +330,9 @@ def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector
 # -- isotonic regression --------------------------------------------------------------------------
 
 
-def corp_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> ReliabilityCurve:
+def corp_curve(
+    event: JudgedEvent, options: CurveOptions, rng: np.random.Generator
+) -> ReliabilityCurve:
     """Return the isotonic regression of an event (pool adjacent violators); its steps are the bins.
 
     For the consistency band, as in the paper, events are simulated with the predicted probabilities and fitted
@@ -396,7 +400,9 @@ def _corp_of_draws(
     return fits, errors
 
 
-def _drawn_rates(values: Vector, mass: Vector, count: int, rng: Any) -> Iterator[Vector]:
+def _drawn_rates(
+    values: Vector, mass: Vector, count: int, rng: np.random.Generator
+) -> Iterator[Vector]:
     """Yield frequencies of events that are drawn with their probabilities, one draw at a time, which saves memory."""
     counts = np.maximum(np.rint(mass), 1).astype(np.int64)
     rates = np.clip(values, 0, 1)
@@ -416,7 +422,9 @@ def _brier(q: Vector, mass: Vector, hits: Vector) -> float:
 # -- kernel regression ----------------------------------------------------------------------------
 
 
-def smooth_curve(event: JudgedEvent, options: CurveOptions, rng: Any) -> ReliabilityCurve:
+def smooth_curve(
+    event: JudgedEvent, options: CurveOptions, rng: np.random.Generator
+) -> ReliabilityCurve:
     """Return the kernel regression of an event; the kernel is as wide as the smooth calibration error."""
     p = event.p
     weight = event.weight

@@ -5,13 +5,13 @@ One picture holds the curves of one model, of several models or of the segments 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from hcal.class_names import number_of_class
+from hcal.class_names import ClassName, number_of_class
 from hcal.evaluation import drawing
 from hcal.evaluation.axes import Axis, probability_axis
 from hcal.evaluation.curves import (
@@ -127,7 +127,7 @@ class Reliability(Result):
 
     # -- pictures ---------------------------------------------------------------------------------
 
-    def _draw(self, figure: Any) -> bool:
+    def _draw(self, figure: Figure) -> bool:
         if self.level == "class-wise":
             self._draw_panels(figure, self._worst(_PANELS))
             return True
@@ -186,7 +186,7 @@ class Reliability(Result):
 
     def _draw_together(
         self,
-        ax: Any,
+        ax: Axes,
         chosen: Sequence[int],
         title: str | None,
         *,
@@ -257,7 +257,7 @@ def reliability(  # noqa: PLR0913 - a public door
     confidence: float = 0.95,
     sample_weight: AnyArray = None,
     positive: int | str | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     resamples: int = 200,
     random_state: int = 0,
 ) -> Reliability:
@@ -342,7 +342,9 @@ def _checked_level(level: DiagramLevel | None, s: Sample, *, several: bool) -> D
     return level
 
 
-def _inputs(models: Mapping[str, Any], y: AnyArray, info: Mapping[str, Any]) -> list[_Input]:
+def _inputs(
+    models: Mapping[str, object], y: AnyArray, info: Mapping[str, AnyArray]
+) -> list[_Input]:
     """Return the checked rows of every model, which must be the same rows with the same classes."""
     scores = list(models.values())
     others = {f"the model {name!r}": values for name, values in list(models.items())[1:]}
@@ -369,7 +371,7 @@ class _Input:
         model: str,
         probs: AnyArray,
         y: AnyArray,
-        info: Mapping[str, Any],
+        info: Mapping[str, AnyArray],
         like: Rows | None = None,
     ) -> _Input:
         """Check the rows of a model; named columns are put in the order of those of another model."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,10 @@ from hcal.evaluation.axes import Axis, tick
 from hcal.evaluation.curves import ENOUGH, HISTOGRAM_CELLS, ReliabilityCurve
 from hcal.metrics.sample import Vector
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
+
 #: Colours that colour-blind readers can tell apart (Okabe and Ito), on a light and on a dark background.
 COLOURS: Final = ("#1d5fae", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a06a00", "#6a51a3")
 _ON_DARK: Final = ("#6cb0f5", "#f5863a", "#2fc79b", "#e39ac4", "#a5dcff", "#e6b422", "#b5a3e6")
@@ -20,7 +24,7 @@ _ON_DARK: Final = ("#6cb0f5", "#f5863a", "#2fc79b", "#e39ac4", "#a5dcff", "#e6b4
 _GREY: Final = "#8c959f"
 
 
-def is_dark(ax: Any) -> bool:
+def is_dark(ax: Axes) -> bool:
     """Say whether the axes have a dark background."""
     from matplotlib.colors import to_rgba
 
@@ -30,7 +34,7 @@ def is_dark(ax: Any) -> bool:
     return opaque > 0.5 and 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4
 
 
-def colours_on(ax: Any) -> list[str]:
+def colours_on(ax: Axes) -> list[str]:
     """Return the colours of curves for the background of the axes."""
     return list(_ON_DARK if is_dark(ax) else COLOURS)
 
@@ -45,10 +49,10 @@ def _enough(curve: ReliabilityCurve) -> NDArray[np.bool_]:
 class Panel:
     """One panel of a diagram: matplotlib axes that show the part of [0, 1] where the probabilities are."""
 
-    ax: Any
+    ax: Axes
     axis: Axis
     confidence: float
-    below: Any = None
+    below: Axes = field(init=False)
 
     def prepare(self) -> None:
         """Set the limits and draw the diagonal."""
@@ -65,7 +69,7 @@ class Panel:
         ax.set_box_aspect(1)
         ax.plot(ends, ends, color=_GREY, linewidth=1, linestyle=":", label="perfectly calibrated")
 
-    def draw_alone(self, curve: ReliabilityCurve, colour: Any) -> None:
+    def draw_alone(self, curve: ReliabilityCurve, colour: ColorType) -> None:
         """Draw a single curve with its consistency band; points outside the band are rings."""
         full = curve.full
         x = self._inside(curve.predicted[full])
@@ -89,7 +93,7 @@ class Panel:
                      markerfacecolor=self._background(), markeredgecolor=colour,
                      markeredgewidth=size / 3, label="outside: more than chance")  # fmt: skip
 
-    def draw_beside(self, curve: ReliabilityCurve, colour: Any) -> None:
+    def draw_beside(self, curve: ReliabilityCurve, colour: ColorType) -> None:
         """Draw one of several curves, with the confidence interval of each point where it has one."""
         full = curve.full
         x = self._inside(curve.predicted[full])
@@ -109,9 +113,9 @@ class Panel:
         """Add a line of text to the legend."""
         self.ax.plot([], [], linestyle="none", label=words)
 
-    def draw_shares(self, shares: Sequence[Vector], colours: Sequence[Any]) -> None:
+    def draw_shares(self, shares: Sequence[Vector], colours: Sequence[ColorType]) -> None:
         """Draw the share of the rows below the panel, on an axis that fits it."""
-        self.below = self.ax.inset_axes([0, -0.24, 1, 0.2], sharex=self.ax)
+        self.below = self.ax.inset_axes((0, -0.24, 1, 0.2), sharex=self.ax)
         edges = self.axis.edges(HISTOGRAM_CELLS)
         for share, colour in zip(shares, colours, strict=False):
             alone = len(shares) == 1
@@ -138,6 +142,8 @@ class Panel:
         """Return values with those outside the axes put at their edge."""
         return np.clip(values, self.axis.low, self.axis.high)
 
-    def _background(self) -> Any:
-        face = self.ax.get_facecolor()
+    def _background(self) -> ColorType:
+        from matplotlib.colors import to_rgba
+
+        face = to_rgba(self.ax.get_facecolor())
         return face if face[3] > 0 else "white"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hcal import inputs, leakage
-from hcal.class_names import check_classes, positive_number
+from hcal.class_names import ClassName, check_classes, positive_number
 from hcal.evaluation.measurement import (
     Judged,
     Measurement,
@@ -41,8 +41,8 @@ def evaluate(  # noqa: PLR0913 - a public door
     baseline: AnyArray = None,
     sample_weight: AnyArray = None,
     input: inputs.InputKind | None = None,
-    classes: Any = None,
-    positive: Any = None,
+    classes: Iterable[ClassName] | None = None,
+    positive: ClassName | None = None,
     calibration: Any = None,
     test: bool | None = None,
     resamples: int = 1000,
@@ -147,7 +147,11 @@ def evaluate(  # noqa: PLR0913 - a public door
 
 
 def _evaluate_sample(
-    sample: Sample, info: RowInfo, settings: Settings, positive: Any, baseline: AnyArray
+    sample: Sample,
+    info: RowInfo,
+    settings: Settings,
+    positive: ClassName | None,
+    baseline: AnyArray,
 ) -> Evaluation:
     """Return the evaluation of a sample that was checked before; its labels are positions of classes."""
     names = None if info.classes is None else check_classes(info.classes, sample.k)

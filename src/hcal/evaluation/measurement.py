@@ -15,7 +15,7 @@ from hcal.certificates.assembly import Terms
 from hcal.certificates.certification import FEWEST_GROUPS, certify_survey
 from hcal.certificates.events import EventCounts
 from hcal.certificates.survey import Side, Survey, survey_rows
-from hcal.class_names import class_title, positive_number
+from hcal.class_names import ClassName, class_title, positive_number
 from hcal.evaluation.assessment import assess, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
 from hcal.inputs import check_confidence
@@ -62,7 +62,7 @@ class Settings:
         if self.confidence is not None:
             check_confidence(self.confidence)
 
-    def judging(self, positive: Any, source: RowSource) -> Settings:
+    def judging(self, positive: ClassName | None, source: RowSource) -> Settings:
         """Return these settings for the positive one of two classes, by its number or name."""
         return replace(self, positive=positive_number(positive, source.names, source.n_classes))
 

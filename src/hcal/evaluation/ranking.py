@@ -22,6 +22,7 @@ from hcal.text import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Two methods differ if the corrected p-value is below this.
 LEVEL: Final = 0.05
@@ -171,12 +172,12 @@ class Ranking(Result):
         self._draw_on(ax)
         return ax
 
-    def _draw(self, figure: Any) -> bool:
+    def _draw(self, figure: Figure) -> bool:
         figure.set_size_inches(7, 1.2 + 0.22 * len(self.ranks))
         self._draw_on(figure.add_subplot())
         return True
 
-    def _draw_on(self, ax: Any) -> None:
+    def _draw_on(self, ax: Axes) -> None:
         """Draw labels on both sides of a line of ranks, the better half on the left, and bars below the line."""
         count = len(self.ranks)
         left = (count + 1) // 2

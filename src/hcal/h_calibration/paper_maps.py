@@ -11,8 +11,6 @@ from hcal.xp import Array, namespace
 
 #: How x is computed from logits: log-softmax (the published code), or minus the largest of the row (the paper).
 Reference = Literal["log_softmax", "largest"]
-#: Slopes beyond this could overflow in float32.
-_STEEP_FLOAT32 = 1e15
 
 
 @map_type
@@ -52,7 +50,7 @@ class MixtureMap(ProbabilityMap):
         >>> MixtureMap(slopes=np.ones(1), shares=np.ones(1)).compiled(np.zeros((1, 2))) is None  # float64
         True
         """
-        if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
+        if x.dtype != np.float32 or not self.fits_float32:
             return None
         try:
             from hcal.h_calibration._mixture_numba import mixture_forward

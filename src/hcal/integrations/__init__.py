@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
+from types import ModuleType
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
     if name in __dir__():
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

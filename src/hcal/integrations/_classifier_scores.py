@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,42 @@ from hcal.frames import AnyArray, to_numpy
 from hcal.numerics import Float64, FloatArray, NumpyArray
 
 #: What makes ``predict`` of a booster return margins.
-_MARGINS: dict[str, dict[str, Any]] = {
+_MARGINS: dict[str, Mapping[str, bool | str]] = {
     "lightgbm": {"raw_score": True},
     "xgboost": {"output_margin": True},
     "catboost": {"prediction_type": "RawFormulaVal"},
 }
 
 
-def raw_margins(model: Any, X: AnyArray) -> FloatArray:
+class Predictor(Protocol):
+    """A fitted model: a classifier, or a booster."""
+
+    @property
+    def predict(self) -> Callable[..., AnyArray]:
+        """Of a booster, the margins where its options ask for them."""
+
+
+class Classifier(Protocol):
+    """A classifier as scikit-learn has it; all but ``fit`` is there once it is fitted."""
+
+    @property
+    def classes_(self) -> AnyArray:
+        """The labels, in the order of the columns."""
+
+    @property
+    def fit(self) -> Callable[..., Classifier]:
+        """Learn from features and labels; return itself."""
+
+    @property
+    def predict(self) -> Callable[..., AnyArray]:
+        """Return the label of each row."""
+
+    @property
+    def predict_proba(self) -> Callable[..., AnyArray]:
+        """Return probabilities (N, K); a classifier with ``decision_function`` need not have it."""
+
+
+def raw_margins(model: Predictor, X: AnyArray) -> FloatArray:
     """Return the raw scores of a fitted model as logits: what a calibrator should be fitted on.
 
     Boosters hide their margins behind an argument of their own; a probability rounded to 0 or 1 has lost them.
@@ -60,7 +89,7 @@ def raw_margins(model: Any, X: AnyArray) -> FloatArray:
     return np.stack([np.zeros(len(margins)), margins.reshape(-1)], axis=1)
 
 
-def stated_probs(model: Any, X: AnyArray) -> Float64:
+def stated_probs(model: Classifier, X: AnyArray) -> Float64:
     """Return ``predict_proba`` with the columns in the order of the model's classes.
 
     Columns of a frame that are called as the classes are put in order by name.
@@ -75,7 +104,7 @@ def stated_probs(model: Any, X: AnyArray) -> Float64:
     return np.asarray(probs, dtype=np.float64)
 
 
-def booster_options(model: Any) -> dict[str, Any] | None:
+def booster_options(model: Predictor) -> Mapping[str, bool | str] | None:
     """Return the options with which a booster's ``predict`` returns margins; None if the model is no booster."""
     roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     for package, options in _MARGINS.items():
@@ -84,7 +113,7 @@ def booster_options(model: Any) -> dict[str, Any] | None:
     return None
 
 
-def unwrap(estimator: Any) -> tuple[Any, Any]:
+def unwrap(estimator: Predictor) -> tuple[Predictor, Pipeline | None]:
     """Return the inner classifier and, if it is the last step of a pipeline, the steps before it."""
     while isinstance(estimator, FrozenEstimator):
         estimator = estimator.estimator
@@ -109,7 +138,9 @@ def class_numbers(y: AnyArray, classes: NumpyArray) -> NDArray[np.int64]:
     return order[ranks].astype(np.int64)
 
 
-def _booster_margins(model: Any, features: Any, options: dict[str, Any]) -> Float64:
+def _booster_margins(
+    model: Predictor, features: AnyArray, options: Mapping[str, bool | str]
+) -> Float64:
     if type(model).__module__.startswith("xgboost") and not hasattr(model, "predict_proba"):
         from xgboost import DMatrix
 

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import Reliability, reliability
+from hcal.evaluation.curves import Binning
 from hcal.frames import AnyArray
-from hcal.integrations._classifier_scores import class_numbers, stated_probs
+from hcal.integrations._classifier_scores import Classifier, class_numbers, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+#: How rows become points of a diagram: in scikit-learn's words, or in those of :func:`hcal.reliability`.
+Strategy = Literal["uniform", "quantile"] | Binning
+
+
+class DiagramOptions(TypedDict, total=False):
+    """Options of :func:`hcal.reliability` for one diagram."""
+
+    level: Literal["top-label", "positive"]
+    groups: AnyArray
+    confidence: float
+    sample_weight: AnyArray
+    resamples: int
+    random_state: int
+
+
+class DisplayOptions(DiagramOptions, total=False):
+    """Options of :meth:`CalibrationDisplay.from_predictions`."""
+
+    n_bins: int
+    strategy: Strategy
+    pos_label: object
+    ax: Axes | None
 
 
 @dataclass(frozen=True)
@@ -43,13 +71,13 @@ class Scorer:
 
     metric: str
     event: Event = "auto"
-    pos_label: Any = None
+    pos_label: object = None
 
     def __post_init__(self) -> None:
         get_metric(self.metric)
 
     def __call__(
-        self, estimator: Any, X: AnyArray, y: AnyArray, sample_weight: AnyArray = None
+        self, estimator: Classifier, X: AnyArray, y: AnyArray, sample_weight: AnyArray = None
     ) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         metric = get_metric(self.metric)
@@ -94,13 +122,19 @@ class CalibrationDisplay:
     prob_true: NDArray[np.float64]
     prob_pred: NDArray[np.float64]
     estimator_name: str = ""
-    pos_label: Any = None
-    ax_: Any = None
-    figure_: Any = None
+    pos_label: object = None
+    ax_: Axes | None = None
+    figure_: Figure | SubFigure | None = None
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: AnyArray, y: AnyArray, *, name: str | None = None, **options: Any
+        cls,
+        estimator: Classifier,
+        X: AnyArray,
+        y: AnyArray,
+        *,
+        name: str | None = None,
+        **options: Unpack[DisplayOptions],
     ) -> Self:
         """Measure a fitted classifier and draw its diagram.
 
@@ -122,16 +156,16 @@ class CalibrationDisplay:
     @classmethod
     def from_predictions(  # noqa: PLR0913
         cls,
-        y_true: Any,
-        y_prob: Any,
+        y_true: AnyArray,
+        y_prob: AnyArray,
         *,
         n_bins: int = 15,
-        strategy: str = "uniform",
-        pos_label: Any = None,
+        strategy: Strategy = "uniform",
+        pos_label: object = None,
         labels: AnyArray = None,
         name: str = "",
-        ax: Any = None,
-        **options: Any,
+        ax: Axes | None = None,
+        **options: Unpack[DiagramOptions],
     ) -> Self:
         """Draw the diagram of probabilities.
 
@@ -165,18 +199,24 @@ class CalibrationDisplay:
             raise ValueError(
                 "pos_label is for two classes; with more, the predicted class is shown"
             )
-        binning: Any = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
-        diagram = reliability(p, codes, bins=n_bins, binning=binning, **options)
+        diagram = reliability(p, codes, bins=n_bins, binning=_binning(strategy), **options)
         full = diagram[0].weight > 0
         return cls(
             diagram, diagram[0].observed[full], diagram[0].predicted[full], name, pos_label
         ).plot(ax=ax)
 
-    def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
+    def plot(self, *, ax: Axes | None = None, name: str | None = None) -> Self:
         """Draw the diagram."""
-        self.ax_ = self.diagram.plot(ax)
-        self.figure_ = self.ax_.figure
+        axes = cast("Axes", self.diagram.plot(ax))  # of one event, and so no figure of many
+        self.ax_ = axes
+        self.figure_ = axes.figure
         event = "the predicted class" if self.pos_label is None else str(self.pos_label)
         title = f"{name or self.estimator_name}: {event}".removeprefix(": ")
-        self.ax_.set_title(f"{title}, error {self.diagram[0].error:.4f}", fontsize=10)
+        axes.set_title(f"{title}, error {self.diagram[0].error:.4f}", fontsize=10)
         return self
+
+
+def _binning(strategy: Strategy) -> Binning:
+    if strategy == "uniform":
+        return "equal-width"
+    return "equal-mass" if strategy == "quantile" else strategy

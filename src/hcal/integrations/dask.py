@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -26,9 +26,12 @@ from hcal.inputs import InputKind
 from hcal.io.sources import RowSource
 from hcal.methods.base import Calibrator
 from hcal.metrics.streaming import StreamingMetrics
+from hcal.numerics import NumpyArray
 from hcal.passes import P, WorkerDiedError, merged
 from hcal.rows import Rows
-from hcal.text import JsonObject
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
 
 load_extra("hcal.integrations.dask", "distributed", "dask")
 
@@ -46,9 +49,48 @@ _AHEAD = 2
 
 S = TypeVar("S")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-def predict_proba(calibrator: Calibrator, scores: AnyArray) -> Any:
+class DaskArray(Protocol):
+    """What is used of a dask Array; a size that Dask does not know yet is NaN."""
+
+    ndim: int
+    shape: tuple[int, ...]
+    chunks: tuple[tuple[int, ...], ...]
+    numblocks: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+    def rechunk(self, chunks: dict[int, int] | tuple[tuple[int, ...], ...]) -> DaskArray:
+        """Return the array in other blocks."""
+
+    def map_blocks(self, function: Callable[..., NumpyArray], **options: object) -> DaskArray:
+        """Return what the function makes of every block, as an array."""
+
+    def to_delayed(self) -> NumpyArray:
+        """Return the delayed blocks."""
+
+
+class ResultOptions(TypedDict, total=False):
+    """The options of :meth:`hcal.certificates.CertificateStream.result`."""
+
+    confidence: float
+    tolerance: float
+    classes: AnyArray
+    assume: str | None
+
+
+class _Future(Protocol[T_co]):
+    """The answer of a cluster that will come."""
+
+    def result(self) -> T_co:
+        """Wait for the answer."""
+
+    def cancel(self) -> None:
+        """Ask for it no longer."""
+
+
+def predict_proba(calibrator: Calibrator, scores: AnyArray) -> AnyArray:
     """Return calibrated probabilities lazily: this adds one layer to the graph and computes nothing yet.
 
     Parameters
@@ -74,32 +116,34 @@ def predict_proba(calibrator: Calibrator, scores: AnyArray) -> Any:
     k = len(calibrator.classes_)  # raises if the calibrator is not fitted
     frame = _is_frame(scores)
     array = scores if frame else _rows_in_chunks(scores, "scores")
-    found = _classes_of(array)
-    if found == found and found != k:  # a size that Dask does not know yet is NaN
-        raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
+    n_columns = 2 if array.ndim == 1 else array.shape[1]
+    if n_columns == n_columns and n_columns != k:  # a size that Dask does not know yet is NaN
+        raise ValueError(
+            f"scores has {n_columns} classes (columns), the calibrator was fitted on {k}"
+        )
     if frame:
         narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
         names = _ordered_columns(calibrator, scores)
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
-    new: JsonObject = {
-        "chunks": (array.chunks[0], (k,)),
-        "dtype": dtype,
-        "meta": np.empty((0, 0), dtype),
-    }
-    new |= {"new_axis": 1} if array.ndim == 1 else {}
-    return array.map_blocks(partial(_predict_block, calibrator, np.empty((0, k), dtype)), **new)
+    return array.map_blocks(
+        partial(_predict_block, calibrator, np.empty((0, k), dtype)),
+        chunks=(array.chunks[0], (k,)),
+        dtype=dtype,
+        meta=np.empty((0, 0), dtype),
+        new_axis=1 if array.ndim == 1 else None,
+    )
 
 
 def _predict_block(
     calibrator: Calibrator,
-    empty: Any,
-    block: Any,
+    empty: AnyArray,
+    block: AnyArray,
     *,
-    block_id: Any = None,
-    partition_info: Any = None,
-) -> Any:
+    block_id: tuple[int, ...] | None = None,
+    partition_info: Mapping[str, int] | None = None,
+) -> AnyArray:
     """Return the probabilities of one block; Dask passes its number by one of the last two arguments."""
     if not len(block):
         return empty
@@ -156,7 +200,7 @@ def certify(
     by: AnyArray = None,
     positive: int = 1,
     input: InputKind = "probs",
-    **options: Any,
+    **options: Unpack[ResultOptions],
 ) -> Certificate:
     """Certify a predictor in one pass over its blocks, from a fine histogram of its probabilities.
 
@@ -194,7 +238,7 @@ def _add_to_proof(proof: CertificateStream, block: Rows) -> None:
 # -- blocks ----------------------------------------------------------------------------------------------
 
 
-def _rows_in_chunks(x: Any, what: str) -> Any:
+def _rows_in_chunks(x: AnyArray, what: str) -> DaskArray:
     """Return a dask array of whole rows."""
     if hasattr(x, "to_dask_array"):
         with warnings.catch_warnings():
@@ -203,14 +247,11 @@ def _rows_in_chunks(x: Any, what: str) -> Any:
             x = x.to_dask_array()
     if not hasattr(x, "numblocks"):
         raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
-    return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
+    array: DaskArray = x
+    return array if array.ndim == 1 or array.numblocks[1] == 1 else array.rechunk({1: -1})
 
 
-def _classes_of(scores: AnyArray) -> Any:
-    return 2 if scores.ndim == 1 else scores.shape[1]
-
-
-def _aligned(scores: AnyArray, **columns: Any) -> tuple[Any, dict[str, Any]]:
+def _aligned(scores: AnyArray, **columns: AnyArray) -> tuple[DaskArray, dict[str, DaskArray]]:
     """Return the scores as a dask array of whole rows, and the columns that were given in its blocks."""
     whole = _rows_in_chunks(scores, "scores")
     given = {n: _rows_in_chunks(c, n) for n, c in columns.items() if c is not None}
@@ -229,40 +270,40 @@ def _aligned(scores: AnyArray, **columns: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _per_block(
-    function: Callable[..., Any], scores: AnyArray, columns: dict[str, Any]
-) -> list[Any]:
+    function: Callable[..., Rows | None], scores: AnyArray, columns: dict[str, AnyArray]
+) -> list[Delayed]:
     """Return, delayed, what ``function(number, scores, **columns)`` makes of every block.
 
     The partitions of a frame stay frames, whose columns have names and whose rows have an index.
     """
     whole, aligned = _aligned(scores, **columns)
     work = dask.delayed(function, pure=False)
-    scores_blocks = _delayed_blocks(whole)
-    if _is_frame(scores):
-        scores_blocks = scores.to_delayed()
-        aligned |= {name: columns[name] for name in aligned if _is_series(columns[name])}
+    scores_blocks = _delayed_blocks(scores if _is_frame(scores) else whole)
     blocks = {name: _delayed_blocks(column) for name, column in aligned.items()}
+    if _is_frame(scores):
+        series = [name for name in aligned if _is_series(columns[name])]
+        blocks |= {name: _delayed_blocks(columns[name]) for name in series}
     return [
         work(i, block, **{name: of_column[i] for name, of_column in blocks.items()})
         for i, block in enumerate(scores_blocks)
     ]
 
 
-def _delayed_blocks(collection: Any) -> Any:
+def _delayed_blocks(collection: AnyArray) -> list[Delayed]:
     """Return the delayed blocks of a collection."""
     blocks = collection.to_delayed()
-    return blocks.ravel() if hasattr(blocks, "ravel") else blocks
+    return list(blocks.ravel() if hasattr(blocks, "ravel") else blocks)
 
 
-def _is_frame(collection: Any) -> bool:
+def _is_frame(collection: AnyArray) -> bool:
     return hasattr(collection, "divisions") and collection.ndim == 2
 
 
-def _is_series(collection: Any) -> bool:
+def _is_series(collection: AnyArray) -> bool:
     return hasattr(collection, "divisions") and collection.ndim == 1
 
 
-def _said_where(function: Callable[[Any], T], number: int | None, block: Any) -> T:
+def _said_where(function: Callable[[S], T], number: int | None, block: S) -> T:
     """Call the function; an error names rows of the block, so the number of the block is added to it."""
     try:
         return function(block)
@@ -290,7 +331,7 @@ def rows(  # noqa: PLR0913
     sample_weight: AnyArray = None,
     groups: AnyArray = None,
     by: AnyArray = None,
-    classes: Any = None,
+    classes: AnyArray = None,
     like: Layout | None = None,
 ) -> DaskSource:
     """Return Dask collections as a source of rows, for ``fit``, ``hcal.evaluate`` and ``hcal.certify``.
@@ -319,7 +360,7 @@ def rows(  # noqa: PLR0913
     """
     columns = {"y": y, "weight": sample_weight, "groups": groups, "by": by}
     whole, _ = _aligned(scores, y=y)
-    n_classes = _classes_of(whole)
+    n_classes = 2 if whole.ndim == 1 else whole.shape[1]
     layout = None if like is None else _TravellingLayout.of(like)
     titles = to_numpy(scores._meta, "scores")[1].columns if _is_frame(scores) else None
     names = names_of_classes(titles, _like_labels(y), classes, layout, n_classes=n_classes)
@@ -327,7 +368,11 @@ def rows(  # noqa: PLR0913
     known = bool(np.isfinite(sizes).all())
     # Where the sizes are not known, a block gets numbers that no other block has.
     starts = np.cumsum(np.append(0.0, np.nan_to_num(sizes, nan=2.0**32)))[:-1].astype(np.int64)
-    options = {"input": input, "classes": names if layout is None else classes, "like": layout}
+    options: _Reading = {
+        "input": input,
+        "classes": names if layout is None else classes,
+        "like": layout,
+    }
     make_rows = partial(_rows_of_block, options, starts.tolist())
     return DaskSource(
         _per_block(make_rows, scores, columns),
@@ -355,7 +400,15 @@ class _TravellingLayout:
         return cls(like.n_classes, like.names, like.columns, like.score_range)
 
 
-def _like_labels(y: Any) -> Any:
+class _Reading(TypedDict):
+    """How every block of scores is read: options of :meth:`hcal.rows.Rows.of`."""
+
+    input: InputKind
+    classes: AnyArray
+    like: _TravellingLayout | None
+
+
+def _like_labels(y: AnyArray) -> NumpyArray | None:
     """Return an array without rows that shows whether labels are texts; None without labels."""
     if y is None:
         return None
@@ -367,7 +420,7 @@ def _like_labels(y: Any) -> Any:
     return np.empty(0, dtype=np.int64 if is_number else np.str_)
 
 
-def _ordered_columns(calibrator: Calibrator, scores: Any) -> list[Any]:
+def _ordered_columns(calibrator: Calibrator, scores: AnyArray) -> list[ColumnName]:
     """Return what the columns of predictions are called: the classes, or the columns in the order of the fit."""
     record = calibrator.fit_
     columns = to_numpy(scores._meta, "scores")[1].columns
@@ -376,7 +429,7 @@ def _ordered_columns(calibrator: Calibrator, scores: Any) -> list[Any]:
 
 
 def _rows_of_block(
-    options: dict[str, Any], starts: list[int], number: int, scores: AnyArray, **columns: Any
+    options: _Reading, starts: list[int], number: int, scores: AnyArray, **columns: AnyArray
 ) -> Rows | None:
     """Return the checked rows of a block; None if it has none."""
     if not len(scores):
@@ -397,7 +450,7 @@ def _add_block(
     return result
 
 
-def _merged_in_tree(level: list[Any], empty: Callable[[], P]) -> P:
+def _merged_in_tree(level: list[Delayed], empty: Callable[[], P]) -> P:
     merge = dask.delayed(merged, pure=False)
     while len(level) > 1:
         level = [
@@ -438,7 +491,7 @@ class Runner:
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
         """Yield ``function(piece)`` for every piece; only a few pieces for each thread are submitted ahead."""
-        waiting: deque[Any] = deque()
+        waiting: deque[_Future[T]] = deque()
         try:
             for piece in pieces:
                 with dask.config.set(
@@ -461,7 +514,7 @@ class Runner:
             self.client.close()
 
 
-def _answer(future: Any) -> Any:
+def _answer(future: _Future[T]) -> T:
     try:
         return future.result()
     except distributed.KilledWorker as error:

@@ -6,12 +6,11 @@ numpy arrays and torch tensors; any number of spatial axes. The class axis is 1,
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hcal.frames import AnyArray
 from hcal.methods.base import Calibrator
+from hcal.numerics import IntArray
 
 
 def rows(
@@ -21,7 +20,7 @@ def rows(
     ignore_index: int | None = None,
     pixels: int | None = None,
     random_state: int = 0,
-) -> tuple[Any, Any]:
+) -> tuple[AnyArray, AnyArray]:
     """Flatten dense outputs to rows, without the pixels that have no label.
 
     Parameters
@@ -67,12 +66,12 @@ def rows(
     return flat[index], labels[index]
 
 
-def _last(x: Any) -> Any:
+def _last(x: AnyArray) -> AnyArray:
     """Return a view with the classes as its last axis."""
     return x.movedim(1, -1) if hasattr(x, "movedim") else np.moveaxis(x, 1, -1)
 
 
-def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
+def _sample(index: IntArray, per_item: int, most: int, random_state: int) -> IntArray:
     """Keep at most ``most`` of the flat positions that belong to each item."""
     rng = np.random.default_rng(random_state)
     shuffled = rng.permutation(index)
@@ -82,7 +81,7 @@ def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
     return np.sort(shuffled[rank < most])
 
 
-def predict_proba(calibrator: Calibrator, logits: AnyArray) -> Any:
+def predict_proba(calibrator: Calibrator, logits: AnyArray) -> AnyArray:
     """Return calibrated probabilities of dense outputs, in their shape, library and float width.
 
     Parameters

@@ -8,16 +8,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hcal.evaluation import evaluate
 from hcal.extras import load_extra
+from hcal.frames import AnyArray
 from hcal.inputs import InputKind, to_numpy, to_probs
 from hcal.integrations import dense
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
+
+if TYPE_CHECKING:
+    from evaluate import Metric, MetricInfo
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
 
@@ -82,8 +86,8 @@ def load(
     input: InputKind = "probs",
     event: Event = "auto",
     positive: int = 1,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> Metric:
     """Return a metric as a module of Hugging Face's ``evaluate``, like ``evaluate.load`` does.
 
     Parameters
@@ -116,7 +120,7 @@ def load(
     metric = get_metric(name)
 
     class Module(huggingface.Metric):  # type: ignore[misc, name-defined]
-        def _info(self) -> Any:
+        def _info(self) -> MetricInfo:
             return huggingface.MetricInfo(
                 description=f"{metric.title}: {metric.explain}",
                 citation="",
@@ -126,7 +130,7 @@ def load(
                 ),
             )
 
-        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        def _compute(self, predictions: AnyArray, references: AnyArray) -> dict[str, float]:
             probs = to_probs(np.asarray(predictions), input)
             sample = Sample(probs, references, event=event, positive=positive)
             return evaluate(sample, metrics=[name]).values

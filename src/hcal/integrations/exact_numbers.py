@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -35,18 +36,25 @@ class ExactNumbers(TorchFunctionMode):
         self.dtype = dtype
 
     def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        function: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Call an operation, with tensors in the place of floats."""
         options = kwargs or {}
         name = getattr(function, "__name__", "").strip("_")
         if name == "full" and args[0] == () and isinstance(args[1], float):
-            return torch.tensor(args[1], dtype=options.get("dtype", self.dtype))
+            dtype = options.get("dtype")
+            return torch.tensor(
+                args[1], dtype=dtype if isinstance(dtype, torch.dtype) else self.dtype
+            )
         if name in _OF_TWO:
             args = tuple(self._exact(value) for value in args)
         return function(*args, **options)
 
-    def _exact(self, value: Any) -> Any:
+    def _exact(self, value: object) -> object:
         return torch.tensor(value, dtype=self.dtype) if type(value) is float else value
 
 
@@ -61,6 +69,7 @@ class _Exact(torch.nn.Module):
         self.module = module
         self.dtype = dtype
 
-    def forward(self, scores: Tensor) -> Any:
+    def forward(self, scores: Tensor) -> Tensor:
         with ExactNumbers(self.dtype):
-            return self.module(scores)
+            probs: Tensor = self.module(scores)
+        return probs

@@ -6,6 +6,7 @@ All of them come from the calibrator's one formula.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
         temporary.write_text(text, encoding="utf-8")
 
 
-def _check_options(suffix: str, options: dict[str, Any]) -> None:
+def _check_options(suffix: str, options: Iterable[str]) -> None:
     """Refuse a file of another kind, or options of another kind of file."""
     if suffix == ".py":
         raise ValueError(
@@ -80,7 +81,7 @@ def _check_options(suffix: str, options: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {whose}")
 
 
-def _check_calibrator(calibrator: Any) -> None:
+def _check_calibrator(calibrator: object) -> None:
     """Refuse what is no fitted calibrator, with the words that say what to pass."""
     if not isinstance(calibrator, Calibrator):
         hint = ""

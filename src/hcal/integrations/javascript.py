@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
@@ -279,7 +278,7 @@ def _numbers(values: Float64) -> str:
     return f"[{', '.join(words.get(text, text) for text in texts)}]"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return a plain value as JavaScript, also inside a page."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 

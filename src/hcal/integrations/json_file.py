@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from hcal.numerics import Float64, FloatArray, softmax
 from hcal.text import JsonObject, json_without_controls, without_nan
 from hcal.xp import log_softmax
 
+#: The numbers of an array of any shape, as JSON holds them.
+NestedNumbers: TypeAlias = "float | list[NestedNumbers]"
 #: Changes when the layout of the file changes.
 SCHEMA = "hcal/export/2"
 
@@ -162,15 +164,14 @@ def example_scores(calibrator: Calibrator) -> Float64:
     return of_kind[calibrator.prediction_.kind]
 
 
-def _as_list(step: Step) -> list[Any]:
+def _as_list(step: Step) -> list[Operand]:
     return [step.name, step.operation, *map(_written, step.operands)]
 
 
 def _written(operand: Operand) -> Operand:
     """Return what a step takes as JSON can hold it."""
     if isinstance(operand, float):
-        number: float = _numbers(np.array(operand))
-        return number
+        return float(_finite(np.array(operand)))
     return operand
 
 
@@ -189,7 +190,7 @@ def _formulas(map: Map) -> dict[str, str]:
     return formulas
 
 
-def _described_arrays(prediction: Prediction, program: Program) -> dict[str, Any]:
+def _described_arrays(prediction: Prediction, program: Program) -> JsonObject:
     """Return the arrays of the model by name, with their meaning, and those that were computed for the steps."""
     meanings = _meanings(prediction)
     arrays = {name: array for name, array in prediction.arrays().items() if array.size}
@@ -215,9 +216,14 @@ def _meanings(map: Map, prefix: str = "") -> dict[str, str]:
     return meanings
 
 
-def _numbers(values: FloatArray) -> Any:
+def _numbers(values: FloatArray) -> NestedNumbers:
     """Return numbers as lists; infinity, which JSON lacks, becomes ±1e308."""
-    return np.nan_to_num(values, nan=np.nan, posinf=1e308, neginf=-1e308).tolist()
+    numbers: NestedNumbers = _finite(values).tolist()
+    return numbers
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    return np.nan_to_num(values, nan=np.nan, posinf=1e308, neginf=-1e308)
 
 
 def example_of(calibrator: Calibrator) -> JsonObject:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,17 +14,24 @@ from hcal._version import __version__
 from hcal.evaluation import Evaluation
 from hcal.extras import load_extra
 from hcal.fit_record import refuse_segments
+from hcal.frames import AnyArray
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
+from hcal.numerics import NumpyArray
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from mlflow.models.model import ModelInfo
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
 
 _FILE = "calibrator.hcal"
 
 
-def _mlflow() -> Any:
+def _mlflow() -> ModuleType:
     load_extra("this integration", "mlflow.pyfunc", "mlflow")
-    return load_extra("this integration", "mlflow", "mlflow")
+    mlflow: ModuleType = load_extra("this integration", "mlflow", "mlflow")
+    return mlflow
 
 
 def log_evaluation(
@@ -74,7 +82,7 @@ class CalibratorModel:
     def __init__(self, calibrator: Calibrator) -> None:
         self.calibrator = calibrator
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+    def predict(self, model_input: AnyArray, params: dict[str, object] | None = None) -> NumpyArray:
         """Return calibrated probabilities.
 
         Parameters
@@ -94,7 +102,7 @@ class CalibratorModel:
 
 def log_model(
     calibrator: Calibrator, name: str = "hcal-calibrator", *, one_column: bool = False
-) -> Any:
+) -> ModelInfo:
     """Log a fitted calibrator as a pyfunc model of the active run: the file of ``hcal.save``, and its reader.
 
     Parameters
@@ -120,16 +128,17 @@ def log_model(
     with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
         path = Path(folder) / _FILE
         save(calibrator, path)
-        return mlflow.pyfunc.log_model(
+        info: ModelInfo = mlflow.pyfunc.log_model(
             name=name,
             loader_module=__name__,  # a module and a file: no pickle
             data_path=str(path),
             pip_requirements=[f"hcal=={__version__}"],
             signature=_signature(calibrator.n_classes_, one_column=one_column),
         )
+    return info
 
 
-def _signature(n_classes: int, *, one_column: bool) -> Any:
+def _signature(n_classes: int, *, one_column: bool) -> ModelSignature:
     """Return what goes in and comes out: columns without names, so that arrays and frames are both taken."""
     models = load_extra("this integration", "mlflow.models", "mlflow")
     types = load_extra("this integration", "mlflow.types", "mlflow")
@@ -137,7 +146,8 @@ def _signature(n_classes: int, *, one_column: bool) -> Any:
         raise ValueError(f"one_column is for two classes; this calibrator has {n_classes}")
     columns = [types.ColSpec("double")] * (1 if one_column else n_classes)
     probs = types.TensorSpec(np.dtype(np.float64), (-1, n_classes))
-    return models.ModelSignature(types.Schema(columns), types.Schema([probs]))
+    signature: ModelSignature = models.ModelSignature(types.Schema(columns), types.Schema([probs]))
+    return signature
 
 
 def _load_pyfunc(path: str) -> CalibratorModel:

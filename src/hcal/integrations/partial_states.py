@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ _NUMBERS: Final = "biuf"
 _JSON: Final = "state"
 
 
-def state_bytes(partial: Any) -> bytes:
+def state_bytes(partial: object) -> bytes:
     """Return what a partial result has added up so far.
 
     Examples
@@ -52,11 +52,11 @@ def restored(content: bytes, empty: P) -> P:
 
     end = 8 + int.from_bytes(content[:8], "little")
     description = json.loads(json.loads(content[8:end])["__metadata__"][_JSON])
-    filled: P = _value(description, load(content), empty)
-    return filled
+    _fill(empty, description, load(content))
+    return empty
 
 
-def _described(value: Any, arrays: dict[str, NumpyArray]) -> Any:
+def _described(value: object, arrays: dict[str, NumpyArray]) -> object:
     """Return a value as JSON has it; its arrays are added to ``arrays``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -74,7 +74,7 @@ def _described(value: Any, arrays: dict[str, NumpyArray]) -> Any:
     return {"type": type(value).__name__, "parts": parts}
 
 
-def _described_array(array: NumpyArray, arrays: dict[str, NumpyArray]) -> Any:
+def _described_array(array: NumpyArray, arrays: dict[str, NumpyArray]) -> JsonObject:
     if array.dtype.kind not in _NUMBERS:
         # Texts, and what a column of several types holds; a date becomes its text.
         cells = [cell if _is_plain(cell) else str(cell) for cell in array.tolist()]
@@ -84,11 +84,11 @@ def _described_array(array: NumpyArray, arrays: dict[str, NumpyArray]) -> Any:
     return {"type": "array", "name": name}
 
 
-def _is_plain(cell: Any) -> bool:
+def _is_plain(cell: object) -> bool:
     return cell is None or isinstance(cell, bool | int | float | str)
 
 
-def _parts(value: Any) -> JsonObject:
+def _parts(value: object) -> JsonObject:
     """Return the attributes that an object consists of."""
     if is_dataclass(value):
         parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
@@ -97,7 +97,7 @@ def _parts(value: Any) -> JsonObject:
     return {name: part for name, part in parts.items() if name not in _LEFT_OUT}
 
 
-def _value(description: Any, arrays: dict[str, NumpyArray], like: Any) -> Any:
+def _value(description: object, arrays: dict[str, NumpyArray], like: object) -> object:
     """Return the value that a description stands for; ``like`` is what the receiver has in its place."""
     if not isinstance(description, dict):
         return description
@@ -113,24 +113,34 @@ def _value(description: Any, arrays: dict[str, NumpyArray], like: Any) -> Any:
     if kind in ("list", "tuple"):
         entries = [_value(entry, arrays, None) for entry in description["entries"]]
         return entries if kind == "list" else tuple(entries)
-    return _object(description, arrays, like)
+    is_alike = like is not None and type(like).__name__ == kind
+    own = like if is_alike else _empty_of_rows(kind)
+    _fill(own, description, arrays)
+    return own
 
 
-def _object(description: dict[str, Any], arrays: dict[str, NumpyArray], like: Any) -> Any:
-    """Return an object of the receiver's type, or of a type of rows."""
+def _empty_of_rows(kind: str) -> object:
+    """Return an object of a type of rows, with nothing in it."""
+    if kind not in _ROW_TYPES:
+        raise _unexpected(kind)
+    empty: object = object.__new__(_ROW_TYPES[kind])
+    for entry in fields(_ROW_TYPES[kind]):
+        object.__setattr__(empty, entry.name, None)
+    return empty
+
+
+def _fill(like: object, description: JsonObject, arrays: dict[str, NumpyArray]) -> None:
+    """Put the parts that a description names into an object of the same type."""
     kind = description["type"]
-    if like is not None and type(like).__name__ == kind:
-        filled = like
-    elif kind in _ROW_TYPES:
-        filled = object.__new__(_ROW_TYPES[kind])
-        for entry in fields(_ROW_TYPES[kind]):
-            object.__setattr__(filled, entry.name, None)
-    else:
-        raise ValueError(f"a partial result holds {kind[:40]!r}, which is not expected here")
+    if type(like).__name__ != kind:
+        raise _unexpected(kind)
     # Frozen dataclasses have no other way to be filled.
-    parts = vars(filled)
+    parts = vars(like)
     for name, part in description["parts"].items():
         if name not in parts:
             raise ValueError(f"{kind} has no {name[:40]!r}: another version of hcal wrote it")
         parts[name] = _value(part, arrays, parts[name])
-    return filled
+
+
+def _unexpected(kind: str) -> ValueError:
+    return ValueError(f"a partial result holds {kind[:40]!r}, which is not expected here")

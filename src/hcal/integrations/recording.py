@@ -17,19 +17,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from types import EllipsisType
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import xp as numpy_operations
-from hcal.numerics import NumpyArray
+from hcal.numerics import IntArray, NumpyArray
 from hcal.xp import Recorded, SearchSide, bent, interp, log_sum_exp, rounded
 
 #: What a step takes: the name of a value or of an array, a number, or a list of column numbers.
 Operand: TypeAlias = str | float | list[int]
 #: The axes of a value after that of the rows: (K,) for a matrix of scores.
 Axes: TypeAlias = tuple[int, ...]
+#: What a formula computes with: a recorded value, or constants.
+Term: TypeAlias = "Value | NumpyArray | float"
+#: How a formula chooses columns; None adds an axis.
+Columns: TypeAlias = slice | list[int] | NumpyArray | None
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Program:
             self._recorded[key] = Value(self, name, axes)
         return self._recorded[key]
 
-    def operand(self, value: Any) -> Operand:
+    def operand(self, value: object) -> Operand:
         """Return how a step refers to a value, a number or an array of numbers."""
         if isinstance(value, Value):
             return value.name
@@ -114,43 +119,43 @@ class Value(Recorded):
         """The shape, with −1 for the number of rows."""
         return (-1, *self.axes)
 
-    def __add__(self, other: Any) -> Value:
+    def __add__(self, other: Term) -> Value:
         return _record("add", self, other)
 
-    def __radd__(self, other: Any) -> Value:
+    def __radd__(self, other: Term) -> Value:
         return _record("add", other, self)
 
-    def __sub__(self, other: Any) -> Value:
+    def __sub__(self, other: Term) -> Value:
         return _record("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Value:
+    def __rsub__(self, other: Term) -> Value:
         return _record("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Value:
+    def __mul__(self, other: Term) -> Value:
         return _record("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Value:
+    def __rmul__(self, other: Term) -> Value:
         return _record("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Value:
+    def __truediv__(self, other: Term) -> Value:
         return _record("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Value:
+    def __rtruediv__(self, other: Term) -> Value:
         return _record("divide", other, self)
 
     def __neg__(self) -> Value:
         return _record("multiply", -1.0, self)
 
-    def __lt__(self, other: Any) -> Value:
+    def __lt__(self, other: object) -> Value:
         return _record("less", self, other)
 
-    def __gt__(self, other: Any) -> Value:
+    def __gt__(self, other: object) -> Value:
         return _record("less", other, self)
 
-    def __le__(self, other: Any) -> Value:
+    def __le__(self, other: object) -> Value:
         return _record("less_equal", self, other)
 
-    def __ge__(self, other: Any) -> Value:
+    def __ge__(self, other: object) -> Value:
         return _record("less_equal", other, self)
 
     def __eq__(self, other: object) -> Value:  # type: ignore[override]
@@ -161,23 +166,23 @@ class Value(Recorded):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __and__(self, other: Any) -> Value:
+    def __and__(self, other: Term) -> Value:
         return _record("minimum", self, other)
 
-    def __or__(self, other: Any) -> Value:
+    def __or__(self, other: Term) -> Value:
         return _record("maximum", self, other)
 
     def __invert__(self) -> Value:
         return _record("subtract", 1.0, self)
 
-    def __matmul__(self, matrix: Any) -> Any:
+    def __matmul__(self, matrix: NumpyArray) -> Value | float:
         table = np.asarray(matrix, dtype=np.float64)
         if len(table) == 0:
             return 0.0  # a sum of nothing
         axes = (*self.axes[:-1], *table.shape[1:])
         return self.program.add("matrix_product", [self.name, self.program.operand(table)], axes)
 
-    def __getitem__(self, index: Any) -> Value:
+    def __getitem__(self, index: tuple[EllipsisType, Columns]) -> Value:
         """Return columns ``x[..., columns]``, or the value with one more axis, ``x[..., None]``."""
         rows, columns = index
         assert rows is Ellipsis, "a recorded formula indexes columns alone"
@@ -188,7 +193,7 @@ class Value(Recorded):
         return self.program.add("columns", [self.name, numbers], (*self.axes[:-1], len(numbers)))
 
 
-def _program(*operands: Any) -> Program | None:
+def _program(*operands: object) -> Program | None:
     """Return the program of the first value; without one, plain numbers are computed at once."""
     for operand in operands:
         if isinstance(operand, Value):
@@ -196,18 +201,19 @@ def _program(*operands: Any) -> Program | None:
     return None
 
 
-def _axes(operand: Any) -> Axes:
-    return operand.axes if isinstance(operand, Value) else np.shape(operand)
+def _axes(operand: object) -> Axes:
+    return operand.axes if isinstance(operand, Value) else np.asarray(operand).shape
 
 
-def _elementwise(operation: str, *operands: Any) -> Any:
+def _elementwise(operation: str, *operands: Term) -> Term:
     """Record an operation on each entry, or compute it at once if all operands are plain numbers."""
     if _program(*operands) is None:
-        return getattr(numpy_operations, operation)(*operands)
+        computed: NumpyArray = getattr(numpy_operations, operation)(*operands)
+        return computed
     return _record(operation, *operands)
 
 
-def _record(operation: str, *operands: Any) -> Value:
+def _record(operation: str, *operands: object) -> Value:
     """Record an operation on each entry; operands of fewer axes, or of one column, serve all columns."""
     program = _program(*operands)
     assert program is not None
@@ -215,10 +221,15 @@ def _record(operation: str, *operands: Any) -> Value:
     return program.add(operation, [program.operand(operand) for operand in operands], axes)
 
 
-def _by_row(operation: str, x: Any) -> Any:
-    """Record an operation that turns the last axis into one number."""
+def _by_row(operation: str, x: Term) -> Term:
+    """Record an operation that turns the last axis into one number, or compute it at once of plain numbers."""
     if not isinstance(x, Value):
-        return getattr(numpy_operations, operation)(x)
+        computed: NumpyArray = getattr(numpy_operations, operation)(x)
+        return computed
+    return _record_by_row(operation, x)
+
+
+def _record_by_row(operation: str, x: Value) -> Value:
     return x.program.add(operation, [x.name], (*x.axes[:-1], 1))
 
 
@@ -235,7 +246,7 @@ row_max = partial(_by_row, "row_max")
 argmax = partial(_by_row, "argmax")
 
 
-def abs(x: Any) -> Any:
+def abs(x: Term) -> Term:
     """Return the larger of x and −x."""
     return maximum(x, -x)
 
@@ -247,24 +258,23 @@ def zeros_like(x: Value) -> Value:
 
 def row_min(x: Value) -> Value:
     """Return the smallest value of each row, (N, 1)."""
-    lowest: Value = -row_max(-x)
-    return lowest
+    return -_record_by_row("row_max", -x)
 
 
-def clip(x: Any, low: Any, high: Any) -> Any:
+def clip(x: Term, low: Term, high: Term) -> Term:
     """Return x cut to [low, high]; NaN stays."""
     return minimum(maximum(x, low), high)
 
 
-def take(table: Any, index: Any) -> Any:
+def take(table: NumpyArray, index: Value | IntArray) -> Term:
     """Return the entries of a table of constants at the indices."""
-    program = _program(index)
-    if program is None:
+    if not isinstance(index, Value):
         return numpy_operations.take(table, index)
+    program = index.program
     return program.add("take", [program.operand(table), index.name], index.axes)
 
 
-def astype(x: Any, like: Value) -> Any:
+def astype(x: Term, like: Value) -> Term:
     """Return x: programs compute in float64."""
     return x
 
@@ -281,16 +291,14 @@ def tiny(x: Value) -> float:
 
 def softmax(x: Value) -> Value:
     """Return softmax of each row."""
-    powers = exp(x - row_max(x))
-    shares: Value = powers / row_sum(powers)
-    return shares
+    powers = _record("exp", x - row_max(x))
+    return powers / row_sum(powers)
 
 
 def log_softmax(x: Value) -> Value:
     """Return ln softmax of each row."""
     below = x - row_max(x)
-    logarithms: Value = below - log(row_sum(exp(below)))
-    return logarithms
+    return below - log(row_sum(exp(below)))
 
 
 def floor_index(x: Value) -> Value:
@@ -303,19 +311,24 @@ def cumsum(x: Value) -> Value:
     return x.program.add("running_sum", [x.name], x.axes)
 
 
-def concat(parts: Sequence[Any]) -> Any:
+def concat(parts: Sequence[Value] | Sequence[NumpyArray]) -> Term:
     """Return values joined along the last axis."""
-    if _program(*parts) is None:
+    values = [part for part in parts if isinstance(part, Value)]
+    if not values:
         return numpy_operations.concat(parts)
-    width = sum(part.axes[-1] for part in parts)
-    names = [part.name for part in parts]
-    return parts[0].program.add("join", names, (*parts[0].axes[:-1], width))
+    assert len(values) == len(parts), "a recorded formula joins values alone"
+    return _joined(values)
+
+
+def _joined(values: Sequence[Value]) -> Value:
+    width = sum(value.axes[-1] for value in values)
+    names = [value.name for value in values]
+    return values[0].program.add("join", names, (*values[0].axes[:-1], width))
 
 
 def stack(parts: Sequence[Value]) -> Value:
     """Return values of one shape, stacked along a new last axis."""
-    stacked: Value = concat([part[..., None] for part in parts])
-    return stacked
+    return _joined([part[..., None] for part in parts])
 
 
 def take_along(x: Value, index: Value) -> Value:
@@ -323,7 +336,7 @@ def take_along(x: Value, index: Value) -> Value:
     return x.program.add("take_in_row", [x.name, index.name], index.axes)
 
 
-def put_along(x: Value, index: Any, values: Any) -> Value:
+def put_along(x: Value, index: Value, values: Term) -> Value:
     """Return x with the values of each row at the row's own indices replaced."""
     program = x.program
     operands = [x.name, program.operand(index), program.operand(values)]
@@ -341,19 +354,18 @@ def sort_rows(x: Value) -> tuple[Value, Value]:
     return take_along(x, order), order
 
 
-def kth_smallest(x: Value, k: Any) -> Value:
+def kth_smallest(x: Value, k: float) -> Value:
     """Return the k-th smallest value of each row, (N, 1)."""
     falling, _ = sort_rows(-x)
     return -falling[..., int(k) - 1 : int(k)]
 
 
-def one_hot(index: Any, n: int, like: Value) -> Value:
+def one_hot(index: Value, n: int, like: Value) -> Value:
     """Return 1 at each index and 0 elsewhere."""
-    hits: Value = index[..., None] == np.arange(n)
-    return hits
+    return index[..., None] == np.arange(n)
 
 
-def searchsorted(edges: Any, x: Value, side: SearchSide = "left") -> Value:
+def searchsorted(edges: NumpyArray, x: Value, side: SearchSide = "left") -> Value:
     """Return how many of the ascending edges are smaller than each x; with ``side="right"``, smaller or equal."""
     program = x.program
     operation = "count_below" if side == "left" else "count_up_to"
@@ -362,11 +374,12 @@ def searchsorted(edges: Any, x: Value, side: SearchSide = "left") -> Value:
     return program.add(operation, [program.operand(edges), x.name], x.axes)
 
 
-def segment_search(knots: Any, offsets: Any, x: Value, side: SearchSide = "left") -> Value:
+def segment_search(
+    knots: NumpyArray, offsets: IntArray, x: Value, side: SearchSide = "left"
+) -> Value:
     """Return for each x how many knots of its column are smaller; with ``side="right"``, smaller or equal."""
     counts = []
     for column in range(x.axes[-1]):
         own_knots = knots[offsets[column] : offsets[column + 1]]
         counts.append(searchsorted(own_knots, x[..., [column]], side))
-    joined: Value = concat(counts)
-    return joined
+    return _joined(counts)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -29,6 +30,7 @@ from hcal.class_names import check_classes, is_text, missing_labels
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
+    Classifier,
     booster_options,
     class_numbers,
     raw_margins,
@@ -39,14 +41,31 @@ from hcal.integrations._frequencies import MeanProbs, new_frequencies
 from hcal.integrations._scoring import CalibrationDisplay, Scorer
 from hcal.methods import make_calibrator
 from hcal.methods.base import Calibrator
-from hcal.methods.prior import check_frequencies
+from hcal.methods.prior import Frequencies, check_frequencies
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
+from hcal.rows import ClassNames
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 __all__ = ["CalibratedClassifier", "CalibrationDisplay", "FittedPair", "Scorer", "raw_margins"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 Ensemble = bool | Literal["auto"]
 Split = tuple[IntArray, IntArray]
+#: What goes to an estimator's ``fit`` or a splitter's ``split``, by name.
+Metadata: TypeAlias = Mapping[str, AnyArray]
+
+
+class Splitter(Protocol):
+    """A cross-validation splitter of scikit-learn."""
+
+    @property
+    def split(self) -> Callable[..., Iterable[Split]]:
+        """Yield the rows to fit on and the rows to hold out, for each fold."""
+
+
+CrossValidation: TypeAlias = int | str | Splitter | Iterable[Split] | None
 
 #: The probability, relative to the largest, of a class that a fold did not contain, if the scores are margins.
 _FLOOR = float(np.finfo(np.float32).eps)
@@ -64,7 +83,7 @@ class FittedPair:
     calibrator : Calibrator
     """
 
-    estimator: Any
+    estimator: Classifier
     calibrator: Calibrator
 
 
@@ -125,10 +144,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def __init__(
         self,
-        estimator: Any = None,
+        estimator: Classifier | None = None,
         *,
         method: str | Calibrator = "pool",
-        cv: Any = None,
+        cv: CrossValidation = None,
         ensemble: Ensemble = "auto",
         response: Response = "auto",
         n_jobs: int | None = None,
@@ -147,7 +166,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         sample_weight: AnyArray = None,
         *,
         groups: AnyArray = None,
-        **params: Any,
+        **params: AnyArray,
     ) -> Self:
         """Fit the classifiers, unless one is fitted already, and their calibrators.
 
@@ -239,7 +258,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         labels: NumpyArray = self.classes_[best]
         return labels
 
-    def with_prior(self, frequencies: Any) -> Self:
+    def with_prior(self, frequencies: Frequencies) -> Self:
         """Return this model for other class frequencies than those of the rows of the fit.
 
         Parameters
@@ -280,7 +299,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self.with_prior(new_frequencies(probs, np.array(frequencies), self._held_out_mean))
 
     @property
-    def estimator_(self) -> Any:
+    def estimator_(self) -> Classifier:
         """The classifier, if there is a single one."""
         return self._single_pair("estimator_").estimator
 
@@ -311,7 +330,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             router.add(splitter=self.cv, method_mapping=fit_to_split)
         return router
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         base_tags = get_tags(self._base()).input_tags
         tags.input_tags.sparse = base_tags.sparse
@@ -320,7 +339,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     # -- parts ------------------------------------------------------------------------------------
 
-    def _check_targets(self, X: AnyArray, y: AnyArray) -> tuple[Any, NumpyArray]:
+    def _check_targets(self, X: AnyArray, y: AnyArray) -> tuple[AnyArray, NumpyArray]:
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -343,15 +362,18 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         check_classification_targets(y)
         return X, y
 
-    def _base(self) -> Any:
+    def _base(self) -> Classifier:
         if self.estimator is not None:
             return self.estimator
         from sklearn.linear_model import LogisticRegression
 
         default = LogisticRegression()
-        return default.set_fit_request(sample_weight=True) if _routing_enabled() else default
+        if _routing_enabled():
+            default.set_fit_request(sample_weight=True)
+        classifier: Classifier = default
+        return classifier
 
-    def _is_prefit(self, estimator: Any) -> bool:
+    def _is_prefit(self, estimator: Classifier) -> bool:
         if isinstance(self.cv, str) and self.cv != "prefit":
             raise ValueError(
                 f'cv must be an int, "prefit", a splitter, an iterable or None; got {self.cv!r}'
@@ -368,7 +390,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return bool(self.ensemble)
 
     def _route(
-        self, estimator: Any, weight: AnyArray, groups: AnyArray, params: dict[str, Any]
+        self, estimator: Classifier, weight: AnyArray, groups: AnyArray, params: Metadata
     ) -> Bunch:
         if _routing_enabled():
             group_params = {"groups": groups} if hasattr(self.cv, "split") else {}
@@ -387,7 +409,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
 
     def _splits(
-        self, X: AnyArray, y: AnyArray, groups: IntArray | None, params: dict[str, Any]
+        self, X: AnyArray, y: AnyArray, groups: IntArray | None, params: Metadata
     ) -> list[Split]:
         cv = self.cv
         if groups is not None:
@@ -399,19 +421,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _fitted_on(
         self,
         trains: list[IntArray],
-        estimator: Any,
+        estimator: Classifier,
         X: AnyArray,
         y: AnyArray,
-        params: dict[str, Any],
-    ) -> list[Any]:
+        params: Metadata,
+    ) -> list[Classifier]:
         """Return a classifier fitted on the rows of each fold."""
         jobs = (delayed(_fit_one)(clone(estimator), X, y, rows, params) for rows in trains)
-        models: list[Any] = Parallel(n_jobs=self.n_jobs)(jobs)
+        models: list[Classifier] = Parallel(n_jobs=self.n_jobs)(jobs)
         return models
 
     def _held_out(
         self,
-        model: Any,
+        model: Classifier,
         X: AnyArray,
         labels: IntArray,
         weight: Float64 | None,
@@ -442,7 +464,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         ]
         return np.stack(probs)
 
-    def _names(self) -> Any:
+    def _names(self) -> ClassNames | None:
         """Return the labels as class names for the calibrator if they are text that it can store, else None."""
         if not is_text(self.classes_):
             return None
@@ -450,7 +472,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             return check_classes(self.classes_, len(self.classes_))
         return None
 
-    def _logits(self, estimator: Any, X: AnyArray, response: Response) -> FloatArray:
+    def _logits(self, estimator: Classifier, X: AnyArray, response: Response) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         logits: FloatArray
         if _method_of_scores(estimator, response) == "predict_proba":
@@ -488,7 +510,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return calibrator
 
 
-def _method_of_scores(estimator: Any, response: Response) -> str:
+def _method_of_scores(estimator: Classifier, response: Response) -> str:
     """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
     if response == "auto" and booster_options(unwrap(estimator)[0]) is not None:
         return "margins"
@@ -504,8 +526,8 @@ def _method_of_scores(estimator: Any, response: Response) -> str:
 
 
 def _fit_one(
-    estimator: Any, X: AnyArray, y: AnyArray, rows: IntArray, params: dict[str, Any]
-) -> Any:
+    estimator: Classifier, X: AnyArray, y: AnyArray, rows: IntArray, params: Metadata
+) -> Classifier:
     own_params = _check_method_params(X, params, indices=rows)
     return estimator.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **own_params)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
@@ -41,6 +42,10 @@ from hcal.rows import Rows
 from hcal.segments import SegmentedCalibrator
 from hcal.text import quoted
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
 load_extra("hcal.integrations.spark", "pyspark", "spark")
 
 __all__ = ["SparkSource", "certify", "evaluate", "fit", "rows", "transform"]
@@ -49,13 +54,42 @@ __all__ = ["SparkSource", "certify", "evaluate", "fit", "rows", "transform"]
 _FAN_IN: Final = 8
 #: How many rows are read to find out the kind and the classes of a frame.
 _PROBE: Final = 1024
-#: What a task answers: the place of its rows among those of others, why it stopped, or its partial result.
+#: The columns of an :class:`_Answer`.
 _ANSWER: Final = "place int, error string, state binary"
 #: A reason to ask for columns by a pattern or by names, or for more by a request.
 RequestedColumns = Request | str | None
+#: A fitted calibrator, or the path of its model file.
+Model: TypeAlias = Calibrator | str | os.PathLike[str]
 
 
-def transform(frame: Any, model: Any, columns: RequestedColumns = None) -> Any:
+class EvaluationOptions(TypedDict, total=False):
+    """The options of :func:`hcal.evaluate` that one pass over partitions can follow."""
+
+    metrics: str | Iterable[str] | None
+    confidence: float | None
+    positive: int | str | None
+    test: bool | None
+    resamples: int
+    random_state: int
+
+
+class CertificateOptions(TypedDict, total=False):
+    """The options of :func:`hcal.certify` that one pass over partitions can follow."""
+
+    confidence: float
+    tolerance: float
+    assume: str | None
+    positive: int | str | None
+    random_state: int
+
+
+class FitOptions(TypedDict, total=False):
+    """The options of ``fit`` that one pass over partitions can follow."""
+
+    half_life: str | timedelta | float | None
+
+
+def transform(frame: DataFrame, model: Model, columns: RequestedColumns = None) -> DataFrame:
     """Return a frame with the calibrated probability of each class beside its columns; nothing is computed yet.
 
     Parameters
@@ -78,7 +112,7 @@ def transform(frame: Any, model: Any, columns: RequestedColumns = None) -> Any:
     """
     from pyspark.sql import types
 
-    calibrator = _calibrator(model)
+    calibrator = _loaded(model)
     request = _request_of(columns, calibrator)
     # Labels of new rows do not matter, and every row gets its probabilities.
     optional = request.optional | {"label"}
@@ -97,7 +131,10 @@ def transform(frame: Any, model: Any, columns: RequestedColumns = None) -> Any:
 
 
 def evaluate(
-    frame: Any, model: Any = None, columns: RequestedColumns = None, **options: Any
+    frame: DataFrame,
+    model: Model | None = None,
+    columns: RequestedColumns = None,
+    **options: Unpack[EvaluationOptions],
 ) -> Evaluation:
     """Evaluate probabilities, or a calibrator before and after, in one pass over the partitions.
 
@@ -118,7 +155,7 @@ def evaluate(
     --------
     >>> evaluate(frame, "model.hcal", Request(scores="logit_*", label="target"), metrics="nll")  # doctest: +SKIP
     """
-    calibrator = _calibrator(model)
+    calibrator = None if model is None else _loaded(model)
     source = rows(frame, columns, calibrator)
     if calibrator is None:
         return evaluate_rows(source, **options)
@@ -126,7 +163,10 @@ def evaluate(
 
 
 def certify(
-    frame: Any, model: Any = None, columns: RequestedColumns = None, **options: Any
+    frame: DataFrame,
+    model: Model | None = None,
+    columns: RequestedColumns = None,
+    **options: Unpack[CertificateOptions],
 ) -> Certificate:
     """Certify probabilities, or a calibrator, in one pass over the partitions.
 
@@ -143,18 +183,21 @@ def certify(
     --------
     >>> certify(frame, "model.hcal", Request(label="target", by="country")).sentences  # doctest: +SKIP
     """
-    calibrator = _calibrator(model)
+    calibrator = None if model is None else _loaded(model)
     source = rows(frame, columns, calibrator)
-    proof: Certificate
     if calibrator is None:
         proof = certify_rows(source, **options)
     else:
         proof = certify_rows(_TravellingModel(calibrator), source, **options)
+    assert isinstance(proof, Certificate)  # nothing is fitted by folds here
     return proof
 
 
 def fit(
-    frame: Any, method: Any = "pool", columns: RequestedColumns = None, **options: Any
+    frame: DataFrame,
+    method: str | Calibrator = "pool",
+    columns: RequestedColumns = None,
+    **options: Unpack[FitOptions],
 ) -> Calibrator:
     """Fit a calibrator on a random sample of the rows: on all of them, if there are no more than 300,000.
 
@@ -180,18 +223,20 @@ def fit(
     """
     request = _request_of(columns, None)
     source = rows(frame, request)
-    if isinstance(method, str):
-        method = make_calibrator(method, input=source.kind)
-    if source.segmented and not isinstance(method, SegmentedCalibrator):
-        method = SegmentedCalibrator(method, input=source.kind)
-    calibrator: Calibrator = method
+    calibrator = method
+    if isinstance(calibrator, str):
+        calibrator = make_calibrator(calibrator, input=source.kind)
+    if source.segmented and not isinstance(calibrator, SegmentedCalibrator):
+        calibrator = SegmentedCalibrator(calibrator, input=source.kind)
     calibrator.fit(source, **options)
     remembered = request.for_refit(source.kind, segmented=source.segmented)
     calibrator.remember_source(remembered, source.title, "", "")
     return calibrator
 
 
-def rows(frame: Any, columns: RequestedColumns = None, model: Any = None) -> SparkSource:
+def rows(
+    frame: DataFrame, columns: RequestedColumns = None, model: Model | None = None
+) -> SparkSource:
     """Return a frame as a source of rows, for ``fit``, :func:`hcal.evaluate`, :func:`hcal.certify` and ``hcal.report``.
 
     Parameters
@@ -202,7 +247,7 @@ def rows(frame: Any, columns: RequestedColumns = None, model: Any = None) -> Spa
     model : Calibrator, or path of a model file, optional
         Its columns, and the order of its classes, are those of the rows.
     """
-    calibrator = _calibrator(model)
+    calibrator = None if model is None else _loaded(model)
     request = _request_of(columns, calibrator)
     probed = _Table.of(frame, request, calibrator)
     first = probed.first()
@@ -231,13 +276,13 @@ def rows(frame: Any, columns: RequestedColumns = None, model: Any = None) -> Spa
 class SparkSource(RowSource):
     """Rows in the partitions of a frame; partial results are merged in a tree, in the order of the partitions."""
 
-    table: Any = None
+    table: _Table = field(kw_only=True)
 
     def add_up(self, update: Callable[[P, Rows], object], empty: Callable[[], P]) -> P:
         """Return the partial result of all rows; ``update`` adds a block of rows to one."""
         from pyspark.sql import functions as f
 
-        table: _Table = self.table
+        table = self.table
         work = _Adding(table.reader, table.counts, update, empty)
         answers = table.selected.mapInArrow(work, _ANSWER)
         count = len(table.counts)
@@ -247,23 +292,24 @@ class SparkSource(RowSource):
             siblings = answers.repartition(count, parent)
             answers = siblings.mapInArrow(_Merging(empty), _ANSWER)
         whole = empty()
-        for answer in sorted(answers.collect(), key=_place):
+        last = [_Answer(row.place, row.error, bytes(row.state)) for row in answers.collect()]
+        for answer in sorted(last, key=_place):
             if answer.error is not None:
                 raise ValueError(answer.error)
-            whole.merge(restored(bytes(answer.state), empty()))
+            whole.merge(restored(answer.state, empty()))
         return whole
 
 
 @dataclass(frozen=True)
-class _Adding:
+class _Adding(Generic[P]):
     """The work of one task: the partial result of the rows of a partition."""
 
     reader: _Reader
     counts: Mapping[int, int]
-    update: Callable[[Any, Rows], object]
-    empty: Callable[[], Any]
+    update: Callable[[P, Rows], object]
+    empty: Callable[[], P]
 
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one answer."""
         partition = _partition()
         start = sum(size for number, size in self.counts.items() if number < partition)
@@ -278,9 +324,9 @@ class _Adding:
             self._check(partition, seen)
         except ValueError as error:
             # Repeating the task would not help, so the driver is told.
-            yield _answer(partition, str(error), b"")
+            yield _Answer(partition, str(error), b"").as_batch()
             return
-        yield _answer(partition, None, state_bytes(totals))
+        yield _Answer(partition, None, state_bytes(totals)).as_batch()
 
     def _check(self, partition: int, seen: int) -> None:
         """Refuse a frame that has other rows than when they were counted."""
@@ -294,48 +340,57 @@ class _Adding:
 
 
 @dataclass(frozen=True)
-class _Merging:
+class _Merging(Generic[P]):
     """The work of one task that merges the answers of others, those with the same parent into one."""
 
-    empty: Callable[[], Any]
+    empty: Callable[[], P]
 
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one answer for each parent."""
-        answers = [answer for batch in batches for answer in batch.to_pylist()]
+        answers = [_Answer(**columns) for batch in batches for columns in batch.to_pylist()]
         answers.sort(key=_place)
         for parent, siblings in groupby(answers, key=_parent):
-            yield self._merged(parent, list(siblings))
+            yield self._merged(parent, list(siblings)).as_batch()
 
-    def _merged(self, parent: int, siblings: Sequence[Mapping[str, Any]]) -> Any:
-        errors = [answer["error"] for answer in siblings if answer["error"] is not None]
+    def _merged(self, parent: int, siblings: Sequence[_Answer]) -> _Answer:
+        errors = [answer.error for answer in siblings if answer.error is not None]
         if errors:
-            return _answer(parent, errors[0], b"")
+            return _Answer(parent, errors[0], b"")
         whole = self.empty()
         for answer in siblings:
-            whole.merge(restored(answer["state"], self.empty()))
-        return _answer(parent, None, state_bytes(whole))
+            whole.merge(restored(answer.state, self.empty()))
+        return _Answer(parent, None, state_bytes(whole))
 
 
-def _place(answer: Mapping[str, Any]) -> int:
-    return int(answer["place"])
+@dataclass(frozen=True)
+class _Answer:
+    """What a task answers: the place of its rows among those of others, why it stopped, or its partial result."""
+
+    place: int
+    error: str | None
+    state: bytes
+
+    def as_batch(self) -> pa.RecordBatch:
+        """Return the answer as Spark passes it on, with the columns of ``_ANSWER``."""
+        import pyarrow as pa
+
+        columns = [
+            pa.array([self.place], pa.int32()),
+            pa.array([self.error], pa.string()),
+            pa.array([self.state], pa.binary()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, ["place", "error", "state"])
 
 
-def _parent(answer: Mapping[str, Any]) -> int:
-    return _place(answer) // _FAN_IN
+def _place(answer: _Answer) -> int:
+    return answer.place
 
 
-def _answer(place: int, error: str | None, state: bytes) -> Any:
-    import pyarrow as pa
-
-    columns = [
-        pa.array([place], pa.int32()),
-        pa.array([error], pa.string()),
-        pa.array([state], pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, ["place", "error", "state"])
+def _parent(answer: _Answer) -> int:
+    return answer.place // _FAN_IN
 
 
-def _count(batches: Iterable[Any]) -> Iterator[Any]:
+def _count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield how many rows a partition has."""
     import pyarrow as pa
 
@@ -363,7 +418,7 @@ class _Reader:
     plan: Plan
     reading: Reading
 
-    def data(self, batch: Any, partition: int, row: int) -> DataFile:
+    def data(self, batch: pa.RecordBatch, partition: int, row: int) -> DataFile:
         """Return the columns of a batch, put in the order of the classes; ``row`` is the number of its first row."""
         name = f"partition {partition} of the frame"
         with explained(name):
@@ -376,7 +431,7 @@ class _Reader:
             data = data_of_block(self.plan, piece, block, row, names=names)
             return data.in_order_of(self.reading.order)
 
-    def rows(self, batch: Any, partition: int, row: int) -> Rows | None:
+    def rows(self, batch: pa.RecordBatch, partition: int, row: int) -> Rows | None:
         """Return the checked rows of a batch; None if it has none."""
         if not batch.num_rows:
             return None
@@ -390,11 +445,11 @@ class _Reader:
 class _Table:
     """A frame, and how its columns are read."""
 
-    frame: Any
+    frame: DataFrame
     reader: _Reader
 
     @classmethod
-    def of(cls, frame: Any, request: Request, calibrator: Any) -> _Table:
+    def of(cls, frame: DataFrame, request: Request, calibrator: Calibrator | None) -> _Table:
         """Find the columns of a frame; those of Spark ML's vectors become arrays."""
         if not hasattr(frame, "mapInArrow"):
             raise TypeError(f"frame must be a pyspark DataFrame, got {type(frame).__name__}")
@@ -427,7 +482,7 @@ class _Table:
         return replace(self, frame=frame, reader=replace(self.reader, plan=renamed))
 
     @property
-    def selected(self) -> Any:
+    def selected(self) -> DataFrame:
         """The frame with the columns that are read, and no others."""
         from pyspark.sql import functions as f
 
@@ -453,7 +508,7 @@ def _with_name(columns: Iterable[str], name: str, other: str) -> list[str]:
     return [other if column == name else column for column in columns]
 
 
-def _with_arrays(frame: Any, columns: Iterable[str]) -> Any:
+def _with_arrays(frame: DataFrame, columns: Iterable[str]) -> DataFrame:
     """Return a frame in which score columns that are vectors of Spark ML are arrays."""
     fields = frame.schema.fields
     vectors = {field.name for field in fields if type(field.dataType).__name__ == "VectorUDT"}
@@ -464,7 +519,7 @@ def _with_arrays(frame: Any, columns: Iterable[str]) -> Any:
     return frame
 
 
-def _request_of(columns: RequestedColumns, calibrator: Any) -> Request:
+def _request_of(columns: RequestedColumns, calibrator: Calibrator | None) -> Request:
     """Return how the columns are asked for; what is left open is as in the calibrator's fit."""
     if isinstance(columns, str):
         columns = Request(scores=columns)
@@ -480,17 +535,17 @@ def _request_of(columns: RequestedColumns, calibrator: Any) -> Request:
 class _TravellingModel:
     """A calibrator that goes to another process as the bytes of its model file, and arrives as itself."""
 
-    def __init__(self, calibrator: Any) -> None:
+    def __init__(self, calibrator: Calibrator) -> None:
         self._calibrator = calibrator
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._calibrator, name)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[bytes], Calibrator], tuple[bytes]]:
         return _arrived, (_packed(self._calibrator),)
 
 
-def _packed(calibrator: Any) -> bytes:
+def _packed(calibrator: Calibrator) -> bytes:
     with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
         path = Path(folder, "model.hcal")
         save(calibrator, path)
@@ -504,7 +559,7 @@ def _arrived(content: bytes) -> Calibrator:
         return load(path)
 
 
-def _calibrator(model: Any) -> Any:
+def _loaded(model: Model) -> Calibrator:
     """Return a fitted calibrator, or the one in a file."""
     return load(model) if isinstance(model, str | os.PathLike) else model
 
@@ -514,10 +569,10 @@ class _Transforming:
     """The work of one task: batches with probabilities beside their columns."""
 
     reader: _Reader
-    calibrator: Any
+    calibrator: Calibrator | _TravellingModel
     names: tuple[str, ...]
 
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield every batch with the new columns."""
         import pyarrow as pa
 

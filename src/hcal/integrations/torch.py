@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,12 +30,14 @@ from hcal.integrations import dense
 from hcal.maps.base import LEAST_PROBABILITY, Map
 from hcal.methods.base import Calibrator
 from hcal.methods.files import load, save
-from hcal.numerics import FloatArray
+from hcal.numerics import FloatArray, NumpyArray
 from hcal.progress import progress
 from hcal.rows import refuse_other_kind
 from hcal.text import one_line
 
 Output = Literal["probs", "log_probs"]
+#: A batch of a loader: inputs and labels, or all by name.
+Batch = tuple[object, object] | list[object] | dict[str, object]
 #: Scores of a block on an accelerator: each operation of the formula needs a copy of this size (64 MB of float32).
 _BLOCK_SCORES = 1 << 24
 #: So many rows of a batch show whether scores are logits.
@@ -43,8 +45,6 @@ _SHOWN_ROWS = 64
 #: How far the probabilities of a row may be from a sum of 1, as for arrays of these widths and for half floats.
 _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}
 _HALF_TOLERANCE = 1e-2
-#: Maps with larger constants are not computed in float32.
-_FLOAT32_LIMIT = 1e15
 
 
 class MapModule(nn.Module):
@@ -82,19 +82,11 @@ class MapModule(nn.Module):
         return out
 
 
-def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
+def _tensor(value: NumpyArray, dtype: torch.dtype) -> Tensor:
     array = np.asarray(value)
     # An empty numpy array may have strides of 0, and torch.export.save refuses a tensor with such strides.
     tensor = torch.as_tensor(array) if array.size else torch.empty(array.shape, dtype=dtype)
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def fits_float32(map: Map) -> bool:
-    """Return whether a map may be computed in float32: it says so, and no constant is out of reach."""
-    small = (
-        np.abs(a[np.isfinite(a)]).max(initial=0) < _FLOAT32_LIMIT for a in map.arrays().values()
-    )
-    return map.float32_safe and all(small)
 
 
 def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
@@ -120,7 +112,7 @@ def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
     """Return the prediction as one launch on a GPU, where the map has a kernel and is all of the prediction."""
     prediction = calibrator.prediction_
     plain = prediction.kind == "logits" and prediction.prior is None and prediction.floor is None
-    if not plain or not fits_float32(prediction.map):
+    if not plain or not prediction.map.fits_float32:
         return None
     keeps_argmax = prediction.preserves is not None
     least = 0.0 if prediction.states_zero else LEAST_PROBABILITY
@@ -172,7 +164,7 @@ class CalibrationHead(nn.Module):
         self.calibrator = calibrator
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
         self.float64 = MapModule(calibrator.prediction_, torch.float64).to(where)
-        narrow = fits_float32(calibrator.map_)
+        narrow = calibrator.map_.fits_float32
         self.float32 = (
             MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
         )
@@ -367,13 +359,13 @@ class CalibratedModule(nn.Module):
         self.model = model
         self.head = CalibrationHead(calibrator, output)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Return calibrated probabilities of whatever the model takes."""
         calibrated: Tensor = self.head(scores_of(self.model(*args, **kwargs)))
         return calibrated
 
 
-def scores_of(output: Any) -> Tensor:
+def scores_of(output: object) -> Tensor:
     """Return the scores of an output: a tensor, ``logits`` of an object or mapping, or the first of a tuple.
 
     Examples
@@ -395,7 +387,7 @@ def scores_of(output: Any) -> Tensor:
 
 def collect_logits(
     model: nn.Module,
-    loader: Iterable[Any],
+    loader: Iterable[Batch],
     *,
     device: torch.device | str | None = None,
     ignore_index: int | None = None,
@@ -434,7 +426,6 @@ def collect_logits(
     (torch.Size([8, 2]), torch.Size([8]))
     """
     where = device or next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
-    options: dict[str, Any] = {"ignore_index": ignore_index, "pixels": pixels}
     total = len(loader) if isinstance(loader, Sized) else 0
     kept: list[tuple[Tensor, Tensor]] = []
     with (
@@ -446,7 +437,11 @@ def collect_logits(
             args, kwargs, y = _unpack(batch)
             args, kwargs = tree_map_only(Tensor, lambda t: t.to(where), (args, kwargs))
             scores = scores_of(model(*args, **kwargs)).cpu()
-            kept.append(dense.rows(scores, y.cpu(), **options, random_state=random_state + step))
+            seed = random_state + step
+            rows = dense.rows(
+                scores, y.cpu(), ignore_index=ignore_index, pixels=pixels, random_state=seed
+            )
+            kept.append(rows)
             advance(1)
     if not kept:
         raise ValueError("the loader is empty: no batches to collect from")
@@ -454,7 +449,7 @@ def collect_logits(
     return torch.cat([z for z, _ in kept]).clone(), torch.cat([y for _, y in kept]).clone()
 
 
-def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+def _unpack(batch: Batch) -> tuple[tuple[object, ...], dict[str, object], Tensor]:
     if isinstance(batch, dict) and "labels" in batch:
         return (
             (),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,21 +19,29 @@ from hcal.inputs import InputKind, check_kind, to_probs
 from hcal.metrics.sample import Event
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import merged
+from hcal.text import JsonObject
 
 __all__ = ["DistributedMetrics", "DistributedMonitor"]
 
+#: What a rank adds its rows to.
+Part = TypeVar("Part", StreamingMetrics, Monitor)
 
-class _Accumulator(torch.nn.Module):
+
+class _Accumulator(torch.nn.Module, Generic[Part]):
     """A partial result of this rank's rows as a module without parameters and buffers.
 
     Buffers would be overwritten by those of rank 0 in DistributedDataParallel and narrowed by ``half()``;
     the part is in ``state_dict`` as extra state instead, of each rank its own.
     """
 
-    def __init__(self, part: Any, input: InputKind, group: Any) -> None:
+    def __init__(
+        self, part: Part, input: InputKind, group: distributed.ProcessGroup | None
+    ) -> None:
         super().__init__()
         check_kind(input)
-        self.part, self.input, self.group = part, input, group
+        self.part: Part = part
+        self.input: InputKind = input
+        self.group = group
 
     def forward(self, scores: torch.Tensor, y: torch.Tensor) -> None:
         """Add this rank's batch.
@@ -46,16 +54,16 @@ class _Accumulator(torch.nn.Module):
         if len(y):
             self.part.update(to_probs(scores.detach(), self.input), y.detach())
 
-    def get_extra_state(self) -> Any:
+    def get_extra_state(self) -> JsonObject:
         """Return what this rank has seen."""
         return self.part.state
 
-    def set_extra_state(self, state: Any) -> None:
+    def set_extra_state(self, state: JsonObject) -> None:
         """Continue from a saved module."""
         self.part = type(self.part).from_state(state)
 
 
-class DistributedMetrics(_Accumulator):
+class DistributedMetrics(_Accumulator[StreamingMetrics]):
     """Streamed metrics over all ranks.
 
     Parameters
@@ -84,7 +92,7 @@ class DistributedMetrics(_Accumulator):
         metrics: Iterable[str] | None = None,
         *,
         input: InputKind = "probs",
-        group: Any = None,
+        group: distributed.ProcessGroup | None = None,
         event: Event = "auto",
         positive: int = 1,
     ) -> None:
@@ -101,7 +109,7 @@ class DistributedMetrics(_Accumulator):
         self.part = self.part.empty()
 
 
-class DistributedMonitor(_Accumulator):
+class DistributedMonitor(_Accumulator[Monitor]):
     """A monitor of the rows of all ranks: it multiplies their evidence, and its false-alarm rate is the monitor's.
 
     The ranks must see different rows. Do not use the alarm of a single rank (``module.part.alarm``): with R ranks the
@@ -133,7 +141,11 @@ class DistributedMonitor(_Accumulator):
     """
 
     def __init__(
-        self, monitor: Monitor | None = None, *, input: InputKind = "probs", group: Any = None
+        self,
+        monitor: Monitor | None = None,
+        *,
+        input: InputKind = "probs",
+        group: distributed.ProcessGroup | None = None,
     ) -> None:
         super().__init__(Monitor() if monitor is None else monitor, input, group)
         self.alarm: Alarm | None = None
@@ -141,7 +153,7 @@ class DistributedMonitor(_Accumulator):
 
     def compute(self) -> Alarm | None:
         """Multiply the evidence of all ranks so far and return the alarm, if any; every rank must call it."""
-        own = {"rows": self.part.n, "log_evidence": self.part.log_evidence}
+        own: JsonObject = {"rows": self.part.n, "log_evidence": self.part.log_evidence}
         own["strongest"] = asdict(self.part.strongest()) if self.part.n else None
         ranks = _gathered(own, self.group)
         # Over time only the product of all ranks is a martingale, so only that may raise the alarm.
@@ -155,23 +167,23 @@ class DistributedMonitor(_Accumulator):
             self.alarm = replace(Alarm(**loudest["strongest"]), row=seen, evidence=evidence)
         return self.alarm
 
-    def get_extra_state(self) -> Any:
+    def get_extra_state(self) -> JsonObject:
         """Return what this rank has seen, and the alarm of all."""
         return {
             "part": self.part.state,
             "alarm": None if self.alarm is None else asdict(self.alarm),
         }
 
-    def set_extra_state(self, state: Any) -> None:
+    def set_extra_state(self, state: JsonObject) -> None:
         """Continue from a saved module."""
         super().set_extra_state(state["part"])
         self.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
 
 
-def _gathered(state: dict[str, Any], group: Any) -> list[dict[str, Any]]:
+def _gathered(state: JsonObject, group: distributed.ProcessGroup | None) -> list[JsonObject]:
     """Return the states of all ranks in their order."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return [state]
-    states: list[Any] = [None] * distributed.get_world_size(group)
+    states: list[JsonObject] = [{}] * distributed.get_world_size(group)
     distributed.all_gather_object(states, state, group=group)
     return states

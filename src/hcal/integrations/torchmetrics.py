@@ -65,7 +65,7 @@ class CalibrationMetrics(Metric):
         ignore_index: int | None = None,
         event: Event = "auto",
         positive: int = 1,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         check_kind(input)
@@ -93,7 +93,7 @@ class CalibrationMetrics(Metric):
             total = getattr(self, f"hcal_{name}")
             total += torch.from_numpy(value).to(total.device)
 
-    def compute(self) -> Any:
+    def compute(self) -> dict[str, torch.Tensor]:
         """Return the metrics of everything seen, as float64 scalars; NaN where nothing was seen.
 
         Returns
@@ -110,7 +110,7 @@ class CalibrationMetrics(Metric):
             for name, value in values.items()
         }
 
-    def set_dtype(self, dst_type: Any) -> CalibrationMetrics:
+    def set_dtype(self, dst_type: str | torch.dtype) -> CalibrationMetrics:
         """Keep the sums in float64: a half float cannot count half a million rows."""
         return self
 
@@ -136,7 +136,7 @@ class CalibrationScore(CalibrationMetrics):
     def __init__(self, num_classes: int, metric: str = "ece_ew", **kwargs: Any) -> None:
         super().__init__(num_classes, [metric], **kwargs)
 
-    def compute(self) -> Any:
+    def compute(self) -> torch.Tensor:  # type: ignore[override]  # one of the metrics alone
         """Return the metric of everything seen.
 
         Returns

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from hcal.class_names import ClassName
 from hcal.fit_record import fitted_kind, fitted_names, fitted_request
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import InputKind
@@ -25,7 +26,7 @@ class RowInfo:
     weight: AnyArray = None
     groups: AnyArray = None
     by: AnyArray = None
-    classes: Any = None
+    classes: Iterable[ClassName] | None = None
     time: AnyArray = None
 
     @property

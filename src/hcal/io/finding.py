@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 from hcal.io.files import check_regular
 from hcal.text import one_line
 
+#: Files as users name them: a file, a folder or a pattern, or several of these.
+FilesLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 #: The types that can be read.
 TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".parquet")
 #: Endings of files that probably hold rows, and that hcal does not read.
@@ -45,7 +47,7 @@ class NamedFiles:
         return self.files == [self.name]
 
 
-def files_of(source: Any) -> list[Path]:
+def files_of(source: FilesLike) -> list[Path]:
     """Return the files that a name, or a list of names, stands for, in their order.
 
     >>> files_of("a.npz")
@@ -54,14 +56,20 @@ def files_of(source: Any) -> list[Path]:
     return [file for entry in sources_of(source) for file in entry.files]
 
 
-def sources_of(source: Any) -> list[NamedFiles]:
-    """Return what each name stands for; refuse files of several types, and one file that is named twice."""
-    names = source if isinstance(source, list | tuple) else [source]
-    if not names or not all(isinstance(name, str | os.PathLike) for name in names):
+def paths_of(source: FilesLike) -> list[Path]:
+    """Return the names that were passed in as paths; refuse what is no name."""
+    names = [source] if isinstance(source, str | os.PathLike) else source
+    is_listing = isinstance(names, list | tuple) and len(names) > 0
+    if not is_listing or not all(isinstance(name, str | os.PathLike) for name in names):
         raise TypeError(
             f"expected the name of a file, or a list of names, got {type(source).__name__}"
         )
-    sources = [_source(Path(name)) for name in names]
+    return [Path(name) for name in names]
+
+
+def sources_of(source: FilesLike) -> list[NamedFiles]:
+    """Return what each name stands for; refuse files of several types, and one file that is named twice."""
+    sources = [_source(path) for path in paths_of(source)]
     files = [file for entry in sources for file in entry.files]
     suffixes = sorted({file.suffix.lower() for file in files})
     if len(suffixes) > 1:

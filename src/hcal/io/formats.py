@@ -59,7 +59,7 @@ class Stored:
 
     file: Any
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     fortran: bool
     offset: int
     #: The bytes that it takes in the file where it is compressed: then reading some rows reads all before them too.
@@ -561,7 +561,7 @@ def _is_view(types: Any, kind: Any) -> bool:
     return any(getattr(types, name)(kind) for name in names if hasattr(types, name))
 
 
-def _text_lengths(values: Any, types: Any) -> NDArray[Any]:
+def _text_lengths(values: Any, types: Any) -> NumpyArray:
     """Return how many bytes each text of an Arrow array has."""
     if _is_view(types, values.type):
         views = np.frombuffer(values.buffers()[1], dtype=np.int32).reshape(-1, 4)

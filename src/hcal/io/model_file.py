@@ -31,7 +31,7 @@ _HEADER, CHECKSUM = "hcal", "sha256"
 
 
 def write_model(
-    path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]
+    path: str | os.PathLike[str], header: Mapping[str, object], arrays: Mapping[str, object]
 ) -> None:
     """Write a header and arrays as one file, atomically, with a checksum over both.
 
@@ -82,7 +82,7 @@ def digest(text: str, arrays: Mapping[str, NumpyArray]) -> NDArray[np.uint8]:
     return np.frombuffer(sha256.digest(), dtype=np.uint8)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return numpy scalars and arrays, paths and devices as values that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from hcal.inputs import InputKind
 from hcal.io.reading import Piece
@@ -103,11 +103,11 @@ def blocks_of(piece: RowPiece) -> Iterator[Rows]:
     # Only who reads files needs their reader.
     from hcal.io.blocks import read_piece
 
-    blocks: Any = piece
+    blocks: Rows | Iterable[Rows]
     if isinstance(piece, Piece):
         blocks = read_piece(piece)
-    elif callable(piece):
-        blocks = piece()
+    else:
+        blocks = piece() if callable(piece) else piece
     for block in [blocks] if isinstance(blocks, Rows) else blocks:
         if not isinstance(block, Rows):
             raise TypeError(
@@ -163,7 +163,7 @@ def _numbered(blocks: Iterable[Rows]) -> Iterator[Rows]:
         start += len(block)
 
 
-def is_source(data: Any) -> bool:
+def is_source(data: object) -> bool:
     """Whether data is a source of rows with their labels, and not an array.
 
     >>> is_source("scores/*.parquet"), is_source([[0.2, 0.8]]), is_source(iter([]))

@@ -198,7 +198,7 @@ class BlockWriter:
         probs: NumpyArray,
         y: AnyArray = None,
         ids: AnyArray = None,
-        kept: Mapping[str, Any] | None = None,
+        kept: Mapping[str, object] | None = None,
     ) -> None:
         """Write a block."""
         first = self.n_rows == 0
@@ -215,7 +215,13 @@ class _Columns:
     called: Called
 
     def of_block(
-        self, probs: NumpyArray, y: AnyArray, ids: AnyArray, kept: Mapping[str, Any], *, first: bool
+        self,
+        probs: NumpyArray,
+        y: AnyArray,
+        ids: AnyArray,
+        kept: Mapping[str, object],
+        *,
+        first: bool,
     ) -> Arrays:
         """Return the columns of a block; only the first block of an array file has the names of the classes."""
         written = self._probs(probs)

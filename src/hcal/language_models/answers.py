@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from hcal.text import quoted
 
@@ -15,7 +15,7 @@ _WRONG: Final = frozenset({"0", "false", "no", "incorrect", "wrong"})
 _UNKNOWN: Final = (None, "")
 
 
-def normal_answer(text: Any) -> str:
+def normal_answer(text: object) -> str:
     """Return an answer in the form in which answers are compared: lower case, single spaces, no outer punctuation.
 
     >>> normal_answer(" Paris. ") == normal_answer("paris"), normal_answer("The  Hague!"), normal_answer(4.0)
@@ -26,7 +26,7 @@ def normal_answer(text: Any) -> str:
     return " ".join(str(text).split()).strip(" .,;:!?\"'`*()[]").casefold()
 
 
-def is_right(record: Mapping[str, Any], where: str) -> bool | None:
+def is_right(record: Mapping[str, object], where: str) -> bool | None:
     """Return whether the answer of a record is right; None if nobody says so.
 
     >>> is_right({"answer": "The Hague.", "target": ["Den Haag", "The Hague"]}, "record 0")
@@ -47,7 +47,7 @@ def is_right(record: Mapping[str, Any], where: str) -> bool | None:
     return normal_answer(record["answer"]) in names
 
 
-def _as_stated(value: Any, where: str) -> bool | None:
+def _as_stated(value: object, where: str) -> bool | None:
     """Return what ``correct`` says."""
     if value in _UNKNOWN:
         return None

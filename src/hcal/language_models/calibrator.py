@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class MultipleChoiceCalibrator(Estimator):
     Parameters
     ----------
     method : str or Calibrator, default "ts"
-        ``"ts"``: one temperature for all questions. Any other registry name, or an unfitted calibrator of logits:
+        ``"ts"``: one temperature for all questions. Another registry name, or an unfitted calibrator of logits:
         that method for every number of options with at least ``min_questions`` questions, and the common
         temperature for the rest.
     min_questions : int
@@ -183,7 +183,7 @@ class MultipleChoiceCalibrator(Estimator):
         width = max(used, self.n_classes_) if hasattr(self, "members_") else used
         return np.pad(rows[:, :used], ((0, 0), (0, width - used)))
 
-    def rows_like(self, scores: AnyArray, y: AnyArray = None, **others: Any) -> Rows:
+    def rows_like(self, scores: AnyArray, y: AnyArray = None, **others: AnyArray) -> Rows:
         """Return checked questions: the log-probabilities of their options, −inf where there is no option.
 
         ``others`` are arguments of :meth:`hcal.rows.Rows.of`.
@@ -198,7 +198,7 @@ class MultipleChoiceCalibrator(Estimator):
         """Return the calibrated probabilities (N, K) of checked questions."""
         return np.asarray(self.predict_proba(rows.scores))
 
-    def predict_proba(self, scores: AnyArray, mask: AnyArray = None) -> Any:
+    def predict_proba(self, scores: AnyArray, mask: AnyArray = None) -> Float64 | list[Float64]:
         """Return calibrated probabilities of the options.
 
         Returns
@@ -206,7 +206,7 @@ class MultipleChoiceCalibrator(Estimator):
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
         padded, counts = _pad(scores, mask)
-        probs = self.members_[_COMMON].prediction_(padded)
+        probs: Float64 = self.members_[_COMMON].prediction_(padded)
         exists = np.isfinite(padded)
         n_options = exists.sum(axis=1)
         for k, member in self.by_count_.items():
@@ -286,7 +286,7 @@ class MultipleChoiceCalibrator(Estimator):
         """Return what a model file stores in addition to the members: nothing."""
         return {}
 
-    def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
+    def restore(self, members: dict[str, Calibrator], facts: JsonObject) -> Self:
         """Set the fitted attributes from a model file, after checking them."""
         common = members.get(_COMMON)
         if facts or not isinstance(common, TemperatureScaling) or common.input != "logits":

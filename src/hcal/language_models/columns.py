@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hcal.class_names import typed
 from hcal.io.files import open_regular, parse_json
@@ -21,7 +21,7 @@ _SAMPLES: Final = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d
 _LARGEST_RESULTS: Final = 2**26
 #: A longer text of a record is no column that is kept.
 _LONGEST_TEXT: Final = 1000
-RecordCells = Mapping[str, Any]
+RecordCells = Mapping[str, object]
 
 
 class AnswerColumns:
@@ -56,14 +56,14 @@ class AnswerColumns:
 
     def pick(self, record: Record) -> None:
         """Note the columns of one answer."""
-        row = dict(self._of_file[record.path])
+        row: JsonObject = dict(self._of_file[record.path])
         content = record.content
         if self._keep:
             row |= {name: cell for name, cell in content.items() if _is_short(cell)}
         row |= {name: self._cell(name, record) for name in self._names}
         self._rows.append(row)
 
-    def _cell(self, name: str, record: Record) -> Any:
+    def _cell(self, name: str, record: Record) -> str | float | None:
         """Return an entry of a record, of its document (``doc.subject``), or a fact about its file."""
         outer, _, inner = name.partition(".")
         entries = record.content.get(outer) if inner else None
@@ -106,16 +106,16 @@ def _in_order(names: set[str], rows: Iterable[RecordCells]) -> list[str]:
     return [name for name in first if name in names]
 
 
-def _is_short(cell: Any) -> bool:
+def _is_short(cell: object) -> bool:
     if isinstance(cell, str):
         return len(cell) <= _LONGEST_TEXT
     return cell is None or isinstance(cell, int | float)
 
 
-def _about_file(path: Path, common: str, *, several: bool) -> RecordCells:
+def _about_file(path: Path, common: str, *, several: bool) -> dict[str, str | None]:
     """Return the task and the model of a file, its folders' columns, and its name below the folder of all files."""
     match = _SAMPLES.fullmatch(path.stem)
-    cells: JsonObject = dict(partition_values(path))
+    cells = dict(partition_values(path))
     cells["task"] = path.stem if match is None else match["task"]
     model = None if match is None else _model_of(path.parent, match["date"])
     if model is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from hcal.frames import AnyArray
 from hcal.io.records import AnswerKind, Record, kind_of, records_of
 from hcal.io.request import Request
 from hcal.language_models import lm_eval, sequences
@@ -28,7 +29,7 @@ _SCORES: Final[dict[AnswerKind, tuple[str, ...]]] = {
 }
 #: The roles of columns that have a name for each answer.
 _ROLES: Final = ("id", "groups", "weight")
-Fields = dict[str, Any]
+Fields = dict[str, AnyArray]
 
 
 def read_answers(paths: Sequence[Path], request: Request, *, keep: bool = False) -> Fields:
@@ -119,7 +120,7 @@ def _of_stated(records: Sequence[Record], request: Request, columns: AnswerColum
     }
 
 
-def _ids(names: Sequence[Any]) -> NumpyArray | None:
+def _ids(names: Sequence[object]) -> NumpyArray | None:
     return np.array(names) if names else None
 
 

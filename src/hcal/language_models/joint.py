@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from scipy.special import logit
@@ -25,7 +25,7 @@ from hcal.numerics import Float64
 from hcal.rows import Rows
 from hcal.segments import SegmentedCalibrator
 from hcal.solvers.regression import fit_logistic
-from hcal.text import one_line, quoted
+from hcal.text import JsonObject, one_line, quoted
 
 #: What a confidence can be.
 KINDS: Final = ("stated", "probs", "log_probs", "logits")
@@ -191,17 +191,17 @@ class JointConfidence(Estimator):
         """Refuse to say what the scores are, because there are several."""
         raise ValueError(_NO_SCORES)
 
-    def rows_like(self, *_scores: Any, **_others: Any) -> Rows:
+    def rows_like(self, *_scores: AnyArray, **_others: AnyArray) -> Rows:
         """Refuse scores."""
         raise ValueError(_NO_SCORES)
 
     # -- in a model file --------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return what a model file stores in addition to the calibrator: the weighing."""
         return {**asdict(self._fitted_weighing), "kinds": self.kinds_}
 
-    def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
+    def restore(self, members: dict[str, Calibrator], facts: JsonObject) -> Self:
         """Set the fitted attributes from a model file, after checking them."""
         facts = dict(facts)
         kinds = facts.pop("kinds", None)
@@ -236,7 +236,7 @@ class JointConfidence(Estimator):
         return self.members_[_JOINED]
 
 
-def _check_kinds(kinds: Any) -> None:
+def _check_kinds(kinds: object) -> None:
     """Refuse what does not say what each confidence is."""
     if not isinstance(kinds, Mapping) or not kinds:
         raise ValueError('kinds says what each column is: {"stated": "stated", …}')
@@ -246,7 +246,9 @@ def _check_kinds(kinds: Any) -> None:
             raise ValueError(f"the kind of {column!r} must be one of {listed}, got {kind!r}")
 
 
-def _odds(confidences: AnyArray, kinds: Mapping[str, str], beside: Mapping[str, Any]) -> Float64:
+def _odds(
+    confidences: AnyArray, kinds: Mapping[str, str], beside: Mapping[str, AnyArray]
+) -> Float64:
     """Return the log-odds (N, J) of the confidences; ``beside`` are values of the same rows."""
     columns = confidences
     if not isinstance(confidences, Mapping):
@@ -265,7 +267,7 @@ def _odds(confidences: AnyArray, kinds: Mapping[str, str], beside: Mapping[str, 
     return np.stack(odds, axis=1)
 
 
-def odds_of_kind(values: Any, kind: str, column: str) -> Float64:
+def odds_of_kind(values: AnyArray, kind: str, column: str) -> Float64:
     """Return confidences (N,) as log-odds; refuse what cannot be of that kind.
 
     >>> odds_of_kind([0.5, 1.0], "stated", "said").round(2).tolist()
@@ -313,7 +315,7 @@ def _two_columns(log_odds: Float64) -> Float64:
     return np.stack([np.zeros_like(log_odds), log_odds], axis=1)
 
 
-def _are_numbers(values: Any, count: int) -> bool:
+def _are_numbers(values: object, count: int) -> bool:
     """Return whether a value of a file is a list of so many finite numbers."""
     return (
         isinstance(values, list)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from hcal.io.records import Record, records_of
 from hcal.language_models.columns import AnswerColumns
 from hcal.language_models.questions import Questions
 from hcal.numerics import Float64
-from hcal.text import one_line, quoted
+from hcal.text import JsonObject, one_line, quoted
 
 #: An option whose log-likelihood is −inf gets a score this far below the lowest finite one of its question.
 _HOPELESS: Final = 1e3
@@ -34,8 +34,8 @@ class _Question:
     """One document: the scores of its options, and which option its target means under each way to read it."""
 
     where: str
-    target: Any
-    doc_id: Any
+    target: object
+    doc_id: object
     scores: Float64
     answers: list[int]
 
@@ -104,7 +104,7 @@ def read_samples(paths: Sequence[Path], score: str, columns: AnswerColumns) -> Q
 
 def _samples(path: Path, score: str, columns: AnswerColumns) -> Iterator[_Question]:
     """Yield each document of a file once: under the filter of the first line."""
-    filters = list[Any]()
+    filters = list[object]()
     for record in records_of([path]):
         row = record.content
         if not isinstance(row, dict) or "filtered_resps" not in row:
@@ -170,7 +170,7 @@ def _scores(where: str, requests: _Requests, score: str) -> Float64:
     return requests.log_likelihoods
 
 
-def _log_likelihoods(where: str, responses: Any) -> Float64:
+def _log_likelihoods(where: str, responses: str | list[tuple[float, bool]]) -> Float64:
     """Return the finite log-likelihoods of the requests; the responses of older files are text."""
     try:
         listing = json.loads(responses) if isinstance(responses, str) else responses
@@ -187,7 +187,7 @@ def _log_likelihoods(where: str, responses: Any) -> Float64:
     return np.where(np.isneginf(values), lowest - _HOPELESS, values)
 
 
-def _contexts_and_options(arguments: Any) -> list[tuple[Any, str]]:
+def _contexts_and_options(arguments: object) -> list[tuple[object, str]]:
     """Return the (context, continuation) pairs of the requests; none if a continuation is no text."""
     listing = arguments if isinstance(arguments, list) else []
     # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, …}
@@ -208,7 +208,7 @@ def _number_in(name: str) -> int:
     return int(digits[:9] or 0)
 
 
-def _values(entry: Any) -> Any:
+def _values(entry: object) -> object:
     return list(entry.values()) if isinstance(entry, dict) else entry
 
 
@@ -234,9 +234,7 @@ def _count_nowhere(answers: list[int]) -> int:
     return answers.count(_NOWHERE)
 
 
-def _possible_answers(
-    row: dict[str, Any], log_likelihoods: Float64, options: list[str]
-) -> list[int]:
+def _possible_answers(row: JsonObject, log_likelihoods: Float64, options: list[str]) -> list[int]:
     """Return the right option if the target is an index, if it is a text, and by the harness's results."""
     n_options = len(log_likelihoods)
     best = int(np.argmax(log_likelihoods))
@@ -254,7 +252,7 @@ def _possible_answers(
     return [way if (way == best) == was_right else _NOWHERE for way in ways]
 
 
-def _by_record(row: dict[str, Any], best: int, n_options: int) -> int:
+def _by_record(row: JsonObject, best: int, n_options: int) -> int:
     """Return the right option by what the harness recorded: in its Brier score, or with two options its accuracy."""
     brier = row.get("brier_score")
     accuracy = row.get("acc")
@@ -265,6 +263,6 @@ def _by_record(row: dict[str, Any], best: int, n_options: int) -> int:
     return _NOWHERE
 
 
-def no_target(target: Any) -> str:
+def no_target(target: object) -> str:
     """Return the sentence on a target that is none of the options."""
     return f"the target {quoted(target)} is no index or text of one of its options"

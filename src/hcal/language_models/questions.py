@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class Questions:
 
     scores: list[Float64]
     y: IntArray | None
-    ids: Sequence[Any] = ()
+    ids: Sequence[object] = ()
     columns: Mapping[str, NumpyArray] = field(default_factory=dict)
 
     def __len__(self) -> int:

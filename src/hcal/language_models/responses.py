@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,8 @@ from hcal.language_models.answers import normal_answer
 from hcal.language_models.columns import AnswerColumns
 from hcal.language_models.lm_eval import no_target
 from hcal.language_models.questions import Questions
-from hcal.numerics import Float64
-from hcal.text import quoted
+from hcal.numerics import Float64, IntArray
+from hcal.text import JsonObject, quoted
 
 #: Where a record says its name.
 _NAMES = ("custom_id", "doc_id", "id")
@@ -31,7 +30,7 @@ def read_responses(records: Iterable[Record], columns: AnswerColumns) -> Questio
     """
     scores = list[Float64]()
     answers = list[int | None]()
-    ids = list[Any]()
+    ids = list[object]()
     for record in records:
         columns.pick(record)
         option_logs, answer = _question(record)
@@ -42,12 +41,12 @@ def read_responses(records: Iterable[Record], columns: AnswerColumns) -> Questio
     return Questions(scores, _all_or_none(answers), ids if is_named else [], columns.standard())
 
 
-def name_of(content: Mapping[str, Any]) -> Any:
+def name_of(content: Mapping[str, object]) -> object:
     """Return the name of a record, None if it has none."""
     return next((content[key] for key in _NAMES if key in content), None)
 
 
-def _all_or_none(answers: Sequence[int | None]) -> Any:
+def _all_or_none(answers: Sequence[int | None]) -> IntArray | None:
     """Return the right answers as an array; None if no question says its own, and an error if some do not."""
     if all(answer is None for answer in answers):
         return None
@@ -76,7 +75,7 @@ def _question(record: Record) -> tuple[Float64, int | None]:
     return scores, answer
 
 
-def _target(target: Any, labels: Sequence[str], texts: Sequence[str]) -> int:
+def _target(target: object, labels: Sequence[str], texts: Sequence[str]) -> int:
     """Return the right option of a target that is a label, the text of an option, or an index."""
     is_number = isinstance(target, bool | int)
     for plain, options in ((option_label, labels), (normal_answer, texts)):
@@ -100,7 +99,7 @@ def option_label(text: str) -> str:
     return text.replace("Ġ", " ").replace("▁", " ").strip(" \n\t*_`\"'().:,;[]#").casefold()
 
 
-def option_scores(response: Any, options: Sequence[str]) -> Float64:
+def option_scores(response: object, options: Sequence[str]) -> Float64:
     """Return the log-probability of each answer option, computed from the top tokens that a server reports.
 
     Reads OpenAI's chat and completion formats, which vLLM's server shares. The scores come from the first
@@ -154,7 +153,7 @@ def _scores_of(alternatives: Sequence[Alternative], names: Sequence[str]) -> Flo
     return np.where(np.isneginf(scores), floor, scores)
 
 
-def _alternatives(response: Any) -> Iterator[list[Alternative]]:
+def _alternatives(response: object) -> Iterator[list[Alternative]]:
     """Yield the tokens with their log-probabilities that compete at every generated position."""
     for position in positions(response):
         top = position.get("top_logprobs", position)  # a list of objects, or {text: number}
@@ -166,7 +165,7 @@ def _alternatives(response: Any) -> Iterator[list[Alternative]]:
             yield [(str(token), log_probability(value)) for token, value in pairs]
 
 
-def log_probability(value: Any) -> float:
+def log_probability(value: float | str) -> float:
     """Return the log-probability of a token; refuse what cannot be one.
 
     >>> log_probability(-0.5), log_probability("-inf")
@@ -178,7 +177,7 @@ def log_probability(value: Any) -> float:
     return min(number, 0.0)
 
 
-def positions(response: Any) -> list[Mapping[str, Any]]:
+def positions(response: object) -> list[JsonObject]:
     """Return what a server says about every generated position, with ``top_logprobs`` or the token alone."""
     inner = response.model_dump() if hasattr(response, "model_dump") else response
     for name in ("choices", "logprobs", "content", "top_logprobs"):

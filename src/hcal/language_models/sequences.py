@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -39,10 +39,10 @@ class Sequences:
 
     log_probs: Float64
     correct: IntArray | None
-    ids: list[Any]
+    ids: list[object]
 
 
-def sequence_score(response: Any, how: str = "sum") -> float:
+def sequence_score(response: object, how: str = "sum") -> float:
     """Return one log-probability for a generated answer.
 
     Parameters
@@ -65,7 +65,7 @@ def sequence_score(response: Any, how: str = "sum") -> float:
     return float(tokens.mean() if how == "mean" else tokens.min())
 
 
-def token_log_probs(response: Any) -> Float64:
+def token_log_probs(response: object) -> Float64:
     """Return the log-probabilities of the tokens that a model generated.
 
     >>> response = {"choices": [{"logprobs": {"content": [{"token": "Yes", "logprob": -0.2}]}}]}
@@ -87,9 +87,10 @@ def token_log_probs(response: Any) -> Float64:
         ) from None
 
 
-def _of_response(response: Any) -> Any:
+def _of_response(response: object) -> list[float]:
     """Return the log-probabilities in a server's response: of the chat format, or of the completion format."""
     inner = response.model_dump() if hasattr(response, "model_dump") else response
+    assert isinstance(inner, Mapping)
     choices = inner.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else inner
     details = choice.get("logprobs") if isinstance(choice, Mapping) else None
@@ -114,7 +115,7 @@ def read_sequences(records: Iterable[Record], how: str, columns: AnswerColumns) 
     """
     scores = list[float]()
     correct = list[bool | None]()
-    ids = list[Any]()
+    ids = list[object]()
     for record in records:
         if not isinstance(record.content, dict):
             raise ValueError(f"{record.where}: no answer with the log-probabilities of its tokens")

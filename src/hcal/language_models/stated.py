@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Stated:
 
 
 def read_stated(
-    records: Iterable[Mapping[str, Any]],
+    records: Iterable[Mapping[str, object]],
     *,
     unit: str = "fraction",
     ranges: str = "error",
@@ -208,7 +208,7 @@ class Reader:
         self.inside = list[float]()
         self.outside = list[float]()
 
-    def read(self, statement: Any) -> float | None:
+    def read(self, statement: object) -> float | None:
         """Return a stated confidence as a number from 0 to 1; None if it is not certain what was stated."""
         if isinstance(statement, bool) or not isinstance(statement, str | int | float):
             return None

@@ -28,6 +28,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
@@ -40,6 +41,8 @@ from hcal.xp import Array, namespace
 LARGE = 1e100
 #: The bound of slopes and inverse temperatures, which are large where logits are small.
 STEEP = 1e200
+#: Constants from here on, and their products with scores, could overflow in float32.
+_STEEP_FLOAT32 = 1e15
 #: The least value of a divisor.
 SMALL = 1e-200
 
@@ -98,7 +101,7 @@ def map_type(cls: type[_T]) -> type[_T]:
 class Map(ABC):
     """A function from (N, K) scores to (N, K) log-probabilities; decorate subclasses with :func:`map_type`."""
 
-    #: Whether float32 scores may be computed in float32; otherwise they are widened to float64.
+    #: Whether the formula can be computed in float32; :attr:`fits_float32` also looks at the constants.
     float32_safe: ClassVar[bool] = False
     #: Whether ``compiled`` itself keeps the argmax of its logits where the calibrator promises that.
     kernel_keeps_argmax: ClassVar[bool] = False
@@ -126,6 +129,14 @@ class Map(ABC):
 
     def check(self) -> None:  # noqa: B027 - most maps have nothing to add
         """Raise a ValueError if fields contradict each other in a way that their declarations cannot express."""
+
+    @cached_property
+    def fits_float32(self) -> bool:
+        """Whether float32 scores may be computed in float32: the formula can, and no constant is out of reach."""
+        if not self.float32_safe:
+            return False
+        arrays = self.arrays().values()
+        return all(np.abs(a[np.isfinite(a)]).max(initial=0.0) < _STEEP_FLOAT32 for a in arrays)
 
     def __post_init__(self) -> None:
         if all(isinstance(value, np.ndarray) for value in self.arrays().values()):
@@ -242,7 +253,13 @@ class Prediction(Map):
         ``once`` says that the caller predicts these rows and no others, so that a kernel must pay for its loading.
         """
         kernel = kernel_pays(*scores.shape, once=once)
-        does_all = self.kind == "logits" and self.prior is None and self.map.kernel_keeps_argmax
+        width = scores.dtype if self.map.fits_float32 else np.dtype(np.float64)
+        does_all = (
+            self.kind == "logits"
+            and self.prior is None
+            and self.map.kernel_keeps_argmax
+            and scores.dtype == width
+        )
         if kernel and does_all and to_logits(scores, self.kind) is scores:
             # The kernel works in blocks of its own and does all that is left to do.
             probs: FloatArray | None = self.map.compiled(scores)
@@ -252,7 +269,6 @@ class Prediction(Map):
                 )
 
         out = np.empty(scores.shape, dtype=scores.dtype)
-        width = scores.dtype if self.map.float32_safe else np.float64
         step = self.rows_at_once(scores.shape[1])
         for start in range(0, len(scores), step):
             block = scores[start : start + step]

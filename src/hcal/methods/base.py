@@ -292,7 +292,7 @@ class Calibrator(TakesScores, ABC):
             return scores.in_order_of(self.fit_, kind)
         return Rows.of(scores, y, input=kind, like=self.fit_, complete=complete, **others)
 
-    def with_prior(self, frequencies: Any) -> Self:
+    def with_prior(self, frequencies: prior.Frequencies) -> Self:
         """Return this calibrator for other class frequencies than those of the calibration set.
 
         Parameters

@@ -8,13 +8,17 @@ Latinne and Decaestecker, 2002; with calibrated probabilities: Alexandari, Kunda
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hcal.class_names import ClassName, class_title, places_of_classes
 from hcal.frames import index_of
 from hcal.numerics import Float64
+
+#: How often each class occurs: in the order of the classes, or by their names in a dict or pandas Series.
+Frequencies: TypeAlias = ArrayLike | Mapping[ClassName, float]
 
 _STEPS: Final = 10_000
 #: The old class frequencies count as much as this many rows when new ones are estimated.
@@ -24,7 +28,7 @@ UNEXPLAINED_LEVEL: Final = 0.01
 
 
 def check_frequencies(
-    frequencies: Any, n_classes: int, names: Sequence[ClassName] | None = None
+    frequencies: Frequencies, n_classes: int, names: Sequence[ClassName] | None = None
 ) -> Float64:
     """Return class frequencies (K,) that sum to 1; those of a dict or of a pandas Series are taken by name.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hcal.fit_record import (
     unknown_segments,
 )
 from hcal.io.blocks import Batches, NoRowsError, batches
-from hcal.io.finding import NamedFiles, check_output, sources_of
+from hcal.io.finding import FilesLike, NamedFiles, check_output, paths_of, sources_of
 from hcal.io.reading import DataFile, column_names, read, read_blocks
 from hcal.io.records import is_answers
 from hcal.io.request import Request
@@ -113,8 +113,8 @@ def _files(count: int) -> str:
 
 
 def apply(  # noqa: PLR0913 - a public door
-    calibrator: Any,
-    source: Any,
+    calibrator: Calibrator,
+    source: FilesLike,
     output: str | os.PathLike[str],
     *,
     request: Request | None = None,
@@ -175,9 +175,8 @@ def apply(  # noqa: PLR0913 - a public door
             "replaces them: give one"
         )
     target = Path(output)
-    names = source if isinstance(source, list | tuple) else [source]
-    check_output(target, names)
-    sources = sources_of(names)
+    check_output(target, paths_of(source))
+    sources = sources_of(source)
     job = _Job(
         calibrator,
         _request_of(calibrator, request),
@@ -210,7 +209,7 @@ def _one_target(
     return tuple(names), Path(os.path.abspath(target)), absolute if several else {}
 
 
-def _request_of(calibrator: Any, request: Request | None) -> Request:
+def _request_of(calibrator: Calibrator, request: Request | None) -> Request:
     """Return how rows are asked for; what is left open is as in the calibrator's fit."""
     return (request or Request()).for_model(fitted_request(calibrator))
 
@@ -293,7 +292,7 @@ class _WrittenPart:
 class _Job:
     """What is done with each file; it works in this process or in another."""
 
-    calibrator: Any
+    calibrator: Calibrator
     request: Request
     batch_rows: int | None
     keep: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -12,12 +12,15 @@ from hcal.inputs import to_probs
 from hcal.io.reading import DataFile
 from hcal.io.request import Request
 from hcal.language_models import MultipleChoiceCalibrator
-from hcal.methods import make_calibrator
+from hcal.methods import Calibrator, make_calibrator
 from hcal.methods.multilabel import MultilabelCalibrator
 from hcal.metrics.scores import swapped
 from hcal.results import Result
 from hcal.segments import SegmentedCalibrator
 from hcal.text import JsonObject
+
+#: What files can be fitted with: rows of one label, rows of several labels, questions with options.
+Trainable = Calibrator | MultilabelCalibrator | MultipleChoiceCalibrator
 
 #: With fewer rows than this, or fewer rows of the rarer of two classes, a fit learns mostly chance.
 FEW_ROWS: Final = 100
@@ -27,11 +30,11 @@ FEW_OF_A_CLASS: Final = 20
 def calibrator_for(
     data: DataFile,
     method: str | None,
-    params: dict[str, Any],
+    params: JsonObject,
     *,
     multilabel: bool = False,
     segmented: bool = False,
-) -> Any:
+) -> Trainable:
     """Return an unfitted calibrator for the kind of rows in a file: classes, labels, segments or questions.
 
     Parameters
@@ -57,7 +60,7 @@ def calibrator_for(
 
 
 def _segmented(
-    data: DataFile, method: str | None, params: dict[str, Any], *, multilabel: bool
+    data: DataFile, method: str | None, params: JsonObject, *, multilabel: bool
 ) -> SegmentedCalibrator:
     """Return a calibrator with a correction of each segment; the parameters are the common calibrator's."""
     if multilabel:
@@ -71,11 +74,13 @@ def _segmented(
     return SegmentedCalibrator(common if params else common.name, input=data.kind)
 
 
-def fit_to_file(calibrator: Any, data: DataFile, *, half_life: str | None = None) -> Any:
+def fit_to_file(
+    calibrator: Trainable, data: DataFile, *, half_life: str | None = None
+) -> Trainable:
     """Fit a calibrator to all that was read from a file: scores, labels, weights, groups, times and segments."""
     if isinstance(calibrator, MultilabelCalibrator):
         return calibrator.fit(data.values, data.y, labels=data.classes)
-    if data.questions:
+    if isinstance(calibrator, MultipleChoiceCalibrator):
         return calibrator.fit(data.values, data.labels())
     if isinstance(calibrator, SegmentedCalibrator):
         return calibrator.fit(
@@ -124,7 +129,7 @@ def cautions(data: DataFile) -> list[str]:
     return []
 
 
-def remember_file(calibrator: Any, request: Request, data: DataFile) -> None:
+def remember_file(calibrator: object, request: Request, data: DataFile) -> None:
     """Store in a fitted calibrator how its rows were read and from which file."""
     if not hasattr(calibrator, "remember_source"):
         return
@@ -161,13 +166,13 @@ class ModelFacts(Result):
     input: str | None = None
     classes: int | None = None
     preserves: str | None = None
-    params: dict[str, Any] | None = None
+    params: JsonObject | None = None
     fit: JsonObject | None = None
     labels: list[str] | None = None
     own_weight: list[float] | None = None
 
 
-def model_facts(calibrator: Any) -> ModelFacts:
+def model_facts(calibrator: Trainable) -> ModelFacts:
     """Return what a fitted calibrator is, as plain values.
 
     >>> model_facts(make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])).preserves

@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from hcal.results import Result
 from hcal.text import JsonObject, one_line, quoted
@@ -17,7 +17,7 @@ GateValue = float | str
 #: The grades of a report, the worst first.
 GRADES: Final = ("bad", "few", "care", "good")
 
-_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+_COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -79,7 +79,7 @@ class Requirement:
         if self.name == "grade":
             return compare(GRADES.index(str(value)), GRADES.index(str(self.limit)))
         number = float(value)
-        return not math.isnan(number) and compare(number, self.limit)
+        return not math.isnan(number) and compare(number, float(self.limit))
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from hcal.numerics import FloatArray, IntArray
 
 
 def update_by_name(
-    monitor: Monitor, probs: FloatArray, y: IntArray, names: Sequence[ClassName] | None, **file: Any
+    monitor: Monitor, probs: FloatArray, y: IntArray, names: Sequence[ClassName] | None, **file: str
 ) -> None:
     """Add rows to a monitor by the names of their classes, which the first rows with names decide.
 

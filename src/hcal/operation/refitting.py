@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import leakage
+from hcal.ageing import HalfLifeLike
 from hcal.fit_record import FitRecord
 from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
@@ -107,7 +108,7 @@ def refit(  # noqa: PLR0913 - a public door
     groups: AnyArray = None,
     by: AnyArray = None,
     time: AnyArray = None,
-    half_life: Any = None,
+    half_life: HalfLifeLike | None = None,
 ) -> Calibrator:
     """Return a calibrator that is fitted on new rows as a fitted one was on its own.
 
@@ -170,7 +171,7 @@ def refit(  # noqa: PLR0913 - a public door
 # -- what the last fit remembers ------------------------------------------------------------------
 
 
-def _refuse_others(calibrator: Any) -> None:
+def _refuse_others(calibrator: object) -> None:
     """Refuse what is no fitted calibrator of one label a row, and one for other class frequencies."""
     if not isinstance(calibrator, Calibrator):
         raise ValueError(
@@ -222,7 +223,9 @@ def _unfitted(calibrator: Calibrator) -> Calibrator:
 # -- old beside new -------------------------------------------------------------------------------
 
 
-def _compared(old: Calibrator, rows: Rows, span: Any, seen: float) -> OldAndNew | None:
+def _compared(
+    old: Calibrator, rows: Rows, span: HalfLifeLike | None, seen: float
+) -> OldAndNew | None:
     """Return how the old calibrator and one fitted on the older rows do on the newest ones.
 
     The old one was fitted on the share ``seen`` of all rows.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
+from hcal.maps.base import STEEP, Map, array, map_type, option
 from hcal.xp import Array, log_sigmoid, namespace
 
 #: Classes whose margin is below this, at the fitted temperature, share the top, and a smaller margin gives a larger
@@ -21,6 +21,8 @@ from hcal.xp import Array, log_sigmoid, namespace
 TIE = 0.02
 #: Margins where the slope of the classes below the top may change.
 BENDS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0)
+#: Is added to standard deviations, which are divisors: 0 where all rows have one value.
+LEAST_DEVIATION = 1e-6
 #: The top-versus-rest member gives no class less than e^−FLOOR, so that one row cannot decide the weights of all.
 FLOOR = 30.0
 #: How often the classes that overtake the top are lowered; each round lowers fewer of them.
@@ -56,8 +58,8 @@ class Margins(Map):
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""
-        if self.spread[1] < SMALL:
-            raise ValueError(f"'spread' must hold a deviation of at least {SMALL:g}")
+        if self.spread[1] < LEAST_DEVIATION:
+            raise ValueError(f"'spread' must hold a deviation of at least {LEAST_DEVIATION:g}")
 
 
 @map_type
@@ -160,7 +162,12 @@ class PoolMap(Map):
         return scores if self.matrix is None else scores + self.weights[2] * members[2]
 
     def compiled(self, x: Array) -> Array | None:
-        """Return probabilities (N, K) by the compiled version of the formula, where numba is installed."""
+        """Return probabilities (N, K) by the compiled version of the formula, where numba is installed.
+
+        Its exponentials are made for scores of ordinary size: constants that are out of reach take the formula.
+        """
+        if not self.fits_float32:
+            return None
         try:
             from hcal.pool._numba import predict
         except ImportError:

@@ -18,7 +18,7 @@ import numpy as np
 from hcal.methods.folds import fold_shares, fold_sides
 from hcal.numerics import Float64, IntArray, in_threads, row_blocks, softmax
 from hcal.pool import map as maps
-from hcal.pool.map import FLOOR, Curve, Margins, TopVersusRestMap
+from hcal.pool.map import FLOOR, LEAST_DEVIATION, Curve, Margins, TopVersusRestMap
 from hcal.rows import Rows
 from hcal.solvers.nll import MatrixLinear, Ridge, fit_nll, second_sums
 from hcal.solvers.optimise import Search
@@ -235,7 +235,7 @@ def _log_mean_margin(margins: Margins, rows: Rows) -> Float64:
 def _spread_of(log_mean: Float64) -> Float64:
     """Return mean, deviation, and the range in deviations of a value of every row."""
     mean = log_mean.mean()
-    deviation = log_mean.std() + 1e-6
+    deviation = log_mean.std() + LEAST_DEVIATION
     low, high = np.quantile((log_mean - mean) / deviation, [0.001, 0.999])
     return np.array([mean, deviation, low, high])
 
@@ -357,8 +357,8 @@ class CurveBasis(NamedTuple):
         places = np.concatenate([[0.001], np.linspace(0.03, 0.97, knots), [0.999]])
         low, *inner, high = np.interp(places * float(weight.sum()), before, values[order])
         mean = float(np.average(values, weights=weight))
-        deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weight))) + 1e-6
-        return cls(float(low), float(high), np.array(inner), mean, deviation)
+        deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weight)))
+        return cls(float(low), float(high), np.array(inner), mean, deviation + LEAST_DEVIATION)
 
     def design(self, values: Float64) -> Float64:
         """Return the columns (N, 2 + H) of the regression that fits the curve, in standard deviations."""

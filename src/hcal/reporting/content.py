@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from hcal.certificates.survey import Side, Survey
-from hcal.class_names import positive_number
+from hcal.class_names import ClassName, positive_number
 from hcal.decisions.deciding import check_threshold
 from hcal.evaluation import Evaluation, crossfit, reliability
 from hcal.evaluation.curves import Binning, ReliabilityCurve
@@ -95,7 +95,7 @@ class Source:
     options: str = ""
     model_checksum: str = ""
     command: str = ""
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,10 @@ def measure_report(  # noqa: PLR0913
     calibrator: Calibrator | str | None = None,
     *,
     input: InputKind | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     source: Source | None = None,
     confidence: float = 0.95,
-    positive: Any = None,
+    positive: ClassName | None = None,
     groups: AnyArray = None,
     by: AnyArray = None,
     threshold: float | Sequence[float] = (),
@@ -276,7 +276,7 @@ def _options(
     names: ClassNames | None,
     n_classes: int,
     confidence: float,
-    positive: Any,
+    positive: ClassName | None,
     threshold: float | Sequence[float],
     cost: Mapping[str, float] | None,
 ) -> ReportOptions:

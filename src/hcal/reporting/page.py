@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -15,6 +15,7 @@ from jinja2 import Environment
 
 from hcal import inputs
 from hcal._version import __version__
+from hcal.class_names import ClassName
 from hcal.evaluation.axes import tick
 from hcal.frames import AnyArray
 from hcal.io import atomic_path
@@ -39,10 +40,10 @@ def report(  # noqa: PLR0913 - a public door
     path: str | os.PathLike[str],
     *,
     input: inputs.InputKind | None = None,
-    classes: Any = None,
+    classes: Iterable[ClassName] | None = None,
     by: AnyArray = None,
     groups: AnyArray = None,
-    positive: Any = None,
+    positive: ClassName | None = None,
     confidence: float = 0.95,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,

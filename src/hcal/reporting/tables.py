@@ -328,7 +328,7 @@ def versions() -> dict[str, str]:
     return {"hcal": __version__, "python": platform.python_version(), **packages}
 
 
-def _fact(value: Any) -> str:
+def _fact(value: object) -> str:
     if value is None or value in ({}, []):
         return ""
     if isinstance(value, str):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
+from hcal.ageing import HalfLifeLike
+from hcal.class_names import ClassName
 from hcal.fit_record import FitRecord, fitted_segments
 from hcal.frames import AnyArray, columns_by_name
 from hcal.inputs import InputKind
@@ -89,9 +92,9 @@ class SegmentedCalibrator(Calibrator):
         sample_weight: AnyArray = None,
         *,
         groups: AnyArray = None,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         time: AnyArray = None,
-        half_life: Any = None,
+        half_life: HalfLifeLike | None = None,
         by: AnyArray = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows of several segments.
@@ -132,7 +135,7 @@ class SegmentedCalibrator(Calibrator):
             raise ValueError("by is missing: pass the segment of each row")
         return super().fit(rows, half_life=half_life)
 
-    def predict_proba(self, scores: AnyArray, *, by: AnyArray = None) -> Any:
+    def predict_proba(self, scores: AnyArray, *, by: AnyArray = None) -> AnyArray:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
@@ -165,7 +168,7 @@ class SegmentedCalibrator(Calibrator):
         return self._with_prior_of(self.rows_like(scores, by=by))
 
     def rows_like(
-        self, scores: AnyArray, y: AnyArray = None, *, by: AnyArray = None, **others: Any
+        self, scores: AnyArray, y: AnyArray = None, *, by: AnyArray = None, **others: AnyArray
     ) -> Rows:
         """Return checked rows as the fit took them; of a frame or a dict, the columns of its segments."""
         return super().rows_like(scores, y, by=self._columns_of_fit(by), **others)
@@ -319,11 +322,11 @@ class SegmentedCalibrator(Calibrator):
             return sentence
         return f"{sentence}; the fit writes {of_fit[_loosely(alike[0])]!r}"
 
-    def _columns_of_fit(self, by: AnyArray) -> Any:
+    def _columns_of_fit(self, by: AnyArray) -> AnyArray:
         """Return the columns of the fit's segments by name where ``by`` has names for its columns."""
         columns = fitted_segments(self)
         if isinstance(by, dict):
-            named: dict[str, Any] | None = {str(name): values for name, values in by.items()}
+            named: dict[str, AnyArray] | None = {str(name): values for name, values in by.items()}
         else:
             named = None if isinstance(by, Segments) else columns_by_name(by, "by")
         if named is None or not set(columns) <= named.keys():

@@ -12,9 +12,10 @@ import socket
 import tempfile
 import threading
 import webbrowser
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment
 
@@ -87,7 +88,7 @@ class Desk:
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
         return Starlette(routes=[Mount(f"/{self.token}", routes=routes)], middleware=[guard])
 
-    def page(self, status: int = 200, **values: Any) -> Response:
+    def page(self, status: int = 200, **values: object) -> Response:
         """Return the page."""
         nonce = secrets.token_urlsafe(16)
         base = f"/{self.token}/"
@@ -189,7 +190,11 @@ def too_large() -> str:
 
 
 def serve(
-    file: Path | None = None, *, port: int = 0, browser: bool = True, ready: Any = print
+    file: Path | None = None,
+    *,
+    port: int = 0,
+    browser: bool = True,
+    ready: Callable[[str], object] = print,
 ) -> None:
     """Serve the page on 127.0.0.1 until it is interrupted.
 

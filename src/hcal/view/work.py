@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hcal.io import Request, batches, checksum
 from hcal.io.reading import preview
@@ -84,7 +84,7 @@ class Sheet:
 
     path: Path
     folder: Path
-    columns: Mapping[str, Sequence[Any]] = field(init=False)
+    columns: Mapping[str, Sequence[object]] = field(init=False)
     choice: ColumnChoice = field(init=False)
     stage: str = ""
     done: int = 0
@@ -98,7 +98,7 @@ class Sheet:
         self.choice = ColumnChoice.first(list(self.columns))
 
     @property
-    def shown_rows(self) -> list[tuple[Any, ...]]:
+    def shown_rows(self) -> list[tuple[object, ...]]:
         """The first rows."""
         return list(zip(*self.columns.values(), strict=True))
 
