@@ -11,10 +11,9 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError, certification
-from hcal.certificates.assembly import Terms
-from hcal.certificates.certification import certify_source
+from hcal.certificates.certification import Terms, certify_source
 from hcal.certificates.dependent import DependentRows
-from hcal.certificates.events import EventCounts
+from hcal.certificates.event import EventCounts
 from hcal.certificates.windows import bin_edges, bin_of
 from hcal.io.sources import source_of_blocks as open_blocks
 from hcal.leakage import fingerprint

@@ -220,7 +220,7 @@ class Report(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
     def _run_facts(self) -> JsonObject:
         """Return what repeats the report: the command with all options, versions, and hashes of what it reads."""
         from hcal.io import checksum
-        from hcal.io.finding import files_of
+        from hcal.io.files import files_of
         from hcal.reporting.tables import versions
 
         files = files_of(self.file)

@@ -492,7 +492,7 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> "Calibrator | 
 
 def check_output(output: Path | None, *inputs: Path | None) -> None:
     """Refuse, before the work begins, an output in a missing folder or one that would replace an input."""
-    from hcal.io.finding import check_output as check
+    from hcal.io.files import check_output as check
 
     check(output, inputs)
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from hcal.class_names import ClassName, positive_number
 from hcal.decisions.choosing import Draws, choose, odds_of
-from hcal.decisions.rules import CostRule, Costs, ThresholdRule, check_table
+from hcal.decisions.rules import CostRule, ThresholdRule, check_table
 from hcal.decisions.threshold_curve import (
+    Costs,
     Counts,
     Criterion,
     LeastCost,

@@ -11,9 +11,8 @@ from scipy.special import ndtri
 
 from hcal import leakage
 from hcal.certificates import Certificate
-from hcal.certificates.assembly import Terms
-from hcal.certificates.certification import FEWEST_GROUPS, certify_survey
-from hcal.certificates.events import EventCounts
+from hcal.certificates.certification import FEWEST_GROUPS, Terms, certify_survey
+from hcal.certificates.event import EventCounts
 from hcal.certificates.survey import Side, Survey, survey_rows
 from hcal.class_names import ClassName, class_title, positive_number
 from hcal.evaluation.assessment import assess, vector_test
