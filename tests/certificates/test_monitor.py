@@ -325,12 +325,14 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path: Path) 
         part[keys[-1]] = value
         return json.dumps(copy)
 
+    weight = state["arrays"]["top-label weights"][0][0]
     refused("[" * 100_000)
     refused("[1]")
     refused("\x00")
     for keys, value in (
         (("arrays", "top-label weights"), [[-1.0] * 15]),
         (("arrays", "top-label weights", 0, 0), -0.1),
+        (("arrays", "top-label weights", 0, 0), weight + 0.001),  # more than all of the capital
         (("arrays", "top-label start"), ["a"]),
         (("arrays", "top-label gained"), []),
         (("arrays",), {}),
