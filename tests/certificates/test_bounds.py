@@ -13,6 +13,7 @@ from hcal.certificates.bounds import bennett, certify_gain, kl, kl_interval, kl_
 
 @example(0.0, 0.05)
 @example(0.996, 1e-4)  # Newton's method started next to 1, where its steps vanish: the bound was 1
+@example(0.5, 50.0)  # the root is rounded to 1
 @given(st.floats(0, 0.9999), st.floats(1e-7, 15))
 def test_kl_upper_is_the_root(c: float, divergence: float) -> None:
     q = float(kl_upper(c, divergence))
