@@ -19,6 +19,7 @@ from hcal.cli.options import (
     Model,
     Output,
     Positive,
+    Requiring,
     WithBy,
     WithGroups,
     WithLabels,
@@ -32,7 +33,6 @@ from hcal.cli.options import (
     names_of,
     stated_options,
 )
-from hcal.cli.require import Requiring
 from hcal.text import JsonObject
 
 if TYPE_CHECKING:
