@@ -75,7 +75,7 @@ results: $(VENV)/.run  ## name the results files that are older than the code th
 	@$(BIN)/python tools/results.py
 
 mutants: $(VENV)/.test  ## the share of 300 sampled mutants that the tests kill (an hour)
-	$(ONE) $(BIN)/python tools/mutants.py
+	$(PIP) install -c constraints.txt coverage && $(ONE) $(BIN)/python tools/mutants.py
 
 docs: $(VENV)/.docs  ## build the documentation and its gallery into site/; a warning or a dead link is an error
 	$(ONE) $(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs site

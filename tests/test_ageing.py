@@ -152,6 +152,26 @@ def test_the_command_forgets(
     assert applied.exit_code == 0, applied.output
 
 
+def test_one_wrong_time_does_not_outweigh_all_other_rows() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 40)
+    logits = rng.normal(size=(40, 2)) + 2 * np.eye(2)[y]
+    days = [f"2024-05-{1 + row % 28:02}" for row in range(40)]
+    seconds = np.arange(40.0)
+    future = days[:30] + ["2999-01-05"] * 10
+    for time, half_life, row in (
+        ([*days[:-1], "2999-01-05"], "90d", 39),
+        (future, "90d", 30),
+        (np.r_[seconds[:-1], 1e9], 10, 39),
+    ):
+        with pytest.raises(ValueError, match=f"time: row {row} is of .* rows are too old to count"):
+            hcal.TemperatureScaling().fit(logits, y, time=time, half_life=half_life)
+    # An archive may be many half-lives old, and days before 1970 are days.
+    for time in (["2004-05-01"] * 30 + days[30:], ["1969-12-31"] * 20 + ["1970-01-02"] * 20):
+        fitted = hcal.TemperatureScaling().fit(logits, y, time=time, half_life="90d")
+        assert fitted.fit_.rows == 40
+
+
 def test_what_cannot_age_is_said() -> None:
     score, y, day = drifting(100, 0)
     cal = hcal.make_calibrator("platt")

@@ -98,11 +98,11 @@ def test_a_reader_of_others_gives_the_rows_of_an_array(
 def test_a_file_type_of_the_guide_is_read_like_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hcal.io import Request, batches, finding, formats, read
+    from hcal.io import Request, batches, files, formats, read
 
     module = module_of("write-a-reader.md", "tab_separated.py", tmp_path, monkeypatch)
     monkeypatch.setitem(formats.READERS, ".tsv", module.TabRows)
-    monkeypatch.setattr(finding, "TYPES", (*finding.TYPES, ".tsv"))
+    monkeypatch.setattr(files, "TYPES", (*files.TYPES, ".tsv"))
     logits, y = synthetic(50, 3)
     rows = []
     for scores, label in zip(logits.tolist(), y, strict=True):

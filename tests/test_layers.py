@@ -85,6 +85,7 @@ LONG_FILES: dict[str, int] = {}
 #: The containers that are written after import: registries, and names that are imported when first used.
 REGISTRIES = {
     ("__init__.py", "globals()"),
+    ("io/__init__.py", "globals()"),
     ("methods/registry.py", "_registered"),
     ("metrics/registry.py", "METRICS"),
 }

@@ -18,7 +18,7 @@ from hcal.evaluation.ranking import Ranking
 from hcal.numerics import softmax
 from hcal.operation.fitting import model_facts
 from hcal.reporting import measure_report
-from hcal.reporting.verdict import verdict_of
+from hcal.reporting.page import verdict_of
 from hcal.results import HTML_ROWS, REPR_LINES, Result, html_table
 from helpers import synthetic
 

@@ -11,17 +11,24 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import pytest
 from coverage import Coverage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +51,12 @@ for one, other in (
     (ast.BitAnd, ast.BitOr),
 ):
     SWAPS |= {one: other, other: one}
-LIMIT = 600  # seconds that the tests of one mutant may take; longer counts as killed
+#: The tests of a mutant may take so many times what they took without; a mutant that loops for ever is killed.
+LIMIT_FACTOR = 5
+#: What the tests import and a run of few tests would spend most of its time on.
+SLOW_IMPORTS = ("numba", "pandas", "pyarrow", "scipy.stats", "sklearn.linear_model", "torch")
+FORK = get_context("fork")
+OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
 
 
 def places(tree: ast.Module) -> list[ast.AST]:
@@ -79,20 +91,27 @@ def change(node: ast.AST) -> str:
     elif isinstance(node, ast.Compare):
         node.ops[0] = SWAPS[type(node.ops[0])]()  # type: ignore[call-overload]
     elif isinstance(node, ast.Constant):
-        node.value = not node.value if isinstance(node.value, bool) else node.value + 1
+        value = node.value
+        node.value = not value if isinstance(value, bool) else value + 1  # type: ignore[operator]
     elif isinstance(node, ast.If | ast.IfExp):
         node.test = ast.UnaryOp(ast.Not(), node.test)
     return f"{before}  ->  {ast.unparse(node).splitlines()[0]}"
 
 
-def sample(part: str, count: int, seed: int) -> list[tuple[Path, int]]:
-    """Return some of all (file, place) of a part."""
-    modules = (ROOT / "src" / "hcal" / part).glob("*.py")
-    files = sorted(file for file in modules if file.name != "_triton.py")
+class Mutant(NamedTuple):
+    """The change of one of the ``places`` of a file, which is named relative to the project."""
+
+    file: Path
+    place: int
+
+
+def sample(tree: Path, part: str, count: int, seed: int) -> list[Mutant]:
+    """Return some of all mutants of a part."""
     mutants = []
-    for file in files:
-        n_places = len(places(ast.parse(file.read_text(encoding="utf-8"))))
-        mutants += [(file, place) for place in range(n_places)]
+    for file in sorted((tree / "src" / "hcal" / part).glob("*.py")):
+        if not file.name.endswith("_triton.py"):
+            n_places = len(places(ast.parse(file.read_text(encoding="utf-8"))))
+            mutants += [Mutant(file.relative_to(tree), place) for place in range(n_places)]
     random.Random(seed).shuffle(mutants)
     return mutants[:count]
 
@@ -110,79 +129,168 @@ def copied(place: Path) -> Path:
     return place / "hcal"
 
 
-def run(tree: Path, *words: str) -> bool:
-    """Run pytest in a copy until the first failure; return whether all passed."""
-    paths = os.pathsep.join(str(tree / name) for name in ("src", "tests", "."))
-    pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-    command = [sys.executable, *words[:-1], *pytest]
-    done = subprocess.run(
-        [*command, *words[-1].split()],
-        cwd=tree,
-        capture_output=True,
-        timeout=LIMIT,
-        env=os.environ | {"PYTHONPATH": paths},
-    )
-    return done.returncode == 0
+@dataclass(frozen=True)
+class Measured:
+    """What the tests of a part did without any mutant."""
+
+    seconds: dict[str, float]  # of each test function
+    tests_of_line: dict[tuple[str, int], set[str]]  # by file and line
+    limit: float  # seconds that the tests of a mutant may take; longer counts as killed
+
+    def selected(self, target: Path, lines: range) -> list[str]:
+        """Return the tests that run the lines, the quick ones first, and the doctests of the file.
+
+        Lines in compiled code are known to nobody: all tests that run a function of the file. All tests of the part
+        for no lines: they run at import.
+        """
+        covering: set[str] = set()
+        if lines:
+            tests_of_file = {
+                line: tests
+                for (file, line), tests in self.tests_of_line.items()
+                if file == str(target)
+            }
+            covering = covering.union(*(tests_of_file.get(line, set()) for line in lines))
+            covering = covering or covering.union(*tests_of_file.values())
+        by_time = sorted(covering or self.seconds, key=lambda test: self.seconds[test])
+        return [str(target), *by_time]
 
 
-def tests_of_lines(tree: Path, part: str) -> dict[str, dict[int, list[str]]]:
-    """Return which tests run each line, by file; the tests of the part must pass."""
-    (tree / "coverage.ini").write_text("[run]\ndynamic_context = test_function\n", encoding="utf-8")
-    measured = [
-        "-m",
-        "coverage",
-        "run",
-        "--rcfile=coverage.ini",
-        f"--source=src/hcal/{part}",
-        " ".join(PARTS[part]),
-    ]
-    if not run(tree, *measured):
-        sys.exit(f"the tests of {part} fail without any mutant")
-    data = Coverage(data_file=str(tree / ".coverage"))
-    data.load()
-    content = data.get_data()
-    return {file: content.contexts_by_lineno(file) for file in content.measured_files()}
+class LinesOfTests:
+    """A plugin of pytest that notes which lines each test function runs, and how long it takes."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._coverage.switch_context(function_of(item.nodeid))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[function_of(report.nodeid)] += report.duration
 
 
-def selected(contexts: list[str], part: str, tree: Path) -> str:
-    """Return the tests that run a line, as pytest names them; all tests of the part where none is known."""
-    files = {}
-    for name in PARTS[part]:
-        for file in [tree / name, *(tree / name).rglob("test_*.py")]:
-            files[file.stem] = file
-    tests = []
-    for context in contexts:
-        module, _, test = context.rpartition(".")
-        if module.rpartition(".")[2] not in files:
-            return " ".join(PARTS[part])
-        tests.append(f"{files[module.rpartition('.')[2]].relative_to(tree)}::{test}")
-    return " ".join(sorted(tests)) or " ".join(PARTS[part])
+def function_of(test: str) -> str:
+    """Return the name of a test without its parameters."""
+    return test.partition("[")[0]
 
 
-def is_killed(
-    tree: Path, part: str, file: Path, place: int, lines: dict[str, dict[int, list[str]]]
-) -> tuple[bool, str]:
-    """Run the tests of one mutant."""
-    target = tree / file.relative_to(ROOT)
-    text = target.read_text(encoding="utf-8")
-    parsed = ast.parse(text)
-    node = places(parsed)[place]
-    number = getattr(node, "lineno", 0)
-    description = f"{file.relative_to(ROOT)}:{number}  {change(node)}"
-    functions = [n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef)]
-    spans = [(function.body[0].lineno, function.end_lineno or 0) for function in functions]
-    inside = any(first <= number <= last for first, last in spans)
-    # What runs at import counts for every test, not for the one that happened to import the file.
-    lines_of_file = lines.get(str(target).replace(str(tree), "", 1), {})
-    contexts = lines_of_file.get(number, []) if inside else []
+def measure(tree: Path, part: str) -> Measured:
+    """Run the tests of a part, which must pass, and note which lines each of them runs; in a forked process."""
+    coverage = Coverage(data_file=None, source=[str(tree / "src" / "hcal" / part)])
+    plugin = LinesOfTests(coverage)
+    output = tree / "output.txt"
+    start = time.perf_counter()
+    with coverage.collect():
+        status = run_pytest(tree, PARTS[part], output, plugins=[plugin])
+    limit = LIMIT_FACTOR * (time.perf_counter() - start)
+    if status:
+        raise SystemExit(f"the tests of {part} fail without any mutant:\n{output.read_text()}")
+
+    content = coverage.get_data()
+    tests_of_line = {}
+    for file in content.measured_files():
+        relative = str(Path(file).relative_to(tree))
+        for line, tests in content.contexts_by_lineno(file).items():
+            tests_of_line[relative, line] = set(tests) - {""}  # "" is the import
+    return Measured(dict(plugin.seconds), tests_of_line, limit)
+
+
+def run_pytest(tree: Path, tests: list[str], output: Path, plugins: Sequence[object] = ()) -> int:
+    """Run pytest in this process, which was forked for it: what is slow to import is there already."""
+    os.chdir(tree)
+    paths = [str(tree / name) for name in ("src", "tests", ".")]
+    sys.path[:0] = paths
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    return pytest.main([*OPTIONS, *tests], plugins=plugins)
+
+
+def lines_of_statement(tree: ast.Module, node: ast.AST) -> range:
+    """Return the lines of the smallest statement around a node; of a loop or a branch those of its head.
+
+    None if it is not in the body of a function: what runs at import counts for every test, not for the one that
+    happened to import the file.
+    """
+    around = []
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for statement in function.body:
+                around += [one for one in ast.walk(statement) if isinstance(one, ast.stmt)]
+    around = [one for one in around if any(inner is node for inner in ast.walk(one))]
+    if not around:
+        return range(0)
+    smallest = max(around, key=lambda one: one.lineno)
+    last = smallest.end_lineno or smallest.lineno
+    body = getattr(smallest, "body", None)
+    return range(smallest.lineno, body[0].lineno if body else last + 1)
+
+
+def tried(tree: Path, mutant: Mutant, measured: Measured) -> bool:
+    """Run the tests of one mutant in a copy of the project, print the verdict, return whether it is killed."""
+    target = tree / mutant.file
+    original = target.read_text(encoding="utf-8")
+    written = target.stat().st_mtime_ns
+    parsed = ast.parse(original)
+    node = places(parsed)[mutant.place]
+    lines = lines_of_statement(parsed, node)
+    changed = change(node)
+    text = ast.unparse(ast.fix_missing_locations(parsed)) + "\n"
+    target.write_text(text, encoding="utf-8")
     try:
-        target.write_text(ast.unparse(ast.fix_missing_locations(parsed)) + "\n", encoding="utf-8")
-        passed = run(tree, f"{selected(contexts, part, tree)} {target.relative_to(tree)}")
-        return not passed, description
-    except subprocess.TimeoutExpired:
-        return True, description
+        failure = first_failure(tree, measured.selected(mutant.file, lines), measured.limit)
     finally:
-        target.write_text(text, encoding="utf-8")
+        target.write_text(original, encoding="utf-8")
+        os.utime(target, ns=(written, written))  # so what numba compiled of it stays valid
+    title = "killed  " if failure else "SURVIVED"
+    place = f"{mutant.file}:{getattr(node, 'lineno', lines.start)}"
+    print(title, place, changed, failure, sep="  ", flush=True)
+    return bool(failure)
+
+
+def first_failure(tree: Path, tests: list[str], limit: float) -> str:
+    """Run tests in a copy of the project until one fails; return its line of pytest's report, "" if all pass."""
+    output = tree / "output.txt"
+    process = FORK.Process(target=lambda: sys.exit(run_pytest(tree, tests, output)))
+    process.start()
+    process.join(limit)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return "too slow"
+    if process.exitcode == 0:
+        return ""
+    for line in output.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(("FAILED", "ERROR")):
+            return line[:120]
+    return f"exit status {process.exitcode}"
+
+
+def tried_in_copies(trees: list[Path], mutants: list[Mutant], measured: Measured) -> list[bool]:
+    """Return which mutants are killed; each copy of the project tries its share of them."""
+    killed = []
+    with ProcessPoolExecutor(len(trees), mp_context=FORK) as pool:
+        shares = [
+            pool.submit(tried_in_copy, tree, mutants[i :: len(trees)], measured)
+            for i, tree in enumerate(trees)
+        ]
+        for share in shares:
+            killed += share.result()
+    return killed
+
+
+def tried_in_copy(tree: Path, mutants: list[Mutant], measured: Measured) -> list[bool]:
+    return [tried(tree, mutant, measured) for mutant in mutants]
+
+
+def counted(title: str, killed: list[bool]) -> str:
+    """Return a line with the share of the mutants that are killed, and its standard error."""
+    share = sum(killed) / max(len(killed), 1)
+    error = math.sqrt(share * (1 - share) / max(len(killed), 1))
+    return f"{title:18} {sum(killed):3} of {len(killed):3} killed: {share:.1%} ± {error:.1%}"
 
 
 def main() -> None:
@@ -193,33 +301,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     parts = options.part or list(PARTS)
-    killed = Counter[str]()
-    tried = Counter[str]()
+    for name in SLOW_IMPORTS:
+        import_module(name)
+    killed: dict[str, list[bool]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        trees = [copied(Path(folder) / str(i)) for i in range(options.workers)]
+        trees = [copied(Path(folder).resolve() / str(i)) for i in range(options.workers)]
         for part in parts:
-            lines = {}
-            for file, contexts in tests_of_lines(trees[0], part).items():
-                lines[file.replace(str(trees[0]), "", 1)] = contexts
-            chosen = sample(part, options.count // len(parts), options.seed)
-
-            def work(
-                tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen
-            ) -> list[tuple[bool, str]]:
-                mine = chosen[trees.index(tree) :: len(trees)]
-                tests = []
-                for file, place in mine:
-                    tests.append(is_killed(tree, part, file, place, lines))
-                    print("killed  " if tests[-1][0] else "SURVIVED", tests[-1][1], flush=True)
-                return tests
-
-            with ThreadPoolExecutor(len(trees)) as pool:
-                results = [one for tests in pool.map(work, trees) for one in tests]
-            tried[part], killed[part] = len(results), sum(dead for dead, _ in results)
+            with ProcessPoolExecutor(1, mp_context=FORK) as process:
+                measured = process.submit(measure, trees[0], part).result()
+            mutants = sample(trees[0], part, options.count // len(parts), options.seed)
+            killed[part] = tried_in_copies(trees, mutants, measured)
+            print(counted(part, killed[part]), flush=True)
+    print()
     for part in parts:
-        print(f"{part:18} {killed[part]:3} of {tried[part]:3} killed")
-    share = killed.total() / max(tried.total(), 1)
-    print(f"{'all':18} {killed.total():3} of {tried.total():3} killed: {share:.1%}")
+        print(counted(part, killed[part]))
+    print(counted("all", [one for part in parts for one in killed[part]]))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ _SECONDS: Final = {
 }
 #: Numbers between these may be dates in digits: year, month and day.
 _FIRST_DATE, _LAST_DATE = 19_000_101, 21_001_231
+#: A row of less weight counts for nothing: it is 20 half-lives older than the newest.
+_NOTHING: Final = 2.0**-20
+#: If one of so many rows counts, its time is taken for wrong.
+_SEVERAL: Final = 20
 _SPAN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)\s*")
 
 
@@ -183,6 +187,7 @@ def aged(times: Times, half_life: HalfLifeLike) -> tuple[Float64, Aged]:
     """Return the weights of rows by their age, and what to remember of it."""
     span = HalfLife.of(half_life)
     weight = span.weights(times)
+    _refuse_runaway(times, weight)
     facts = Aged(
         half_life=span.words,
         oldest=times.words(float(times.values.min())),
@@ -191,6 +196,23 @@ def aged(times: Times, half_life: HalfLifeLike) -> tuple[Float64, Aged]:
         count_as=float(weight.sum()),
     )
     return weight, facts
+
+
+def _refuse_runaway(times: Times, weight: Float64) -> None:
+    """Refuse a newest time beside which all other rows count for nothing, as one wrong date makes them."""
+    counts = weight > _NOTHING
+    newest = times.values.max()
+    tomorrow = datetime.now(UTC).timestamp() + _SECONDS["d"]
+    is_alone = counts.sum() == 1 and len(weight) >= _SEVERAL
+    has_come = times.values <= tomorrow
+    is_future = times.are_dates and has_come.any() and not counts[has_come].any()
+    if is_alone or is_future:
+        row = int(times.values.argmax())
+        raise ValueError(
+            f"time: row {row} is of {times.words(float(newest))}, beside which "
+            f"{len(weight) - counts.sum():,} of {len(weight):,} rows are too old to count: correct "
+            "it, or pass a longer half_life"
+        )
 
 
 def _number(value: float) -> str:

@@ -10,8 +10,7 @@ work in this process (``map``), in other processes (:class:`Processes`) or on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import tee
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, Self, TypeVar
 
 S = TypeVar("S")
@@ -83,26 +82,4 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
     whole = empty()
     for part in parts:
         whole.merge(part)
-    return whole
-
-
-def add_up(
-    function: Callable[[S], P],
-    pieces: Iterable[S],
-    empty: Callable[[], P],
-    runner: Runner | None,
-    advance: Advance,
-) -> P:
-    """Run a function on all pieces and merge its results in their order.
-
-    ``function`` returns the partial result of a piece and ``empty`` that of no rows. ``advance`` is called after each
-    piece with its number of rows.
-    """
-    whole = empty()
-    sizes, work = tee(pieces)
-    for piece, part in zip(sizes, (runner or map)(function, work), strict=True):
-        whole.merge(part)
-        if advance is not None:
-            assert isinstance(piece, Sized)
-            advance(len(piece))
     return whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,8 @@ def test_the_monotone_band_covers_a_rising_truth() -> None:
         assert np.abs(p - p**2).mean() <= monotone.error < 0.4
         assert not monotone.contradicted
         assert ((table.low <= monotone.at) & (monotone.at <= table.high)).all()
+        assert (monotone.low >= 0).all()
+        assert (monotone.high <= 1).all()
         assert certificate.to_dict()["monotone"]["ece_at_most"] == monotone.error
         assert any("(an assumption), the ECE is at most" in s for s in certificate.sentences)
 
@@ -226,6 +229,24 @@ def test_the_gain_over_a_baseline() -> None:
     assert back.at_most < 0
 
 
+def test_after_a_calibrator_input_is_about_the_baseline() -> None:
+    logits, y = synthetic(400)
+    calibrator = hcal.make_calibrator("ts").fit(*synthetic(400, seed=1))
+    with pytest.raises(ValueError, match="input is 'probs', but the calibrator takes 'logits'"):
+        hcal.certify(calibrator, logits, y, input="probs")
+    probs = hcal.softmax(logits)
+    of_probs = hcal.certify(calibrator, logits, y, baseline=probs, input="probs").gain
+    of_logits = hcal.certify(calibrator, logits, y, baseline=logits, input="logits").gain
+    assert of_probs.at_least == pytest.approx(of_logits.at_least, rel=1e-12)
+    of_scores = hcal.certify(calibrator, logits, y, baseline="scores").gain
+    assert of_scores.at_least == pytest.approx(of_logits.at_least, rel=1e-12)
+    for predictor in ((calibrator, logits, y), (probs, y)):
+        with pytest.raises(ValueError, match='baseline is an array, or "scores" after'):
+            hcal.certify(*predictor, baseline="logits")
+    with pytest.raises(ValueError, match='baseline is an array, or "scores" after'):
+        hcal.certify(probs, y, baseline="scores")
+
+
 def test_a_planted_group_is_found_and_comes_first() -> None:
     rng = np.random.default_rng(0)
     sites = rng.integers(0, 9, 10_000).astype(str)
@@ -292,6 +313,20 @@ def test_nobody_is_told_to_collect_millions_of_rows() -> None:
         s.startswith("None of the 4 classes could be certified: too few rows.")
         for s in four.sentences
     )
+
+
+def test_what_is_said_of_subgroups() -> None:
+    wrong = certify_event("tall", np.full(500, 0.9), np.zeros(500))
+    lines = sentences.group_sentences((wrong,) * 10)
+    assert lines[8:] == ["2 more segments are proven to be off."]
+    within = SimpleNamespace(proven="", bound=0.05)
+    assert sentences.subgroup_verdict(within, 0.05) == "proven to be within the tolerance"
+    for needed, words in ((60, "a few"), (101, "a few"), (102, "2"), (1100, "1,000")):
+        open_question = SimpleNamespace(
+            proven="", bound=0.2, n=100, rows_needed=lambda limit, needed=needed: needed
+        )
+        verdict = sentences.subgroup_verdict(open_question, 0.05)
+        assert verdict == f"may be right; {words} more rows would tell"
 
 
 # -- rows of the fit ----------------------------------------------------------------------------------
@@ -370,6 +405,9 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
         assert certificate.estimate < certificate.bound < 0.5
         assert "without its fold (5 folds)" in certificate.sentences[0]
         assert "P(yes)" in str(certificate)
+        headline = repr(certificate).splitlines()
+        assert headline[0].startswith("1,500 rows, 2 classes.")
+        assert len(headline) == 3
         json.dumps(certificate.to_dict())
     for scale, starts in (
         (3, "5 of 5 fits are proven to be off."),
@@ -422,6 +460,9 @@ def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
     certificate = hcal.certify(hcal.softmax(logits), y, assume="monotone", by=y)
     text = str(certificate)
     assert f"{n:,} rows, {k} classes." in text
+    headline = repr(certificate).splitlines()
+    assert headline[0].startswith(f"{n:,} rows, {k} classes.")
+    assert len(headline) == 3
     assert "smooth error at most" in text
     content = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
     assert content["sentences"] == certificate.sentences

@@ -68,6 +68,8 @@ def _lines() -> Iterator[str]:
     certificate = streamed.merge(second).result(confidence=0.9)
     yield from ("blocks", str(certificate), *_numbers(certificate.headline))
     yield from (str(group.group_row()) for group in certificate.subgroups)
+    of_patients = hcal.certify(f, y, groups=np.arange(3000) // 3)
+    yield from ("groups", str(of_patients), *_numbers(of_patients.headline))
     yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, folds=4))
     fitted = hcal.make_calibrator("uncal", input="probs").fit(f, y)
     for tolerance in (0.0, 0.02, "auto"):

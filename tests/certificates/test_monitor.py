@@ -374,8 +374,35 @@ def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
         change = drift(old, 1.6 * new)
         assert change.changed
         assert "The scores have changed" in str(change)
+    old, new = rng.normal(-20, 1, size=(2, 1000, 50))
+    old[:, :2] = np.log([0.5, 0.5])
+    new[:, :2] = np.log([0.7, 0.3])  # the likely classes have changed, and none of the others
+    assert drift(old, new).accuracy > 0.95
     assert drift(old[:50], new[:50]).rows == (50, 50)
     with pytest.raises(ValueError, match="too few rows: at least 50"):
         drift(old[:49], new)
     with pytest.raises(ValueError, match="reference has 50 classes"):
         drift(old, new[:, :3])
+
+
+def test_the_p_value_of_the_stability_index_is_that_of_permuted_rows() -> None:
+    """Over bins at the deciles of all rows, with half a row more in each."""
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=80)
+    new = rng.normal(0.25, 1, size=60)
+    rows = np.concatenate([old, new])
+    deciles = np.quantile(rows, np.arange(0.1, 1, 0.1))
+    bins = np.searchsorted(deciles, rows)
+
+    def index(order: np.ndarray) -> float:
+        first, second = np.split(bins[order], [len(old)])
+        a = (np.bincount(first, minlength=10) + 0.5) / (len(first) + 5)
+        b = (np.bincount(second, minlength=10) + 0.5) / (len(second) + 5)
+        return float(((a - b) * np.log(a / b)).sum())
+
+    as_it_is = index(np.arange(140)) - 1e-9
+    permuted = [index(rng.permutation(140)) for _ in range(3000)]
+    expected = np.mean(np.array(permuted) >= as_it_is)
+    assert 0.1 < expected < 0.9
+    # Rows of a binary score are its logits, and what is binned is P(class 1), which keeps their order.
+    assert drift(old, new).psi_p_value == pytest.approx(expected, abs=0.03)

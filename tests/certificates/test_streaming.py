@@ -11,9 +11,9 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError, certification
-from hcal.certificates.assembly import Terms
-from hcal.certificates.certification import certify_source
-from hcal.certificates.events import EventCounts
+from hcal.certificates.certification import Terms, certify_source
+from hcal.certificates.dependent import DependentRows
+from hcal.certificates.event import EventCounts
 from hcal.certificates.windows import bin_edges, bin_of
 from hcal.io.sources import source_of_blocks as open_blocks
 from hcal.leakage import fingerprint
@@ -21,7 +21,7 @@ from hcal.metrics.sample import Data
 from hcal.row_segments import Segments
 from hcal.rows import Rows
 from helpers import synthetic
-from studies.worlds import WORLDS, draw_labels
+from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table
 
 
 def _world(n: int = 6000, k: int = 5, name: str = "T=1.2") -> tuple[np.ndarray, np.ndarray]:
@@ -134,6 +134,11 @@ def test_more_rows_than_the_sample_are_counted(
         assert ours.observed == pytest.approx(theirs.observed)
         assert ours.bound == pytest.approx(theirs.bound, abs=0.01)
 
+    of_class_0 = hcal.certify(rows.blocks(170), positive=0).headline
+    assert of_class_0.name == "P(class 0)"
+    assert of_class_0.stated == pytest.approx(1 - exact.headline.stated, abs=2e-4)
+    assert of_class_0.observed == pytest.approx(1 - exact.headline.observed)
+
     np.savez(tmp_path / "rows.npz", logits=scores, y=y, patient=patient)
     source = hcal.io.batches(tmp_path / "rows.npz", hcal.io.Request(groups="patient"), rows=170)
     grouped = hcal.certify(source)
@@ -160,6 +165,28 @@ def test_a_group_in_two_blocks_counts_once() -> None:
         ValueError, match="groups has 2 groups, and a certificate needs at least 20"
     ):
         hcal.certify(iter([two_groups]))
+
+
+def test_certificates_of_dependent_rows_hold_where_the_truth_is_known() -> None:
+    """One draw decides the labels of all rows of a group."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(150), rng.integers(1, 9, 150))
+    for off in (0.0, 0.1, -0.1):
+        for _ in range(5):
+            p = rng.uniform(0.1, 0.9, len(groups))
+            truth = np.clip(p + off, 0, 1)
+            y = (rng.random(150)[groups] < truth).astype(int)
+            certificate = hcal.certify(p, y, groups=groups)
+            truth_by_value = truth_table(p, truth)
+            assert holds(certificate.headline, truth_by_value) == (True, True)
+            assert certificate.smooth >= smooth_error(truth_by_value, 15) - 1e-9
+
+
+def test_noise_of_groups_is_that_of_their_sums() -> None:
+    """Two groups of two rows: their gaps from the mean sum to +0.2 and −0.2."""
+    rows = DependentRows(np.array([0, 1, 0, 1]), np.array([0.5, 0.1, 0.3, 0.3]) + 0.1)
+    assert rows.noise(0, 4) == pytest.approx((0.2**2 + 0.2**2) / 4**2)
+    assert rows.noise(1, 3) == pytest.approx((0.1**2 + 0.1**2) / 2**2)
 
 
 def test_many_segments_need_memory_for_the_bins_that_they_fill() -> None:

@@ -60,6 +60,23 @@ def test_scores_wait_for_their_labels_and_an_alarm_comes_with_them() -> None:
     assert hcal.Monitor.load("watch.json").n == 2000
 
 
+def test_a_date_that_has_not_come_is_refused_before_anything_is_done() -> None:
+    p = write_scores("week1.csv", 0, 100)
+    run("watch", "week1.csv", *SCORES, *STORE, "--date", "2026-01-05")
+    write_scores("week2.csv", 100, 10)
+    write_labels("labels.csv", p, 0)
+    labelled = ("watch", "rows.csv", "--input", "probs", "--scores", "p", "--label", "churned")
+    Path("rows.csv").write_text("p,churned\n0.5,1\n0.5,0\n")
+    for command in (
+        ("watch", "week2.csv", *SCORES, *STORE, "--date", "2999-01-05"),
+        labels_command("labels.csv", "2999-01-05"),
+        (*labelled, *STATE, "--date", "2999-01-05"),
+    ):
+        assert "has not come yet" in run(*command, code=1).stderr
+    assert len(hcal.ScoreStore("scores.sqlite")) == 100
+    assert not Path("watch.json").exists()
+
+
 def test_late_and_double_labels_are_counted_and_old_scores_deleted() -> None:
     p = write_scores("week1.csv", 0, 100)
     run("watch", "week1.csv", *SCORES, *STORE, "--date", "2026-01-05", "--keep-days", "30")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import hcal
 from hcal.certificates import survey
+from hcal.io.sources import source_of_blocks
 from hcal.rows import Rows
 from helpers import synthetic
 
@@ -171,3 +173,11 @@ def test_weights_and_segments_of_a_segmented_calibrator() -> None:
     result = hcal.evaluate(cal, scores, y, by=country, sample_weight=np.full(900, 2.0))
     assert result.certificate is None
     assert any("segments are not certified" in note for note in result.notes)
+
+
+def test_a_source_that_yields_more_rows_than_it_says_is_refused() -> None:
+    """Nothing was added up over its rows, because the sample was to be all of them."""
+    rows = Rows.of(*synthetic(40, 3), input="logits")
+    source = replace(source_of_blocks(rows.blocks(10)), n_rows=20)
+    with pytest.raises(ValueError, match="says that it has 20 rows, and yields 40"):
+        survey.survey_rows(source, most_rows=20)

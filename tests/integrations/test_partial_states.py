@@ -10,7 +10,7 @@ import pytest
 
 from hcal.certificates import CertificateStream
 from hcal.integrations.partial_states import restored, state_bytes
-from hcal.io.sampling import RowSample
+from hcal.io.sources import RowSample
 from hcal.metrics import StreamingMetrics
 from hcal.rows import OneColumn, Rows
 from helpers import synthetic

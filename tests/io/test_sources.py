@@ -14,8 +14,7 @@ import pytest
 
 import hcal
 from hcal.io import Request, batches
-from hcal.io.sampling import RowSample
-from hcal.io.sources import source_of_blocks
+from hcal.io.sources import RowSample, source_of_blocks
 from hcal.rows import Rows
 from helpers import synthetic
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hcal.maps.base import (
     array,
     build_map,
     keep_argmax,
+    learn_floor,
     map_type,
     option,
     raise_to_floor,
@@ -187,6 +189,14 @@ class Lowest(Map):
     probabilities = __call__
 
 
+def test_a_floor_is_of_probabilities() -> None:
+    with pytest.raises(ValueError, match="'floor' is a probability, and the scores are logits"):
+        Prediction(map=Lowest(), floor=np.array(0.01))
+    # Weights that sum to less than one row count as one: a quarter of 1/(N·K).
+    thirds = np.log(np.full((1, 3), 1 / 3))
+    assert learn_floor(thirds, np.array([0.3])) == pytest.approx(1 / 12)
+
+
 def test_the_parts_of_a_prediction() -> None:
     x = np.log([[0.0 + 1e-300, 0.3, 0.7]])
     raised = raise_to_floor(x, np.array(0.01))
@@ -215,3 +225,47 @@ def test_the_parts_of_a_prediction() -> None:
     for width, lowest in ((np.float32, -1e15), (np.float64, -1e30)):  # products with it stay finite
         probs = Prediction(map=Lowest())(np.array([[-np.inf, 3.0]], width))
         assert probs[0, 0] == pytest.approx(lowest)
+
+
+@map_type
+class Compiled(Map):
+    """The softmax, with a kernel that counts its calls."""
+
+    kernel_keeps_argmax = True
+    calls: ClassVar[list[np.ndarray]] = []
+
+    def __call__(self, x):
+        return xp.log_softmax(x)
+
+    def compiled(self, x):
+        self.calls.append(x)
+        return np.exp(xp.log_softmax(x))
+
+
+@pytest.mark.parametrize(
+    ("n", "changes", "options", "n_calls"),
+    [
+        (4095, {}, {}, 0),
+        (4096, {}, {}, 1),
+        (20_000, {}, {}, 1),
+        (20_000, {}, {"once": True}, 0),
+        (20_000, {"states_zero": False}, {}, 1),
+        # The map is not all of the prediction: the kernel computes its part of each block.
+        (20_000, {"kind": "probs"}, {}, 2),
+        (20_000, {"kind": "log_probs", "preserves": "accuracy"}, {}, 2),
+        (20_000, {"prior": np.log([4.0, 1, 1, 1, 2])}, {}, 2),
+        (20_000, {"kind": "probs", "floor": np.array(0.01)}, {}, 2),
+    ],
+)
+def test_a_kernel_predicts_many_rows_as_the_formula_does(n, changes, options, n_calls) -> None:
+    rng = np.random.default_rng(0)
+    prediction = Prediction(map=Compiled(), **changes)
+    scores = rng.dirichlet(np.ones(5), size=n)
+    if prediction.kind == "logits":
+        scores = 100 * rng.normal(size=(n, 5))
+    elif prediction.kind == "log_probs":
+        scores = np.log(scores)
+    Compiled.calls.clear()
+    by_blocks = prediction.in_blocks(scores, **options)
+    assert len(Compiled.calls) == n_calls
+    np.testing.assert_allclose(by_blocks, prediction(scores), rtol=1e-12)

@@ -11,8 +11,7 @@ import pytest
 
 import hcal
 from hcal.metrics import METRICS, Sample, StreamingMetrics
-from hcal.metrics.by_chance import Crowd, levels_by_chance
-from hcal.metrics.noise import mean_deviation
+from hcal.metrics.by_chance import Crowd, levels_by_chance, mean_deviation
 from hcal.numerics import softmax
 from hcal.rows import Rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hcal.metrics import merging, resampling, testing
+from hcal.metrics import resampling, testing
 from hcal.metrics.registry import METRICS, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, IntArray
@@ -26,7 +26,7 @@ def test_intervals_are_those_of_all_rows(middle: float, monkeypatch: pytest.Monk
     sample = draw(24_000, 0, middle=middle)
     values, _ = resampling.measure(sample, RESAMPLED)
     merged = resampling.intervals(sample, values, 0.9, resamples=200)
-    monkeypatch.setattr(merging, "MOST_ROWS", 10**9)
+    monkeypatch.setattr(resampling, "MOST_ROWS", 10**9)
     plain = resampling.intervals(sample, values, 0.9, resamples=200)
 
     assert merged.keys() == plain.keys()
@@ -41,7 +41,7 @@ def test_intervals_are_those_of_all_rows(middle: float, monkeypatch: pytest.Monk
 
 def test_the_values_of_merged_rows_are_those_of_all_rows() -> None:
     sample = draw(60_000, 1)
-    small = merging.merged_samples([sample])[0]
+    small = resampling.merged_samples([sample])[0]
     exact, _ = resampling.measure(sample, RESAMPLED)
     for name, interval in resampling.intervals(sample, exact, 0.9, resamples=50).items():
         value = METRICS[name].function(small)
@@ -52,7 +52,7 @@ def test_impossible_and_certain_rows_are_not_merged_with_others() -> None:
     never = np.zeros(5)
     hardly = np.full(5, 1e-12)
     positive = np.concatenate([never, hardly, np.linspace(0.1, 0.9, 29_990)])
-    small = merging.merged_samples([Sample(positive, np.arange(30_000) % 2)])[0]
+    small = resampling.merged_samples([Sample(positive, np.arange(30_000) % 2)])[0]
     assert small.data.column(1)[:4].tolist() == [0.0, 0.0, 1e-12, 1e-12]
     assert small.w[:4].tolist() == [3.0, 2.0, 2.0, 3.0]
 
@@ -60,7 +60,7 @@ def test_impossible_and_certain_rows_are_not_merged_with_others() -> None:
 def test_two_predictors_are_merged_together() -> None:
     before = draw(30_000, 2)
     after = Sample(before.data.column(1) ** 2, before.y)
-    small = merging.merged_samples([before, after])
+    small = resampling.merged_samples([before, after])
     assert small is not None
     assert small[0].weight.tolist() == small[1].weight.tolist()
     for exact, merged in zip((before, after), small, strict=True):
@@ -68,7 +68,7 @@ def test_two_predictors_are_merged_together() -> None:
         assert merged.mean(merged.data.conf) == pytest.approx(expected)
     # Rows that are near each other in one of two unrelated predictors are far apart in the other.
     unrelated = Sample(np.random.default_rng(0).random(30_000), before.y)
-    assert merging.merged_samples([before, unrelated]) is None
+    assert resampling.merged_samples([before, unrelated]) is None
 
 
 @pytest.mark.parametrize("weight", [None, np.full(30_000, 2.0)])
@@ -76,10 +76,10 @@ def test_what_is_merged(weight: Float64 | None) -> None:
     rng = np.random.default_rng(3)
     labels: IntArray = rng.integers(0, 2, 30_000)
     sample = Sample(rng.random(30_000), labels, weight)
-    assert (merging.merged_samples([sample]) is None) == (weight is not None)
+    assert (resampling.merged_samples([sample]) is None) == (weight is not None)
     three_classes = Sample(rng.dirichlet([1, 1, 1], 30_000), labels)
-    assert merging.merged_samples([three_classes]) is None
-    assert merging.merged_samples([Sample(rng.random(20_000), labels[:20_000])]) is None
+    assert resampling.merged_samples([three_classes]) is None
+    assert resampling.merged_samples([Sample(rng.random(20_000), labels[:20_000])]) is None
 
 
 def test_calibrated_predictions_are_rejected_as_often_as_the_level_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,6 +53,42 @@ def test_rows_are_deleted_after_the_stated_days(store: hcal.ScoreStore) -> None:
     assert len(store) == 2
     assert store.delete_old(day="2026-02-01") == 1
     assert store.join(["old", "new"], [1, 1], day="2026-02-02").unknown == 1
+
+
+def test_one_wrong_day_deletes_nothing(store: hcal.ScoreStore, tmp_path: Path) -> None:
+    store.add(["a", "b"], PROBS[:2], day="2026-01-05")
+    for use in (
+        lambda day: store.add(["c"], PROBS[2:], day=day),
+        lambda day: store.join(["a"], [1], day=day),
+        lambda day: store.update_monitor(tmp_path / "watch.json", ["a"], [1], day=day),
+        lambda day: store.delete_old(day=day),
+    ):
+        for day in ("2999-01-05", datetime.date(9999, 12, 31)):
+            with pytest.raises(ValueError, match="has not come yet"):
+                use(day)
+    with pytest.raises(ValueError, match="rows of 2016-01-05 would be deleted at once"):
+        store.add(["c"], PROBS[2:], day="2016-01-05")
+    assert store.join(["a"], [1], day="0001-01-05").ids == ["a"]  # labels delete nothing then
+    assert store.counts["deleted"] == 0
+    assert len(store) == 2
+
+
+def test_days_of_all_kinds_are_days_of_utc(tmp_path: Path) -> None:
+    store = hcal.ScoreStore(tmp_path / "scores.sqlite", keep_days=1)
+    tokyo = datetime.timezone(datetime.timedelta(hours=9))
+    store.add(["a"], PROBS[:1], day=datetime.datetime(2026, 1, 6, 1, tzinfo=tokyo))  # the 5th
+    assert store.delete_old(day="2026-01-06") == 0
+    assert store.delete_old(day=datetime.date(2026, 1, 7)) == 1
+    # East of Greenwich it is tomorrow already.
+    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
+    assert store.add(["b"], PROBS[:1], day=tomorrow) == 1
+    for day in (np.datetime64("2026-01-05"), 20260105, "5 May"):
+        with pytest.raises(ValueError, match="a day is written as 2026-05-01"):
+            store.add(["c"], PROBS[:1], day=day)
+    for_ever = hcal.ScoreStore(tmp_path / "ever.sqlite", keep_days=9_999_999)
+    for_ever.add(["a"], PROBS[:1], day="1969-12-31")
+    assert for_ever.add(["b"], PROBS[:1]) == 1
+    assert len(for_ever) == 2
 
 
 def test_a_full_store_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ import hcal
 from hcal.evaluation.result import Difference
 from hcal.reporting import measure_report
 from hcal.reporting.content import Content
-from hcal.reporting.page import render
-from hcal.reporting.verdict import verdict_of
+from hcal.reporting.page import render, verdict_of
 from helpers import measured_report, synthetic
 
 #: A number as the page writes it, with its unit.

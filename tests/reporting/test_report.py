@@ -21,10 +21,9 @@ from hcal.cli.app import app
 from hcal.reporting import Source, build_report, measure_report
 from hcal.reporting.charts import Axis, probability_axis
 from hcal.reporting.content import HEADLINE, RESAMPLES, Content
-from hcal.reporting.page import render
+from hcal.reporting.page import render, verdict_of
 from hcal.reporting.sentences import number
 from hcal.reporting.tables import decision_thresholds
-from hcal.reporting.verdict import verdict_of
 from helpers import measured_report as measured
 from helpers import synthetic
 

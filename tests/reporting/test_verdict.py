@@ -12,9 +12,8 @@ from hcal.certificates.sentences import points
 from hcal.methods.base import Fitted
 from hcal.methods.ts import TemperatureScaling
 from hcal.reporting import measure_report
-from hcal.reporting.page import render
+from hcal.reporting.page import render, verdict_of
 from hcal.reporting.sentences import percent
-from hcal.reporting.verdict import verdict_of
 from hcal.solvers.temperature import SolvedTemperature
 from helpers import measured_report as measured
 from helpers import synthetic

@@ -69,9 +69,7 @@ def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.f
 
     # Bet against the allowed probability nearest to the alternative: where that is allowed itself, the factor is 1.
     margin = np.asarray(tolerance)[..., None]
-    lowest = np.maximum(claim - margin, _TINY)
-    highest = np.minimum(claim + margin, 1 - _TINY)
-    against = np.clip(alternative, lowest, highest)
+    against = np.clip(alternative, claim - margin, claim + margin)
     won = np.log(alternative / against)
     lost = np.log1p((against - alternative) / (1 - against))
     happened = np.asarray(c, dtype=bool)[..., None]

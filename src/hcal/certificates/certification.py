@@ -1,37 +1,59 @@
-"""``hcal.certify``: turn predictions and labels into a certificate, or refuse and say why."""
+"""``hcal.certify``: turn predictions and labels into a certificate, or refuse and say why.
+
+A certificate is put together from its events (:func:`assemble`): one failure probability is shared by all statements.
+Without other rows, a method is fitted fold by fold and certified on the fold that was left out
+(:func:`certify_out_of_fold`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hcal import inputs
-from hcal.certificates.assembly import Improvement, Terms, assemble
-from hcal.certificates.event import TOLERANCE
-from hcal.certificates.events import events_of_rows
-from hcal.certificates.out_of_fold import certify_out_of_fold, rows_to_fold
-from hcal.certificates.result import Certificate, OutOfFoldCertificate
+from hcal import inputs, leakage
+from hcal.certificates.bounds import Gain, certify_gain
+from hcal.certificates.event import (
+    TOLERANCE,
+    EventCertificate,
+    Events,
+    Refutation,
+    certify_event,
+    events_of_rows,
+    main_event,
+)
+from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 from hcal.certificates.survey import Survey, survey_rows
-from hcal.class_names import ClassName, check_classes, positive_number
-from hcal.fit_record import refuse_other_kind_of
+from hcal.certificates.windows import EventTable
+from hcal.class_names import ClassName, check_classes, class_title, positive_number
+from hcal.fit_record import fitted_kind, fitted_names, refuse_other_kind_of
 from hcal.frames import AnyArray
+from hcal.inputs import InputKind
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import SAMPLE_ROWS, SAMPLE_SCORES, RowSource, is_source, source_of_rows
 from hcal.metrics.sample import Data, Sample
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import FloatArray
+from hcal.numerics import Float64, FloatArray
 from hcal.renamed import renamed
 from hcal.rows import Rows
+from hcal.text import printable
 
 #: A statement about groups needs at least so many of them: each counts as one observation in the worst case.
 FEWEST_GROUPS = 20
-
-
+Names = Sequence[ClassName] | None
 #: What is proven of rows that no fit has seen, or of folds.
 Certified = Certificate | OutOfFoldCertificate
+
+#: First line of a certificate of bare probabilities: nothing is known about the rows they were fitted on.
+_FRESH = "none of these rows was used to fit the predictor"
+_REFUSED = (
+    "the ECE of a continuous predictor, the error at a single prediction and the error of the "
+    "whole vector: each prediction is seen once, so no number of rows bounds them without "
+    "assumptions (Gupta, Podkopaev and Ramdas, 2020)"
+)
+_NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh all others"
 
 
 @renamed(level="confidence", n_folds="folds")
@@ -46,7 +68,7 @@ def certify(  # noqa: PLR0913 - a public door
     by: AnyArray = None,
     classes: Iterable[ClassName] | None = None,
     assume: str | None = None,
-    input: inputs.InputKind | None = None,
+    input: InputKind | None = None,
     tolerance: float = TOLERANCE,
     positive: int | str | None = None,
     out_of_fold: bool = False,
@@ -158,7 +180,7 @@ def _judged(
     scores: AnyArray,
     y: AnyArray,
     info: RowInfo,
-    input: inputs.InputKind | None,
+    input: InputKind | None,
     *,
     has_baseline: bool,
 ) -> _Judged:
@@ -278,3 +300,242 @@ def _check_groups(rows: Rows) -> None:
             f"groups has {count} groups, and a certificate needs at least {FEWEST_GROUPS} that are "
             "independent of each other: subgroups to certify one by one are by="
         )
+
+
+# -- without other rows: a method, fold by fold -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FoldRows:
+    """What an out-of-fold certificate is made from: a method, and the rows to fit and to certify it on."""
+
+    method: Any
+    rows: Rows
+    positive: int
+
+
+def rows_to_fold(
+    predictor: Any,
+    scores: AnyArray,
+    y: AnyArray,
+    info: RowInfo,
+    input: InputKind | None,
+    positive: int | str | None,
+) -> FoldRows:
+    """Check the method and the rows of an out-of-fold certificate."""
+    from hcal.methods.registry import make_calibrator
+
+    method = predictor
+    if isinstance(predictor, str):
+        method = make_calibrator(predictor, input=input or "logits")
+    if not hasattr(method, "predict_proba") or scores is None:
+        raise ValueError(
+            "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"
+        )
+    kind = fitted_kind(method)
+    refuse_other_kind_of(method, input)
+    names = fitted_names(method) if info.classes is None else info.classes
+    rows = source_of(scores, y, RowInfo(classes=names), input=kind).sample()
+    if any(column is not None for column in (rows.groups, rows.by, rows.weight)):
+        raise ValueError(
+            "out_of_fold=True needs independent rows of weight 1, without groups, segments and "
+            "weights"
+        )
+    if rows.kind != kind:
+        raise ValueError(f"the rows hold {rows.kind}, but the method takes input={kind!r}")
+    return FoldRows(method, rows, positive_number(positive, rows.names, rows.n_classes))
+
+
+def certify_out_of_fold(
+    setting: FoldRows, failure: float, n_folds: int, random_state: int
+) -> OutOfFoldCertificate:
+    """Certify each fold's predictions on their own, and average the bounds.
+
+    Given the other folds, the predictor of a fold is fixed and the fold's labels are fresh, so its certificate
+    holds. Certificates of different folds depend on each other: a union bound gives each of them failure/n_folds,
+    and no window spans two folds. The folds are drawn at random, without regard to the labels.
+    """
+    rows = setting.rows
+    n = len(rows)
+    if not 2 <= n_folds <= n // 2:
+        raise ValueError(f"folds must lie between 2 and half the rows ({n // 2}), got {n_folds}")
+    fold = np.empty(n, dtype=np.int64)
+    fold[np.random.default_rng(random_state).permutation(n)] = np.arange(n) % n_folds
+    probs = np.empty((n, rows.n_classes))
+    for j in range(n_folds):
+        left_out = fold == j
+        method = setting.method.clone().set_params(input=rows.kind)
+        fitted = method.fit(rows[~left_out])
+        probs[left_out] = fitted.probs_of(rows[left_out])
+
+    name = event_name(rows.n_classes, setting.positive, rows.names)
+    p, c = main_event(Data(probs, rows.labels), setting.positive)
+    certificates = [
+        certify_event(name, p[fold == j], c[fold == j], failure=failure / n_folds)
+        for j in range(n_folds)
+    ]
+    pooled = certify_event(name, p, c, failure=failure)
+    ends = [(*certificate.overall, certificate.bound) for certificate in certificates]
+    sizes = [certificate.n for certificate in certificates]
+    low, high, bound = np.average(ends, axis=0, weights=sizes)
+    return OutOfFoldCertificate(
+        confidence=1 - failure,
+        n=n,
+        k=rows.n_classes,
+        overall=(float(low), float(high)),
+        bound=float(bound),
+        estimate=pooled.estimate,
+        share_far=pooled.share_far,
+        refuted=sum(certificate.exact_refuted for certificate in certificates),
+        folds=tuple(certificates),
+        pooled=pooled,
+    )
+
+
+# -- a certificate from its events ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a certificate is asked for.
+
+    Attributes
+    ----------
+    confidence, tolerance, assume
+        As for :func:`hcal.certify`.
+    random_state : int
+        Seed of the order of the rows in the bound on the gain.
+    refused : tuple of str
+        What cannot be proven from these rows, in words.
+    sampled : (int, int), optional
+        How many rows were drawn from how many, where the certificate is of a sample.
+    """
+
+    confidence: float = 0.95
+    tolerance: float = TOLERANCE
+    assume: str | None = None
+    random_state: int = 0
+    refused: tuple[str, ...] = ()
+    sampled: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Refuse terms that no certificate can have."""
+        inputs.check_confidence(self.confidence)
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must lie between 0 and 1, got {self.tolerance!r}")
+        if self.assume not in (None, "monotone"):
+            raise ValueError(f"assume must be 'monotone' or None, got {self.assume!r}")
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """The Brier scores (N,) of each row, before and after: what the gain is proven from."""
+
+    before: Float64
+    after: Float64
+
+    def gain(self, failure: float, random_state: int) -> Gain:
+        """Return the certified gain, which is wrong with a probability of at most ``failure``."""
+        return certify_gain(self.before, self.after, failure, random_state)
+
+
+def assemble(
+    events: Events,
+    terms: Terms,
+    names: Names,
+    overlap: leakage.Overlap | None,
+    improvement: Improvement | None = None,
+) -> Certificate:
+    """Certify the headline, the classes, the subgroups and the gain, or refuse rows of the fit.
+
+    All statements hold together by a union bound: the headline always gets half of the failure probability, so
+    its numbers do not depend on what else is asked for; classes, subgroups and gain share the other half equally.
+    """
+    terms.check()
+    failure = 1 - terms.confidence
+    k = events.k
+    name = event_name(k, events.positive, names)
+    headline = EventCertificate(name, events.main, failure / 2)
+    n_groups = headline.table.n_groups
+    basis = _first_line(overlap, n_groups)  # refuses rows of the fit
+    if terms.sampled is not None:
+        basis = "{} Proven from a random sample of {:,} of {:,} rows.".format(basis, *terms.sampled)
+    parts = (k > 2) + bool(events.subgroups) + (improvement is not None)
+    share = failure / 2 / max(parts, 1)
+    gain = None
+    refused = [_REFUSED, *terms.refused]
+    if improvement is not None:
+        gain = improvement.gain(share, terms.random_state)
+        refused.append(_NLL)
+    return Certificate(
+        confidence=float(terms.confidence),
+        n=headline.n,
+        k=k,
+        headline=headline,
+        classes=_certify_classes(events.classes, k, share, names) if k > 2 else None,
+        gain=gain,
+        subgroups=_certify_subgroups(events.subgroups, share),
+        tolerance=terms.tolerance,
+        basis=basis,
+        refused=tuple(refused),
+        assume=terms.assume,
+        n_groups=n_groups,
+    )
+
+
+def _certify_subgroups(
+    tables: dict[str, EventTable], failure: float
+) -> tuple[EventCertificate, ...]:
+    """Certify every subgroup with an equal share of the failure probability, the worst first."""
+    subgroups = [
+        EventCertificate(name, table, failure / len(tables)) for name, table in tables.items()
+    ]
+    # By the proven gap of the mean, then of a window, then by the gap that is still possible.
+    return tuple(sorted(subgroups, key=_how_bad, reverse=True))
+
+
+def _how_bad(event: EventCertificate) -> tuple[float, float, float]:
+    low, high = event.overall
+    return event.proven_gap, event.at_least, max(abs(low), abs(high))
+
+
+def event_name(k: int, positive: int, names: Names) -> str:
+    """Return the name of the headline's event: P(positive) with two classes, else the top label."""
+    if k > 2:
+        return "top label"
+    return f"P({printable(class_title(positive, None) if names is None else names[positive])})"
+
+
+def _first_line(overlap: leakage.Overlap | None, n_groups: int | None) -> str:
+    """Return the first sentence: which rows were used to fit, as far as known, and what is assumed."""
+    independent = "rows are independent of each other"
+    if n_groups is not None:
+        independent = f"the {n_groups:,} groups of rows are independent of each other"
+    if overlap is None:
+        return f"Assumed: {_FRESH}, and {independent}."
+    if overlap.refused:
+        raise leakage.RowsOfTheFitError(
+            f"no certificate: a{overlap.sentence[1:-1]}, and on its own rows a calibrator looks "
+            "better than it is. Use other rows, or out_of_fold=True (--out-of-fold METHOD)"
+        )
+    fresh = overlap.sentence or "None of these rows was used to fit the calibrator."
+    return f"{fresh} Assumed: {independent}."
+
+
+def _certify_classes(
+    tables: Iterator[EventTable], k: int, failure: float, names: Names
+) -> ClassCertificates:
+    """Certify every class with failure/K each (union bound), so that all hold together but for ``failure``."""
+    rows: list[tuple[float, ...]] = []
+    refutations: dict[int, Refutation] = {}
+    for number, table in enumerate(tables):
+        event = EventCertificate("", table, failure / k)
+        low, high = event.overall
+        means = (event.observed, event.stated)
+        rows.append((*means, low, high, event.bound, event.at_least, event.exact_refuted))
+        if event.refutation is not None:
+            refutations[number] = event.refutation
+    observed, stated, lows, highs, bound, at_least, exact_refuted = np.array(rows).T
+    return ClassCertificates(
+        observed, stated, lows, highs, bound, at_least, exact_refuted, refutations, names
+    )

@@ -134,7 +134,7 @@ def subgroup_verdict(subgroup: EventCertificate, limit: float) -> str:
     if needed is None:
         return "may be right; no practical number of rows would tell"
     missing = needed - subgroup.n
-    if missing <= 0:
+    if missing <= 1:
         return "may be right; a few more rows would tell"
     return f"may be right; {missing:,} more rows would tell"
 

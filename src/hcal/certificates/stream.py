@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Self
 
 from hcal import leakage
-from hcal.certificates.assembly import Terms, assemble
-from hcal.certificates.event import TOLERANCE
-from hcal.certificates.events import EventCounts
+from hcal.certificates.certification import Terms, assemble
+from hcal.certificates.event import TOLERANCE, EventCounts
 from hcal.certificates.result import Certificate
 from hcal.class_names import ClassName, check_classes
 from hcal.frames import AnyArray

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from hcal import leakage
-from hcal.certificates.events import EventCounts
+from hcal.certificates.event import EventCounts
 from hcal.fit_record import fitted_segments
-from hcal.io.sampling import RowSample
-from hcal.io.sources import RowSource
+from hcal.io.sources import RowSample, RowSource
 from hcal.metrics.sample import Data
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.numerics import FloatArray
@@ -116,51 +115,69 @@ class SurveyPlan:
 
 
 class _Totals:
-    """The sums and the sampled rows of some blocks: a partial result (:mod:`hcal.passes`)."""
+    """The sampled rows of some blocks and, where they are not all rows, the sums of all: a partial result."""
+
+    def __init__(self, plan: SurveyPlan) -> None:
+        self.plan = plan
+        self.sample = RowSample(plan.most_rows, plan.most_scores, plan.n_rows)
+        self.one_column = OneColumn()
+        self.sums = None if plan.whole else _RowSums(plan)
+
+    def update(self, block: Rows) -> Self:
+        """Add a block of rows."""
+        if self.plan.calibrator is not None:
+            block = self.plan.calibrator.rows_like(block)
+        self.sample.update(block)
+        self.one_column.update(block)
+        if self.sums is not None:
+            self.sums.update(block)
+        return self
+
+    def merge(self, other: _Totals) -> Self:
+        """Add the totals of other rows."""
+        self.sample.merge(other.sample)
+        self.one_column.merge(other.one_column)
+        if self.sums is not None and other.sums is not None:
+            self.sums.merge(other.sums)
+        return self
+
+
+class _RowSums:
+    """The sums over all rows of some blocks: a partial result (:mod:`hcal.passes`)."""
 
     def __init__(self, plan: SurveyPlan) -> None:
         self.plan = plan
         judged = plan.positive if plan.n_classes == 2 else 1
-        self.sample = RowSample(plan.most_rows, plan.most_scores, plan.n_rows)
         self.before = StreamingMetrics(plan.n_classes, plan.streamed, positive=judged)
         self.after = self.before.empty()
         self.counts = EventCounts(plan.n_classes, judged) if plan.certified else None
-        self.one_column = OneColumn()
         self.fingerprint: leakage.Fingerprint | None = None
         self.changed = 0
 
     def update(self, block: Rows) -> Self:
         """Add a block of rows."""
-        plan = self.plan
-        if plan.calibrator is not None:
-            block = plan.calibrator.rows_like(block)
-        self.sample.update(block)
-        self.one_column.update(block)
-        if plan.whole:
-            return self
+        calibrator = self.plan.calibrator
         labels = block.labels
         probs = block.probs()
         self.before.update(probs, labels, block.weight)
-        if plan.calibrator is not None:
-            calibrated = plan.calibrator.probs_of(block)
+        if calibrator is not None:
+            calibrated = calibrator.probs_of(block)
             self.after.update(calibrated, labels, block.weight)
             self.changed += _changed(probs, calibrated)
             self.fingerprint = leakage.merge_fingerprints(
-                self.fingerprint, leakage.fingerprint(_inputs(plan.calibrator, block))
+                self.fingerprint, leakage.fingerprint(_inputs(calibrator, block))
             )
             probs = calibrated
         if self.counts is not None:
             self.counts.update(Data(probs, labels), block.by)
         return self
 
-    def merge(self, other: _Totals) -> Self:
-        """Add the totals of other rows."""
-        self.sample.merge(other.sample)
+    def merge(self, other: _RowSums) -> Self:
+        """Add the sums of other rows."""
         self.before.merge(other.before)
         self.after.merge(other.after)
         if self.counts is not None and other.counts is not None:
             self.counts.merge(other.counts)
-        self.one_column.merge(other.one_column)
         self.fingerprint = leakage.merge_fingerprints(self.fingerprint, other.fingerprint)
         self.changed += other.changed
         return self
@@ -227,30 +244,33 @@ def _survey_of(totals: _Totals, calibrator: Any) -> Survey:
     record = getattr(calibrator, "fit_", None)
     totals.one_column.check(None if record is None else record.score_range)
     n_rows = totals.sample.seen
-    complete = len(rows) == n_rows
-    sums = None if complete else totals.before
-    counts = None if complete else totals.counts
+    sums = totals.sums
+    if len(rows) == n_rows:
+        sums = None
+    elif sums is None:
+        raise ValueError(
+            f"the source says that it has {totals.plan.n_rows:,} rows, and yields {n_rows:,}"
+        )
+    before = None if sums is None else sums.before
+    counts = None if sums is None else sums.counts
     if calibrator is None:
-        return Survey(rows, n_rows, Side(rows.probs(), sums), counts=counts)
+        return Survey(rows, n_rows, Side(rows.probs(), before), counts=counts)
 
     rows = calibrator.rows_like(rows)
     raw = rows.probs()
     probs = calibrator.probs_of(rows)
-    fingerprint = totals.fingerprint
-    changed = totals.changed
-    if complete:
+    changed = _changed(raw, probs) if sums is None else sums.changed
+    fingerprint = None if sums is None else sums.fingerprint
+    if sums is None:
         fingerprint = leakage.fingerprint(_inputs(calibrator, rows))
-        changed = _changed(raw, probs)
-    after = Side(probs, None if complete else totals.after)
-    overlap = _overlap(calibrator, fingerprint)
     return Survey(
         rows=rows,
         n_rows=n_rows,
-        before=Side(raw, sums),
-        after=after,
+        before=Side(raw, before),
+        after=Side(probs, None if sums is None else sums.after),
         counts=counts,
         changed=changed,
-        overlap=overlap,
+        overlap=_overlap(calibrator, fingerprint),
         by_segment=bool(fitted_segments(calibrator)),
     )
 

@@ -347,7 +347,7 @@ class MonotoneBand:
         low = np.where(single, low, np.append(0.0, low[:-1]))
         high = np.where(single, high, np.append(high[1:], 1.0))
         gap = np.maximum(high - table.low, table.high - low)
-        far = np.clip(gap, 0.0, 1.0)
+        far = np.maximum(gap, 0.0)  # where the assumption is refuted the band is empty
         error = float(far @ table.count / table.n)
         middle = (table.low + table.high) / 2
         return cls(middle, low, high, error, contradicted)

@@ -76,7 +76,7 @@ class Compare(WithWeight, WithBy, WithGroups, WithLabels):
     def _tasks(self) -> JsonObject:
         """Return the tasks by their names: of one file, or one of each file."""
         from hcal.evaluation.comparison import FOLDS, named_files
-        from hcal.io.finding import files_of
+        from hcal.io.files import files_of
 
         if not self.several:
             return {"task": self._task("task")}

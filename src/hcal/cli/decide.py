@@ -28,7 +28,8 @@ from hcal.io.files import open_regular, parse_json
 
 if TYPE_CHECKING:
     from hcal.decisions.abstention import Abstention
-    from hcal.decisions.rules import Costs, Rule
+    from hcal.decisions.rules import Rule
+    from hcal.decisions.threshold_curve import Costs
     from hcal.decisions.thresholding import CostTable, Thresholds
     from hcal.frames import AnyArray
     from hcal.io import DataFile

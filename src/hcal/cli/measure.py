@@ -19,6 +19,7 @@ from hcal.cli.options import (
     Model,
     Output,
     Positive,
+    Requiring,
     WithBy,
     WithGroups,
     WithLabels,
@@ -32,7 +33,6 @@ from hcal.cli.options import (
     names_of,
     stated_options,
 )
-from hcal.cli.require import Requiring
 from hcal.text import JsonObject
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Report(Requiring, EachRowOnce, InBlocks, WithBy, WithGroups, WithLabels):
     def _run_facts(self) -> JsonObject:
         """Return what repeats the report: the command with all options, versions, and hashes of what it reads."""
         from hcal.io import checksum
-        from hcal.io.finding import files_of
+        from hcal.io.files import files_of
         from hcal.reporting.tables import versions
 
         files = files_of(self.file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +12,7 @@ from typer import Exit, Option
 
 from hcal.cli import console
 from hcal.cli.decide import probabilities, text_names
-from hcal.cli.options import Files, Model, check_output, command, load_model, with_file
-from hcal.cli.require import FAILED
+from hcal.cli.options import FAILED, Files, Model, check_output, command, load_model, with_file
 from hcal.progress import logger
 from hcal.text import JsonObject, quoted
 
@@ -71,9 +69,10 @@ class Watch(Files):
         """Add the files to the monitor or the store; end with the exit code 3 as long as an alarm stands."""
         from hcal.certificates.monitor import check_day
         from hcal.certificates.monitor_file import shared_state
+        from hcal.operation.score_store import day_that_has_come
 
-        check_day(self.date)
         check_day(self.since)
+        day = day_that_has_come(self.date)
         for path in (self.state, self.store, self.prometheus):
             check_output(path, *self.file, self.model, self.reference)
         calibrator = load_model(self.model)
@@ -84,7 +83,7 @@ class Watch(Files):
             calibrator=calibrator,
             store=_open_store(self.store, self.keep_days, self.late_labels, calibrator),
             state=self.state,
-            day=self.date or datetime.now(UTC).date().isoformat(),
+            day=day,
             reference=self.reference,
         )
         # Other processes wait until this one has added its files, so that no row is lost.

@@ -8,8 +8,16 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.decisions.resampled_counts import coarse_cuts, drawn_groups, drawn_rows, group_members
-from hcal.decisions.threshold_curve import Counts, Criterion, LeastCost, ThresholdCurve
+from hcal.decisions.threshold_curve import (
+    Counts,
+    Criterion,
+    LeastCost,
+    ThresholdCurve,
+    coarse_cuts,
+    drawn_groups,
+    drawn_rows,
+    group_members,
+)
 from hcal.metrics.estimates import FEWEST_GROUPS, Estimate
 from hcal.metrics.resampling import percentile
 from hcal.numerics import Float64, IntArray

@@ -16,13 +16,12 @@ from hcal.decisions.expectation import ASSUMPTIONS, Unlabelled, expect
 from hcal.decisions.rules import (
     AbstainRule,
     CostRule,
-    Costs,
     RuleLike,
     ThresholdRule,
-    check_costs,
     check_table,
     table_of,
 )
+from hcal.decisions.threshold_curve import Costs, check_costs
 from hcal.extras import pyplot
 from hcal.frames import AnyArray
 from hcal.inputs import check_confidence

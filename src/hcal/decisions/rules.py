@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hcal.class_names import check_classes
+from hcal.decisions.threshold_curve import check_costs
 from hcal.frames import AnyArray, ColumnName, index_of
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
@@ -133,8 +133,6 @@ class HasRule(Protocol):
 
 #: A rule as users pass it: a result, the file of one, or a threshold.
 RuleLike = Rule | HasRule | str | Path | float | np.number
-#: What errors cost: those of a missed event (fn) and of a false alarm (fp), or a table of K x K costs.
-Costs = Mapping[str, float] | ArrayLike
 
 
 def named(decisions: IntArray, names: ClassNames | None) -> NumpyArray:
@@ -254,23 +252,6 @@ def _by_name(costs: AnyArray, names: ClassNames | None) -> AnyArray:
         decided.index(name) if name in decided else place for place, name in enumerate(wanted)
     ]
     return costs.to_numpy()[np.ix_(rows, columns)]
-
-
-def check_costs(cost: object) -> tuple[float, float]:
-    """Return the costs of a missed event and of a false alarm.
-
-    >>> check_costs({"fn": 20, "fp": 1})
-    (20.0, 1.0)
-    """
-    if not isinstance(cost, Mapping) or set(cost) != {"fn", "fp"}:
-        raise ValueError(
-            "cost must be {'fn': …, 'fp': …}, the costs of a missed positive and of a false alarm, "
-            f"or a table of K x K costs; got {cost!r}"
-        )
-    costs = float(cost["fn"]), float(cost["fp"])
-    if not all(np.isfinite(value) and value >= 0 for value in costs) or not sum(costs) > 0:
-        raise ValueError(f"costs must be finite and not negative, and not all 0; got {cost!r}")
-    return costs
 
 
 def table_of(costs: tuple[float, float], positive: int) -> Float64:

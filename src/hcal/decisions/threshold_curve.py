@@ -3,22 +3,33 @@
 Rows at or above a threshold are *decided* positive; events among them are *caught*. A *cut* is the number of a
 threshold: cut 0 decides all rows, cut g those from the g-th different probability on, and the last cut none. Between
 two neighbouring probabilities every threshold decides the same rows.
+
+Bootstrap samples draw rows, or whole groups. A curve is first coarsened to at most ``CUTS`` cuts, so that the work per
+sample does not grow with the rows. Without groups, the numbers of rows and events between two cuts are then one
+multinomial draw, which is the bootstrap of rows exactly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
-from hcal.decisions.rules import Costs, check_costs
 from hcal.numerics import Float64, IntArray, run_starts
 
+#: What errors cost: those of a missed event (fn) and of a false alarm (fp), or a table of K x K costs.
+Costs = Mapping[str, float] | ArrayLike
 #: A frequency that misses its target by rounding alone reaches it.
 _ROUNDING: Final = 1e-12
+#: About so many thresholds take part in the bootstrap.
+CUTS: Final = 400
+#: Numbers of a block of drawn groups.
+_BLOCK: Final = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -290,6 +301,23 @@ def criterion_of(
     return AtLeastPrecision(value) if precision is not None else AtLeastRecall(value)
 
 
+def check_costs(cost: object) -> tuple[float, float]:
+    """Return the costs of a missed event and of a false alarm.
+
+    >>> check_costs({"fn": 20, "fp": 1})
+    (20.0, 1.0)
+    """
+    if not isinstance(cost, Mapping) or set(cost) != {"fn", "fp"}:
+        raise ValueError(
+            "cost must be {'fn': …, 'fp': …}, the costs of a missed positive and of a false alarm, "
+            f"or a table of K x K costs; got {cost!r}"
+        )
+    costs = float(cost["fn"]), float(cost["fp"])
+    if not all(np.isfinite(value) and value >= 0 for value in costs) or not sum(costs) > 0:
+        raise ValueError(f"costs must be finite and not negative, and not all 0; got {cost!r}")
+    return costs
+
+
 def _share(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}")
@@ -299,11 +327,82 @@ def _share(value: object, name: str) -> float:
 
 
 def _from_the_top(values: Float64) -> Float64:
-    """Return the sums of each entry and all after it, and 0 for none, shape (G + 1,)."""
-    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
+    """Return the sums of each entry (..., G) and all after it, and 0 for none, shape (..., G + 1)."""
+    sums = np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
+    return np.concatenate([sums, np.zeros((*values.shape[:-1], 1))], axis=-1)
 
 
 def _between(low: float, high: float) -> float:
     """Return the middle of two numbers, above the lower one and at most the upper one, rounding included."""
     middle = (low + high) / 2
     return middle if middle > low else high
+
+
+# -- bootstrap samples of what each threshold decides -----------------------------------------------
+
+
+def coarse_cuts(curve: ThresholdCurve, *always: int) -> IntArray:
+    """Return the numbers of some cuts, ascending: even in rows, denser among few decided rows, and those named.
+
+    >>> curve = ThresholdCurve.of_rows(np.array([0.1, 0.4, 0.8]), np.array([0, 0, 1]))
+    >>> coarse_cuts(curve)
+    array([0, 1, 2, 3])
+    """
+    last = len(curve.value)
+    if last <= CUTS:
+        return np.arange(last + 1)
+    n_rows = float(curve.counts.decided[0])
+    even = np.linspace(0, n_rows, CUTS // 2)
+    fewest = min(1.0, n_rows / 2)
+    dense = np.geomspace(fewest, n_rows, CUTS // 2)
+    cuts = curve.cut_of_rows(np.concatenate([even, dense]))
+    return np.unique(np.concatenate([cuts, [0, last], always])).astype(np.int64)
+
+
+def drawn_rows(
+    curve: ThresholdCurve, cuts: IntArray, resamples: int, rng: np.random.Generator
+) -> Counts:
+    """Return bootstrap samples of independent rows at some cuts, shape (B, C)."""
+    counts = curve.counts.at(cuts)
+    rows = counts.decided[:-1] - counts.decided[1:]
+    events = np.clip(counts.caught[:-1] - counts.caught[1:], 0.0, rows)
+    mass = np.concatenate([rows - events, events])
+    n_rows = max(round(float(mass.sum())), 1)
+    drawn = rng.multinomial(n_rows, mass / mass.sum(), size=resamples).astype(np.float64)
+    return _counts(drawn)
+
+
+def group_members(
+    cell: IntArray, event: Float64, weight: Float64, groups: IntArray, n_cells: int
+) -> sparse.csr_matrix:
+    """Return the rows of each group in each cell, without the event and with it, shape (2·cells, groups).
+
+    Parameters
+    ----------
+    cell : array of shape (N,)
+        Between which two cuts each row lies.
+    event, weight, groups : array of shape (N,)
+    n_cells : int
+    """
+    unit = np.unique(groups, return_inverse=True)[1]
+    place = cell + n_cells * event.astype(np.int64)
+    return sparse.csr_matrix((weight, (place, unit)), shape=(2 * n_cells, int(unit.max()) + 1))
+
+
+def drawn_groups(members: sparse.csr_matrix, resamples: int, rng: np.random.Generator) -> Counts:
+    """Return bootstrap samples of whole groups, shape (B, C)."""
+    n_groups = members.shape[1]
+    step = max(1, _BLOCK // n_groups)
+    parts = []
+    for first in range(0, resamples, step):
+        size = min(step, resamples - first)
+        picked = rng.integers(0, n_groups, (size, n_groups))
+        copies = np.stack([np.bincount(row, minlength=n_groups) for row in picked])
+        parts.append(np.asarray((members @ copies.T).T, dtype=np.float64))
+    return _counts(np.concatenate(parts))
+
+
+def _counts(drawn: Float64) -> Counts:
+    """Return what the cuts decide and catch from the rows without and with the event in each cell (B, 2·cells)."""
+    quiet, events = np.split(drawn, 2, axis=1)
+    return Counts(_from_the_top(quiet + events), _from_the_top(events))

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik, ndtri
 
-from hcal.metrics.by_chance import levels_by_chance
-from hcal.metrics.noise import Noise
+from hcal.metrics.by_chance import Noise, levels_by_chance
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.smooth import CELLS, smooth_error, smoothed, spectrum
 from hcal.numerics import Float64, IntArray
+from hcal.rows import ClassNames
 from hcal.text import JsonObject
 
 Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
@@ -70,6 +70,24 @@ class JudgedEvent:
     groups: IntArray | None = None
     model: str = ""
     segment: str = ""
+
+
+def judged_event(
+    s: Sample,
+    column: int | None,
+    *,
+    names: ClassNames | None = None,
+    groups: IntArray | None = None,
+    model: str = "",
+) -> JudgedEvent:
+    """Return the event of a class by its number, or of the predicted class (None)."""
+    if column is None:
+        data = s.data
+        return JudgedEvent("top label", data.top_conf, data.top_hit, s.w, groups, model)
+    title = f"class {column if names is None else names[column]}"
+    p = s.data.probs[:, column].astype(np.float64)
+    happened = (s.y == column).astype(np.float64)
+    return JudgedEvent(title, p, happened, s.w, groups, model)
 
 
 @dataclass(frozen=True)

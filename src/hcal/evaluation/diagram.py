@@ -22,6 +22,7 @@ from hcal.evaluation.curves import (
     JudgedEvent,
     ReliabilityCurve,
     curve_of,
+    judged_event,
 )
 from hcal.extras import pyplot
 from hcal.frames import AnyArray, ColumnName, refuse_other_index, to_numpy
@@ -401,24 +402,14 @@ class _Input:
     def events(self, columns: Sequence[int | None]) -> Iterator[JudgedEvent]:
         """Yield the event of every column (None: the top label), in every segment."""
         for column in columns:
-            event = self._event(column)
+            event = judged_event(
+                self.sample, column, names=self.names, groups=self.groups, model=self.model
+            )
             if self.by is None:
                 yield event
                 continue
             for code, segment in enumerate(self.by.names):
                 yield _of_rows(event, self.by.rows_of(code), segment)
-
-    def _event(self, column: int | None) -> JudgedEvent:
-        s = self.sample
-        if column is None:
-            data = s.data
-            return JudgedEvent(
-                "top label", data.top_conf, data.top_hit, s.w, self.groups, self.model
-            )
-        title = f"class {column if self.names is None else self.names[column]}"
-        p = s.data.probs[:, column].astype(np.float64)
-        happened = (s.y == column).astype(np.float64)
-        return JudgedEvent(title, p, happened, s.w, self.groups, self.model)
 
 
 def _has_columns_of(probs: AnyArray, other: Rows) -> bool:

@@ -11,9 +11,8 @@ from scipy.special import ndtri
 
 from hcal import leakage
 from hcal.certificates import Certificate
-from hcal.certificates.assembly import Terms
-from hcal.certificates.certification import FEWEST_GROUPS, certify_survey
-from hcal.certificates.events import EventCounts
+from hcal.certificates.certification import FEWEST_GROUPS, Terms, certify_survey
+from hcal.certificates.event import EventCounts
 from hcal.certificates.survey import Side, Survey, survey_rows
 from hcal.class_names import ClassName, class_title, positive_number
 from hcal.evaluation.assessment import assess, vector_test
@@ -22,7 +21,6 @@ from hcal.inputs import check_confidence
 from hcal.io.sources import RowSource
 from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.clinical import clinical
-from hcal.metrics.collapse import collapse_reasons
 from hcal.metrics.registry import METRICS, list_metrics
 from hcal.metrics.resampling import (
     SPREAD_RESAMPLES,
@@ -35,7 +33,7 @@ from hcal.metrics.resampling import (
     percentile,
 )
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
+from hcal.metrics.scores import accuracy, collapse_reasons, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.metrics.testing import calibration_test
 from hcal.numerics import FloatArray, IntArray

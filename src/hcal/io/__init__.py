@@ -67,4 +67,6 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'hcal.io' has no attribute {name!r}")
-    return getattr(import_module(f"hcal.io.{_HOME[name]}"), name)
+    value = getattr(import_module(f"hcal.io.{_HOME[name]}"), name)
+    globals()[name] = value  # so that the next use of the name does not come here
+    return value

@@ -13,7 +13,7 @@ import numpy as np
 
 from hcal import inputs
 from hcal.class_names import ClassName
-from hcal.io.finding import files_of
+from hcal.io.files import files_of
 from hcal.io.reading import DataFile, PathOrPaths, Piece, Reading, pieces_of, read_blocks
 from hcal.io.records import is_answers
 from hcal.io.request import Part, Request

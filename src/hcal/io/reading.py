@@ -22,8 +22,15 @@ from hcal import class_names
 from hcal.class_names import ClassName, label_cells, typed
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind
-from hcal.io.files import check_memory, checksum, explained, open_regular
-from hcal.io.finding import TYPES, files_of, partition_values
+from hcal.io.files import (
+    TYPES,
+    check_memory,
+    checksum,
+    explained,
+    files_of,
+    open_regular,
+    partition_values,
+)
 from hcal.io.formats import READERS, Block, Cut, check_mask
 from hcal.io.partitions import PartitionedRows
 from hcal.io.records import are_answers, is_answers

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from hcal.io.finding import TYPES, NamedFiles
+from hcal.io.files import TYPES, NamedFiles
 from hcal.text import one_line
 
 #: How the names of files begin that :func:`hcal.io.atomic_path` has not finished.

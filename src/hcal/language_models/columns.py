@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from hcal.class_names import typed
-from hcal.io.files import open_regular, parse_json
-from hcal.io.finding import partition_values
+from hcal.io.files import open_regular, parse_json, partition_values
 from hcal.io.records import Record
 from hcal.numerics import NumpyArray
 from hcal.text import JsonObject, one_line, quoted

@@ -256,6 +256,11 @@ class Prediction(Map):
     )
     states_zero: bool = option("whether a probability may be 0", (True, False), True)
 
+    def check(self) -> None:
+        """Refuse a floor of logits: it counts from probability 1."""
+        if self.floor is not None and self.kind == "logits":
+            raise ValueError("'floor' is a probability, and the scores are logits")
+
     def __call__(self, scores: Array) -> Array:
         """Return probabilities (N, K) of any scores (N, K).
 

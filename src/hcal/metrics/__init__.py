@@ -22,14 +22,15 @@ from hcal.metrics.canonical import dkde_ce, skce
 from hcal.metrics.scores import (
     Decomposition,
     accuracy,
+    auc,
     brier,
+    d2_brier,
+    d2_nll,
     decompose,
     mean_confidence,
     nll,
     sharpness,
 )
-
-from hcal.metrics.skill import auc, d2_brier, d2_nll
 
 # isort: on
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics, register_metric

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from hcal.frames import AnyArray
-from hcal.metrics.noise import DrawnGaps, Noise
+from hcal.metrics.by_chance import DrawnGaps, Noise
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import (
     Event,

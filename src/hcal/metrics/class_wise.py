@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hcal.frames import AnyArray
 from hcal.metrics.binned import BINS, check_bins
-from hcal.metrics.noise import DrawnGaps, Noise
+from hcal.metrics.by_chance import DrawnGaps, Noise
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Entries, Sample, Vector, as_sample
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums

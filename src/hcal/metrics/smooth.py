@@ -13,7 +13,7 @@ import numpy as np
 from numpy.fft import irfft, rfft
 
 from hcal.frames import AnyArray
-from hcal.metrics.noise import mean_deviation
+from hcal.metrics.by_chance import mean_deviation
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Event, PositiveClass, Sample, Vector, as_sample, check_bandwidth
 from hcal.numerics import Float64

@@ -28,7 +28,7 @@ from hcal.metrics.binned import (
     noise_at,
     width_noise,
 )
-from hcal.metrics.by_chance import Crowd, drawn_levels
+from hcal.metrics.by_chance import Crowd, DrawnGaps, Noise, drawn_levels
 from hcal.metrics.class_wise import (
     SUM_BINS,
     Cells,
@@ -38,7 +38,6 @@ from hcal.metrics.class_wise import (
     thresholded_cells,
     thresholded_noise,
 )
-from hcal.metrics.noise import DrawnGaps, Noise
 from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import Event, Sample, Vector, as_sample, check_event, check_integer
 from hcal.metrics.scores import brier_rows, nll_rows

@@ -19,9 +19,8 @@ from scipy.special import chdtrc, ndtr
 
 from hcal.frames import AnyArray
 from hcal.metrics.canonical import skce
-from hcal.metrics.merging import merged_samples
 from hcal.metrics.registry import Metric, get_metric
-from hcal.metrics.resampling import chance, resample_blocks
+from hcal.metrics.resampling import chance, merged_samples, resample_blocks
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample, check_bandwidth, check_integer
 from hcal.metrics.smooth import spiegelhalter_z
 from hcal.numerics import Float64, IntArray

@@ -21,7 +21,7 @@ from hcal.fit_record import (
     unknown_segments,
 )
 from hcal.io.blocks import Batches, NoRowsError, batches
-from hcal.io.finding import FilesLike, NamedFiles, check_output, paths_of, sources_of
+from hcal.io.files import FilesLike, NamedFiles, check_output, paths_of, sources_of
 from hcal.io.reading import DataFile, column_names, read, read_blocks
 from hcal.io.records import is_answers
 from hcal.io.request import Request

@@ -172,7 +172,8 @@ class ScoreStore:
         probs : array-like of shape (N, K), or (N,) for P(class 1) of two classes
             Columns that have names are put in the order of ``classes``, or of the first columns with names.
         day : date or str, optional
-            The day of the prediction (2026-05-01); today (UTC) by default.
+            The day of the prediction (2026-05-01); today (UTC) by default. A day that has not come is refused, and so
+            is one whose rows would be deleted at once.
         """
         refuse_other_index(probs, {"ids": ids})
         with self._connected() as connection:
@@ -182,7 +183,7 @@ class ScoreStore:
         names = _texts(ids, len(checked))
         if len(set(names)) < len(names):
             raise ValueError("an id stands twice among the rows to add: an id names one row")
-        today = _day(day)
+        today = day_that_has_come(day)
         with self._connected() as connection:
             _set_classes(connection, checked.shape[1])
             _set_columns(connection, rows.columns)
@@ -194,6 +195,8 @@ class ScoreStore:
                         f"the id {one_line(name, 60)} is stored with other probabilities: an id "
                         "names one prediction"
                     )
+            if new:
+                self._refuse_outdated(connection, today)
             self._delete_old(connection, today)
             total = _count(connection) + len(new)
             if total > self.most_rows:
@@ -229,7 +232,7 @@ class ScoreStore:
             What to do with the joined rows before they are marked as labelled; if it fails, they stay unlabelled.
         """
         with self._connected() as connection:
-            result = self._joined(connection, ids, y, _day(day))
+            result = self._joined(connection, ids, y, day_that_has_come(day))
             if then is not None:
                 then(result)
         return result
@@ -291,7 +294,7 @@ class ScoreStore:
         name : str
             What the labels are called among the files of the monitor.
         """
-        today = _day(day)
+        today = day_that_has_come(day)
         owner = None if state is None else os.path.realpath(state)
         if owner is not None:
             self._finish(monitor, owner)
@@ -368,7 +371,7 @@ class ScoreStore:
     def delete_old(self, *, day: str | date | None = None) -> int:
         """Delete rows that are older than ``keep_days`` on a day, and return how many there were."""
         with self._connected() as connection:
-            return self._delete_old(connection, _day(day))
+            return self._delete_old(connection, day_that_has_come(day))
 
     def __len__(self) -> int:
         with self._connected() as connection:
@@ -378,8 +381,23 @@ class ScoreStore:
         names = None if self.classes is None else check_classes(self.classes, n_classes)
         return inputs.check_labels(encode(y, names), n_rows, n_classes)
 
+    def _first_kept(self, day: str) -> str:
+        """Return the first day whose rows are kept on a day."""
+        ordinal = date.fromisoformat(day).toordinal() - self.keep_days
+        return date.fromordinal(max(ordinal, 1)).isoformat()
+
+    def _refuse_outdated(self, connection: sqlite3.Connection, day: str) -> None:
+        """Refuse the day of new rows that are too old beside the newest of the store."""
+        query = "SELECT max(day) FROM scores WHERE day <= ?"
+        newest = connection.execute(query, (_tomorrow(),)).fetchone()[0]
+        if newest is not None and day < self._first_kept(newest):
+            raise ValueError(
+                f"rows of {day} would be deleted at once: the store has rows of {newest} and keeps "
+                f"{self.keep_days} days"
+            )
+
     def _delete_old(self, connection: sqlite3.Connection, today: str) -> int:
-        first = (date.fromisoformat(today) - timedelta(days=self.keep_days)).isoformat()
+        first = self._first_kept(today)
         unlabelled = _count(connection, "WHERE day < ? AND labelled IS NULL", first)
         deleted = connection.execute("DELETE FROM scores WHERE day < ?", (first,)).rowcount
         _count_up(connection, deleted=deleted, deleted_unlabelled=unlabelled)
@@ -609,13 +627,22 @@ def _text(value: object) -> str:
     return str(int(value)) if value.is_integer() else str(value)
 
 
-def _day(day: str | date | None) -> str:
-    """Return a day as text (2026-05-01), which sorts by time."""
+def day_that_has_come(day: str | date | None) -> str:
+    """Return a day (UTC) as text; one that has not come, by which all rows would be too old, is refused."""
+    today = datetime.now(UTC).date().isoformat()
     if day is None:
-        return datetime.now(UTC).date().isoformat()
-    if isinstance(day, date):
-        return day.isoformat()[:10]
+        return today
+    if isinstance(day, datetime) and day.tzinfo is not None:
+        day = day.astimezone(UTC)
     try:
-        return date.fromisoformat(day).isoformat()
-    except ValueError:
+        text = date.fromisoformat(day if isinstance(day, str) else day.isoformat()[:10]).isoformat()
+    except (AttributeError, TypeError, ValueError):
         raise ValueError(f"a day is written as 2026-05-01, got {one_line(repr(day), 60)}") from None
+    if text > _tomorrow():
+        raise ValueError(f"the day {text} has not come yet: today is {today} (UTC)")
+    return text
+
+
+def _tomorrow() -> str:
+    """Return the last day that may have come: east of Greenwich it is tomorrow already."""
+    return (datetime.now(UTC) + timedelta(days=1)).date().isoformat()

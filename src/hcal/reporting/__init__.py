@@ -12,7 +12,6 @@ True
 from __future__ import annotations
 
 from hcal.reporting.content import Source, measure_report
-from hcal.reporting.page import build_report, report, write_page
-from hcal.reporting.verdict import ReportVerdict
+from hcal.reporting.page import ReportVerdict, build_report, report, write_page
 
 __all__ = ["ReportVerdict", "Source", "build_report", "measure_report", "report", "write_page"]

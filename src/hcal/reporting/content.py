@@ -1,4 +1,7 @@
-"""The numbers and facts of a report, measured before any of its HTML is written."""
+"""The numbers and facts of a report, measured before any of its HTML is written.
+
+Among them is what calibration made worse, by more than a trifle and by more than chance (:func:`worse_metrics`).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ import numpy as np
 from hcal.certificates.survey import Side, Survey
 from hcal.class_names import ClassName, positive_number
 from hcal.decisions.deciding import check_threshold
-from hcal.evaluation import Evaluation, crossfit, reliability
-from hcal.evaluation.curves import Binning, ReliabilityCurve
+from hcal.evaluation import Evaluation, crossfit
+from hcal.evaluation.curves import Binning, CurveOptions, ReliabilityCurve, curve_of, judged_event
 from hcal.evaluation.evaluator import in_memory
 from hcal.evaluation.measurement import (
     NO_TEST,
@@ -21,6 +24,7 @@ from hcal.evaluation.measurement import (
     evaluate_survey,
     survey_source,
 )
+from hcal.evaluation.result import Difference
 from hcal.fit_record import FitRecord, effective_rows, refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind, check_confidence
@@ -362,17 +366,13 @@ def _side(
 ) -> ReportSide:
     """Return everything about one predictor; ``headline`` has the metrics with intervals."""
     sample = Sample(probs, rows.labels, positive=options.positive)
+    event = judged_event(sample, options.positive if sample.k == 2 else None, groups=rows.groups)
+    bins = 15 if sample.n >= 1000 else 8
+    resamples = int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100))
     curves = {}
     for binning in VIEWS:
-        curves[binning] = reliability(
-            sample,
-            binning=binning,
-            confidence=options.confidence,
-            positive=options.positive,
-            groups=rows.groups,
-            bins=15 if sample.n >= 1000 else 8,
-            resamples=int(np.clip(_DRAWN_EVENTS / sample.n, 50, 100)),
-        )[0]
+        curve_options = CurveOptions(binning, bins, options.confidence, resamples)
+        curves[binning] = curve_of(event, curve_options, np.random.default_rng(0))
     others = tuple(name for name in chosen if name not in HEADLINE)
     plain = replace(rows, by=None)
     further = evaluate_rows(plain, probs, Settings(metrics=others, positive=options.positive))
@@ -414,3 +414,45 @@ def _chance_distances(fitted: Float64, observed: Float64, sizes: tuple[float, fl
         for size in sizes
     )
     return np.asarray(np.abs(first - second).sum(axis=1) / 2)
+
+
+# -- what calibration made worse --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trifle:
+    """How a headline metric is called, and the change that nobody minds: a share of it, or a number."""
+
+    title: str
+    share: float = 0.0
+    absolute: float = 0.0
+
+
+#: The metrics that can condemn a calibrator, or stand in its way.
+TRIFLES: Final = {
+    "nll": Trifle("NLL", share=0.01),
+    "brier": Trifle("the Brier score", share=0.01),
+    "accuracy": Trifle("accuracy", absolute=0.01),
+    "ece_ew": Trifle("the calibration error (ECE)", absolute=0.01),
+}
+#: Proper scores: a calibrator that makes one of them worse does harm.
+SCORES: Final = ("nll", "brier")
+
+
+def worse_metrics(content: Content) -> list[str]:
+    """Return the headline metrics that calibration made worse: the better end of the interval is still worse."""
+    if content.after is None:
+        return []
+    differences = content.after.evaluation.differences
+    return [
+        name
+        for name, trifle in TRIFLES.items()
+        if name in differences and _is_worse(name, differences[name], trifle)
+    ]
+
+
+def _is_worse(name: str, change: Difference, trifle: Trifle) -> bool:
+    if change.low is None or change.high is None:
+        return False
+    least_harm = -change.high if name == "accuracy" else change.low
+    return least_harm > max(trifle.share * change.before, trifle.absolute)

@@ -11,8 +11,7 @@ from hcal.certificates.sentences import capital, estimate_words, points
 from hcal.evaluation import Evaluation
 from hcal.evaluation.assessment import Assessment, Grade
 from hcal.evaluation.result import number_text
-from hcal.reporting.changes import TRIFLES, worse_metrics
-from hcal.reporting.content import Content, ReportSide, Source
+from hcal.reporting.content import TRIFLES, Content, ReportSide, Source, worse_metrics
 
 #: The most names of classes in a sentence.
 _NAMED: Final = 8

@@ -16,8 +16,7 @@ from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.event import class_tolerance
 from hcal.certificates.sentences import points, subgroup_verdict
 from hcal.certificates.windows import EventTable, threshold_table
-from hcal.decisions.rules import check_costs
-from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve
+from hcal.decisions.threshold_curve import LeastCost, ThresholdCurve, check_costs
 from hcal.evaluation.axes import probability_axis, round_up
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.result import Evaluation
