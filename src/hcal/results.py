@@ -5,7 +5,8 @@ A result class inherits from :class:`Result`, names its layout in ``schema``, an
 * ``_content()`` returns what ``to_dict`` and ``to_json`` hold; by default the fields of the dataclass;
 * ``to_records()`` returns the rows of ``to_frame`` and of the table in a notebook; by default one row of plain numbers;
 * ``_headline()`` returns at most a few lines for ``repr``; by default the class and its plain numbers;
-* ``_draw(figure)`` draws on a matplotlib figure, where the result has a picture; a notebook then shows it.
+* ``_draw(figure)`` draws on a matplotlib figure, where the result has a picture; a notebook then shows it. A picture of
+  one panel is that of :class:`OnePanel`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hcal.extras import load_extra
+from hcal.extras import load_extra, pyplot
 from hcal.text import JsonObject, printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Lines of a ``repr``, and rows and columns of a table in a notebook.
@@ -117,6 +119,39 @@ class Result:
     def _draw(self, figure: Figure) -> bool:
         """Draw on a matplotlib figure and return True; False where the result has no picture."""
         return False
+
+
+class OnePanel:
+    """Stands before :class:`Result` in a class whose picture is one panel, drawn by ``_draw_on`` and of ``_size``."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the picture.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        if ax is None:
+            ax = pyplot().subplots(figsize=self._size, layout="constrained")[1]
+        self._draw_on(ax)
+        return ax
+
+    @property
+    def _size(self) -> tuple[float, float]:
+        """The width and the height of the picture in inches."""
+        return 6.0, 3.8
+
+    def _draw(self, figure: Figure) -> bool:
+        figure.set_size_inches(*self._size)
+        self._draw_on(figure.add_subplot())
+        return True
+
+    def _draw_on(self, ax: Axes) -> None:
+        raise NotImplementedError
 
 
 def plain(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -103,3 +104,12 @@ def quoted(value: object) -> str:
     "'a\\\\n'x…"
     """
     return one_line(repr(value), 60)
+
+
+def share_words(share: float) -> str:
+    """Return a share in per cent, with three digits; a dash where there is none.
+
+    >>> share_words(0.12345), share_words(float("nan"))
+    ('12.3 %', '–')
+    """
+    return "–" if math.isnan(share) else f"{100 * share:.3g} %"

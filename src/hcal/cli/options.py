@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hcal.class_names import ClassName
     from hcal.io import Batches, DataFile, Request, RowSource
     from hcal.methods.base import Calibrator
+    from hcal.operation.gates import Gated
     from hcal.passes import Advance, Runner
 
 #: The peak memory of a command, as a multiple of the bytes of the scores that it reads.
@@ -46,6 +47,8 @@ Output = Annotated[
 Positive = Annotated[str | None, Option(help="the positive class of two, by name or number")]
 Metrics = Annotated[str | None, Option(help="names separated by commas; default: all")]
 SampleRows = Annotated[int | None, Option(help="learn from a random sample of this many rows")]
+#: The exit code of a command whose result does not meet a requirement, or that ends in an alarm.
+FAILED: Final = 3
 
 
 def _read_config(context: Context, path: Path | None) -> Path | None:
@@ -522,3 +525,69 @@ def stated_options(files: Files) -> str:
     values["score"] = files.option_score
     stated = {name: value for name, value in values.items() if value not in (None, "error")}
     return " ".join(f"--{name.replace('_', '-')} '{value}'" for name, value in stated.items())
+
+
+# -- requirements that a result must meet -----------------------------------------------------------
+
+
+def _check_form(texts: list[str] | None) -> list[str] | None:
+    """Refuse text that is no requirement, before anything is read: a wrong command."""
+    if not texts:
+        return texts
+
+    from hcal.operation.gates import Requirement
+
+    for text in texts:
+        try:
+            Requirement.parse(text)
+        except ValueError as error:
+            raise BadParameter(str(error)) from None
+    return texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requiring(Files):
+    """What the result must be like; otherwise the command ends with the exit code 3."""
+
+    require: Annotated[
+        list[str] | None,
+        Option(
+            help="such as 'ece_ew<0.02', 'change(nll)<0' or, of a report, 'grade>=good'; "
+            "repeatable; exit code 3 if it is not met",
+            callback=_check_form,
+        ),
+    ] = None
+
+    def expect(self, *, grade: bool = False, model: bool = True) -> None:
+        """Refuse requirements that this command cannot check, before the work begins."""
+        if not self.require:
+            return
+
+        from hcal.operation.gates import Requirement, missing_words
+
+        for text in self.require:
+            name = Requirement.parse(text).name
+            if (name == "grade" and not grade) or (name.startswith("change(") and not model):
+                raise ValueError(missing_words(name, [name[7:-1]]))
+
+    def checks(self, result: "Gated") -> JsonObject:
+        """Return the checks for the command's JSON; nothing without a requirement."""
+        if not self.require:
+            return {}
+
+        from hcal.operation.gates import require
+
+        return {"requirements": require(result, self.require).checks}
+
+    def check(self, result: "Gated") -> None:
+        """End the command with the exit code 3, and a line for each requirement, where one is not met."""
+        if not self.require:
+            return
+
+        from hcal.operation.gates import require
+
+        failures = require(result, self.require).failures
+        for failure in failures:
+            console.say("failed", "red", failure)
+        if failures:
+            raise Exit(FAILED)

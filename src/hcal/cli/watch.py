@@ -12,8 +12,7 @@ from typer import Exit, Option
 
 from hcal.cli import console
 from hcal.cli.decide import probabilities, text_names
-from hcal.cli.options import Files, Model, check_output, command, load_model, with_file
-from hcal.cli.require import FAILED
+from hcal.cli.options import FAILED, Files, Model, check_output, command, load_model, with_file
 from hcal.progress import logger
 from hcal.text import JsonObject, quoted
 

@@ -29,18 +29,16 @@ from scipy.special import betaincinv, ndtri
 from hcal.certificates.bounds import kl_upper
 from hcal.class_names import ClassName, positive_number
 from hcal.decisions.rules import AbstainRule
-from hcal.extras import pyplot
 from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.clinical import Estimate
 from hcal.numerics import Float64, IntArray, run_starts
-from hcal.results import Result
+from hcal.results import OnePanel, Result
 from hcal.rows import ClassNames, Rows
-from hcal.text import JsonObject
+from hcal.text import JsonObject, share_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: The risk is bounded at about √N coverages, between these numbers: more rows pay for finer steps.
 _FEWEST, _MOST = 10, 200
@@ -80,7 +78,7 @@ class RiskBounds:
 
 
 @dataclass(frozen=True, repr=False)
-class Abstention(Result):
+class Abstention(OnePanel, Result):
     """A confidence below which no answer is given, and what is proven about the answers above it.
 
     Attributes
@@ -156,16 +154,16 @@ class Abstention(Result):
         """The choice and what is proven, in words."""
         all_answers = self.errors / self.n
         ranking = (
-            f"If all {self.n:,} rows are answered, {_percent(all_answers)} are wrong. Area under "
-            f"the risk–coverage curve {self.aurc:.4f} (best possible {self.best_aurc:.4f}); AUROC "
-            f"of the confidence {self.auroc:.3f}."
+            f"If all {self.n:,} rows are answered, {share_words(all_answers)} are wrong. Area "
+            f"under the risk–coverage curve {self.aurc:.4f} (best possible {self.best_aurc:.4f}); "
+            f"AUROC of the confidence {self.auroc:.3f}."
         )
         if not self.proven:
             return [self._why_not(), ranking]
         return [
-            f"Answer {self._condition}: {_percent(self.coverage)} of the rows.",
-            f"{_percent(self.risk.value)} of these answers are wrong here, and proven at "
-            f"{_percent(self.confidence)} is at most {_percent(self.at_most)}.",
+            f"Answer {self._condition}: {share_words(self.coverage)} of the rows.",
+            f"{share_words(self.risk.value)} of these answers are wrong here, and proven at "
+            f"{share_words(self.confidence)} is at most {share_words(self.at_most)}.",
             ranking,
         ]
 
@@ -177,9 +175,8 @@ class Abstention(Result):
         return f"where the confidence is above {np.nextafter(self.threshold, 0.0):.4g}"
 
     def _why_not(self) -> str:
-        start = (
-            f"No threshold is proven to keep the error at {_percent(self.error)} on {self.n:,} rows"
-        )
+        wanted = share_words(self.error)
+        start = f"No threshold is proven to keep the error at {wanted} on {self.n:,} rows"
         if self.rows_needed is None:
             surest = "the answers of the highest confidence"
             return f"{start}: {surest} are wrong more often, or nearly so."
@@ -196,28 +193,8 @@ class Abstention(Result):
             for row in range(len(self.bounds.coverage))
         ]
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw risk against coverage, the bound of the risk, and the choice.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        matplotlib Axes
-        """
-        if ax is None:
-            ax = pyplot().subplots(figsize=(6, 3.8), layout="constrained")[1]
-        self._draw_on(ax)
-        return ax
-
-    def _draw(self, figure: Figure) -> bool:
-        figure.set_size_inches(6, 3.8)
-        self._draw_on(figure.add_subplot())
-        return True
-
     def _draw_on(self, ax: Axes) -> None:
+        """Draw risk against coverage, the bound of the risk, and the choice."""
         curve = self.curve
         bounds = self.bounds
         ax.plot(100 * curve.coverage, 100 * curve.risk, color=_BLUE, label="wrong answers")
@@ -226,10 +203,10 @@ class Abstention(Result):
             100 * bounds.at_most,
             color=_GREY,
             linestyle="--",
-            label=f"at most, proven at {_percent(self.confidence)}",
+            label=f"at most, proven at {share_words(self.confidence)}",
         )
         ax.axhline(
-            100 * self.error, color=_RED, linewidth=0.8, label=f"wanted: {_percent(self.error)}"
+            100 * self.error, color=_RED, linewidth=0.8, label=f"wanted: {share_words(self.error)}"
         )
         if self.proven:
             ax.plot(
@@ -237,7 +214,7 @@ class Abstention(Result):
                 100 * self.at_most,
                 "o",
                 color=_RED,
-                label=f"answer {_percent(self.coverage)}",
+                label=f"answer {share_words(self.coverage)}",
             )
         highest = max(100 * self.error, 100 * float(curve.risk[-1]))
         ax.set_ylim(0, 1.6 * highest)
@@ -503,7 +480,3 @@ def _rows_needed(ranked: _Ranked, bounds: RiskBounds, error: float, failure: flo
             digits = max(int(np.log10(rows)) - 1, 0)
             return int(np.ceil(rows / 10**digits) * 10**digits)
     return None
-
-
-def _percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.3g} %"

@@ -19,19 +19,17 @@ from hcal.decisions.threshold_curve import (
     ThresholdCurve,
     criterion_of,
 )
-from hcal.extras import pyplot
 from hcal.frames import AnyArray, ColumnName
 from hcal.inputs import check_confidence
 from hcal.metrics.estimates import Estimate, weighted_mean
 from hcal.metrics.sample import check_integer
 from hcal.numerics import Float64
-from hcal.results import Result
+from hcal.results import OnePanel, Result
 from hcal.rows import ClassNames, Rows
-from hcal.text import JsonObject
+from hcal.text import JsonObject, share_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: The neighbours of the chosen threshold decide these multiples of its rows.
 _MULTIPLES: Final = (4.0, 2.0, 1.5, 1.25, 1.1, 0.9, 0.8, 0.67, 0.5, 0.25)
@@ -66,7 +64,7 @@ class DecisionCurvePoints:
 
 
 @dataclass(frozen=True, repr=False)
-class Thresholds(Result):
+class Thresholds(OnePanel, Result):
     """A chosen threshold of P(positive): rows at or above it are decided positive.
 
     Attributes
@@ -163,7 +161,7 @@ class Thresholds(Result):
             sentences.append(
                 "On new rows expect a "
                 f"{'recall' if self.criterion == 'capacity' else self.criterion} of "
-                f"{_percent(self.on_new_rows)}, because the threshold was chosen on these rows."
+                f"{share_words(self.on_new_rows)}, because the threshold was chosen on these rows."
             )
         return [*sentences, *self.notes]
 
@@ -189,28 +187,8 @@ class Thresholds(Result):
         """Return the chosen threshold and its neighbours, one dictionary each."""
         return [dict(vars(point)) for point in self.points]
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the cost of 1,000 rows, or precision and recall, against the threshold.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        matplotlib Axes
-        """
-        if ax is None:
-            ax = pyplot().subplots(figsize=(6, 3.8), layout="constrained")[1]
-        self._draw_on(ax)
-        return ax
-
-    def _draw(self, figure: Figure) -> bool:
-        figure.set_size_inches(6, 3.8)
-        self._draw_on(figure.add_subplot())
-        return True
-
     def _draw_on(self, ax: Axes) -> None:
+        """Draw the cost of 1,000 rows, or precision and recall, against the threshold."""
         curve = self.curve
         if curve.cost is not None:
             ax.plot(curve.threshold, 1000 * curve.cost, color=_BLUE, label="cost of 1,000 rows")
@@ -370,7 +348,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     if cost is not None and not isinstance(cost, dict):
         if any(value is not None for value in (capacity, precision, recall)):
             raise ValueError("give one of cost, capacity, precision and recall")
-        return _by_table(rows, check_table(cost, rows.n_classes, rows.names), draws)
+        return _by_table(rows, check_table(cost, rows.n_classes, rows.names or rows.columns), draws)
     criterion = criterion_of(cost, capacity, precision, recall)
     return _by_threshold(rows, criterion, _checked_positive(positive, rows), draws)
 
@@ -460,10 +438,10 @@ def _notes(curve: ThresholdCurve, cut: int, criterion: Criterion) -> tuple[str, 
         if lower > 1.1 * share + 0.001:
             return (
                 "Equal probabilities cannot be divided: the next lower threshold decides "
-                f"{_percent(lower)} of the rows.",
+                f"{share_words(lower)} of the rows.",
             )
     if cut == last and criterion.name == "capacity":
-        highest = _percent(float(curve.counts.share[last - 1]))
+        highest = share_words(float(curve.counts.share[last - 1]))
         return (
             f"No row is decided positive: {highest} of the rows share the highest probability, and "
             "equal probabilities cannot be divided.",
@@ -511,11 +489,7 @@ def _cell(share: float, width: int) -> str:
     return f"{'–':>{width}}" if np.isnan(share) else f"{share:>{width}.1%}"
 
 
-def _percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.3g} %"
-
-
 def _shares(estimate: Estimate) -> str:
     if np.isnan(estimate.low):
-        return _percent(estimate.value)
-    return f"{_percent(estimate.value)} ({100 * estimate.low:.3g} to {100 * estimate.high:.3g})"
+        return share_words(estimate.value)
+    return f"{share_words(estimate.value)} ({100 * estimate.low:.3g} to {100 * estimate.high:.3g})"

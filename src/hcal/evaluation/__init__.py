@@ -11,7 +11,7 @@ from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.diagram import Reliability, reliability
 from hcal.evaluation.evaluator import evaluate
 from hcal.evaluation.result import Evaluation
-from hcal.metrics.collapse import collapse_reasons
+from hcal.metrics.scores import collapse_reasons
 
 __all__ = [
     "Assessment",

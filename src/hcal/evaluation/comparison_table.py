@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 from hcal.evaluation.ranking import LEVEL, Ranking, fewest_tasks, holm, pairs_of_tasks
 from hcal.evaluation.result import number_text
 from hcal.metrics import get_metric
-from hcal.metrics.collapse import collapse_reasons
+from hcal.metrics.scores import collapse_reasons
 from hcal.numerics import Float64
 from hcal.results import Result, rich_text
 from hcal.text import JsonObject, spreadsheet_text

@@ -21,7 +21,6 @@ from hcal.inputs import check_confidence
 from hcal.io.sources import RowSource
 from hcal.metrics.by_chance import levels_by_chance
 from hcal.metrics.clinical import clinical
-from hcal.metrics.collapse import collapse_reasons
 from hcal.metrics.registry import METRICS, list_metrics
 from hcal.metrics.resampling import (
     SPREAD_RESAMPLES,
@@ -34,7 +33,7 @@ from hcal.metrics.resampling import (
     percentile,
 )
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
+from hcal.metrics.scores import accuracy, collapse_reasons, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.metrics.testing import calibration_test
 from hcal.numerics import FloatArray, IntArray

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
-from hcal.extras import pyplot
 from hcal.numerics import Float64
-from hcal.results import Result
+from hcal.results import OnePanel, Result
 from hcal.text import JsonObject
 
 #: How the p-values that are corrected together are called.
 Name = TypeVar("Name", bound=Hashable)
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Two methods differ if the corrected p-value is below this.
 LEVEL: Final = 0.05
@@ -91,7 +89,7 @@ def pairs_of_tasks(scores: Mapping[str, Float64]) -> dict[LabelPair, float]:
 
 
 @dataclass(frozen=True, repr=False)
-class Ranking(Result):
+class Ranking(OnePanel, Result):
     """Mean ranks of methods over tasks, and which of them no test can tell apart.
 
     Attributes
@@ -157,27 +155,9 @@ class Ranking(Result):
         lines += [f"No difference is proven among {', '.join(labels)}." for labels in self.alike]
         return lines
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the critical-difference diagram: a bar joins methods of which no two differ.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        matplotlib Axes
-        """
-        if ax is None:
-            size = (7, 1.2 + 0.22 * len(self.ranks))
-            ax = pyplot().subplots(figsize=size, layout="constrained")[1]
-        self._draw_on(ax)
-        return ax
-
-    def _draw(self, figure: Figure) -> bool:
-        figure.set_size_inches(7, 1.2 + 0.22 * len(self.ranks))
-        self._draw_on(figure.add_subplot())
-        return True
+    @property
+    def _size(self) -> tuple[float, float]:
+        return 7.0, 1.2 + 0.22 * len(self.ranks)
 
     def _draw_on(self, ax: Axes) -> None:
         """Draw labels on both sides of a line of ranks, the better half on the left, and bars below the line."""

@@ -23,8 +23,8 @@ from hcal.h_calibration.training import (
     train,
 )
 from hcal.methods.base import Fitted
-from hcal.metrics.collapse import collapse_of
 from hcal.metrics.sample import Sample
+from hcal.metrics.scores import collapse_of
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
 from hcal.text import JsonObject

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 from scipy.special import expit
 
 from hcal.class_names import class_title, number_of_class
-from hcal.extras import pyplot
 from hcal.frames import AnyArray, refuse_other_index
 from hcal.inputs import check_confidence, check_groups
 from hcal.metrics.estimates import (
@@ -36,7 +35,7 @@ from hcal.metrics.smooth import spiegelhalter_z
 from hcal.metrics.testing import CalibrationTest, hosmer_lemeshow_test, spiegelhalter_test
 from hcal.numerics import Float64
 from hcal.renamed import renamed
-from hcal.results import Result
+from hcal.results import OnePanel, Result
 from hcal.row_segments import Segments
 from hcal.rows import ClassNames
 from hcal.text import JsonObject, printable
@@ -82,7 +81,7 @@ class DecisionCurve:
 
 
 @dataclass(frozen=True, repr=False)
-class Clinical(Result):
+class Clinical(OnePanel, Result):
     """The clinical panel. ``print`` it, or take ``to_dict()``.
 
     Attributes
@@ -201,19 +200,8 @@ class Clinical(Result):
             lines.append(f"{counts}  {panel.in_the_large!s:<28}{panel.slope}")
         return lines
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the observed risk against the predicted risk, smoothed, with its band.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        matplotlib Axes
-        """
-        if ax is None:
-            ax = pyplot().subplots(layout="constrained")[1]
+    def _draw_on(self, ax: Axes) -> None:
+        """Draw the observed risk against the predicted risk, smoothed, with its band."""
         curve = self.curve
         highest = max(float(curve.predicted.max()), float(curve.high.max()))
         ends = [0, highest]
@@ -221,11 +209,6 @@ class Clinical(Result):
         ax.fill_between(curve.predicted, curve.low, curve.high, alpha=0.25)
         ax.plot(curve.predicted, curve.observed)
         ax.set(xlabel="predicted risk", ylabel="observed risk")
-        return ax
-
-    def _draw(self, figure: Any) -> bool:
-        self.plot(figure.subplots())
-        return True
 
 
 #: The estimates of a panel in the order of its table: field, name and meaning.

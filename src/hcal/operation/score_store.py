@@ -628,10 +628,7 @@ def _text(value: object) -> str:
 
 
 def day_that_has_come(day: str | date | None) -> str:
-    """Return a day (UTC) as text (2026-05-01), which sorts by time; one that has not come is refused.
-
-    By one wrong day all rows would be too old, and deleted.
-    """
+    """Return a day (UTC) as text; one that has not come, by which all rows would be too old, is refused."""
     today = datetime.now(UTC).date().isoformat()
     if day is None:
         return today
