@@ -26,11 +26,10 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
-from hcal.class_names import check_classes, is_text, missing_labels
+from hcal.class_names import Classifier, check_classes, is_text, missing_labels
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
-    Classifier,
     booster_options,
     class_numbers,
     raw_margins,
