@@ -18,7 +18,7 @@ from hcal.h_calibration.training import SELECTORS, AdamSettings, torch_nll, trai
 from hcal.methods.base import CalibrationWarning
 from hcal.numerics import softmax
 from hcal.progress import progress
-from helpers import load_task, synthetic
+from helpers import changeable_records, load_task, synthetic
 
 FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
 ALL_THREE = ("top_label", "class_wise", "score")
@@ -134,6 +134,10 @@ def test_early_stop_and_schedule():
     )  # fmt: skip
     assert done.stopped
     assert len(ticks) == done.epochs < 500
+
+
+def test_records_cannot_be_changed():
+    assert changeable_records("hcal.h_calibration") == {"HCalibrator", "Trained"}
 
 
 def test_a_map_that_still_improves_has_not_converged():
