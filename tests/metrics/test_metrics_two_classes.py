@@ -264,6 +264,7 @@ def test_an_evaluation_judges_the_class_that_its_sample_judges() -> None:
 
 def test_the_positive_class_may_be_named() -> None:
     """Names that are integers are names: here class 0 is called 1."""
+    pd = pytest.importorskip("pandas")
     risk = np.array([0.1, 0.4, 0.8, 0.9])
     both = np.stack([1 - risk, risk], axis=1)
     y = np.array([0, 1, 1, 1])
