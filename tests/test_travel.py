@@ -494,3 +494,21 @@ def test_a_classifier_is_no_calibrator(tmp_path: Path) -> None:
     for call in calls:
         with pytest.raises(TypeError, match="LogisticRegression is no calibrator of scores"):
             call()
+
+
+def test_a_table_of_costs_meets_columns_without_labels_by_name() -> None:
+    """The rows of an estimate have no labels, which would say that the columns are classes."""
+    prices = pd.DataFrame([[0, 1, 2], [4, 0, 1], [3, 5, 0]], index=NAMES, columns=NAMES)
+    expected = hcal.estimate(PROBS.to_numpy(), "cost", cost=prices.to_numpy()).values
+    for order in (NAMES, TURNED):
+        for table in (prices, prices.loc[TURNED, TURNED]):
+            values = hcal.estimate(PROBS[order], "cost", cost=table).values
+            assert values == pytest.approx(expected)
+    turned = hcal.thresholds(PROBS[TURNED], POSITIONS, cost=prices, resamples=20)
+    array = prices.loc[TURNED, TURNED].to_numpy()
+    by_array = hcal.thresholds(PROBS[TURNED].to_numpy(), POSITIONS, cost=array, resamples=20)
+    assert turned.cost == by_array.cost
+    polars = pytest.importorskip("polars")
+    no_index = polars.DataFrame(prices[TURNED].to_dict("list"))
+    with pytest.raises(ValueError, match="columns of the table of costs are cat, ant, bee, and"):
+        hcal.estimate(PROBS, "cost", cost=no_index)

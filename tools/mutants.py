@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from coverage import Coverage
@@ -91,11 +91,17 @@ def change(node: ast.AST) -> str:
     elif isinstance(node, ast.Compare):
         node.ops[0] = SWAPS[type(node.ops[0])]()  # type: ignore[call-overload]
     elif isinstance(node, ast.Constant):
-        value = node.value
-        node.value = not value if isinstance(value, bool) else value + 1  # type: ignore[operator]
+        node.value = other_constant(node.value)
     elif isinstance(node, ast.If | ast.IfExp):
         node.test = ast.UnaryOp(ast.Not(), node.test)
     return f"{before}  ->  {ast.unparse(node).splitlines()[0]}"
+
+
+def other_constant(value: Any) -> Any:
+    """Return another number: one more, or twice as much of a float that one more would be rounded to."""
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if value + 1 != value else 2 * value
 
 
 class Mutant(NamedTuple):

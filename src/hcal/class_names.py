@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,26 @@ MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
 #: An array of texts takes at most so many bytes, unless less than this multiple of its texts is padding.
 _MOST_TEXT: Final = 2 * 2**30
 _MOST_PADDING: Final = 16
+
+
+class Classifier(Protocol):
+    """A classifier of scikit-learn's kind; all but ``fit`` is there once it is fitted."""
+
+    @property
+    def fit(self) -> Callable[..., Classifier]:
+        """The method that learns from rows; its options differ from class to class."""
+
+    @property
+    def predict(self) -> Callable[..., AnyArray]:
+        """The method that returns the label of each row."""
+
+    @property
+    def predict_proba(self) -> Callable[..., AnyArray]:
+        """The method that returns probabilities (N, K); with ``decision_function`` there need be none."""
+
+    @property
+    def classes_(self) -> Sequence[ClassName] | NumpyArray:
+        """The names of the classes, in the order of the columns."""
 
 
 def check_classes(classes: Iterable[ClassName], n_classes: int) -> tuple[ClassName, ...]:

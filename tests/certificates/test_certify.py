@@ -265,6 +265,20 @@ def test_a_planted_group_is_found_and_comes_first() -> None:
 # -- two classes, estimates, rows needed --------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rows", [1, 2, 31, 33])
+def test_a_subgroup_may_have_few_rows_that_depend_on_each_other(rows: int) -> None:
+    """The curve of fewer than 32 rows was bounded at a point without rows."""
+    rng = np.random.default_rng(rows)
+    p = rng.random(400)
+    y = (rng.random(400) < p).astype(int)
+    certificate = hcal.certify(
+        p, y, groups=np.arange(400) // 2, by=np.where(np.arange(400) < rows, "few", "many")
+    )
+    few = next(event for event in certificate.subgroups if event.name == "few")
+    assert few.n == rows
+    assert 0 < few.bound <= 1
+
+
 def test_two_classes_are_spoken_of_by_the_positive_ones_name_and_tolerance() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(1, 24, 8000)  # 4 % positives
@@ -382,6 +396,15 @@ def test_a_loaded_model_still_knows_its_rows(tmp_path) -> None:  # type: ignore[
         calibrator
     )
     assert (tmp_path / "m.hcal").stat().st_size < 30_000
+
+
+def test_claims_are_discrete_with_two_values_and_twenty_rows_of_each() -> None:
+    def is_discrete(*claims: float, rows: int) -> bool:
+        return EventTable.of_rows(np.resize(claims, rows), np.zeros(rows)).discrete
+
+    assert is_discrete(0.2, 0.8, rows=40)
+    assert not is_discrete(0.2, 0.8, rows=39)
+    assert not is_discrete(0.8, rows=40)
 
 
 def test_discrete_scores_that_repeat_by_chance_are_not_accused() -> None:

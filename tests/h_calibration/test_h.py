@@ -50,6 +50,20 @@ def test_epoch_scores_are_the_metrics():
     assert got == pytest.approx(metrics.cwece_a(probs, y), rel=1e-9)
 
 
+def test_ties_of_an_epoch_score_do_not_see_the_order_of_rows():
+    """Confidences of few values: a boundary of bins never parts equal ones."""
+    rng = np.random.default_rng(0)
+    for levels in (2, 7, 40):
+        top = 0.5 + rng.integers(0, levels, 600) / (2 * levels)
+        probs = np.stack([top, 1 - top], axis=1)
+        y = (rng.random(600) > top).astype(int)
+        expected = metrics.dece(probs, y, event="top-label")
+        for order in (np.arange(600), rng.permutation(600), np.argsort(y)):
+            rows = torch.from_numpy(probs[order])
+            score = training.epoch_dece(rows, torch.from_numpy(y[order])).item()
+            assert score == pytest.approx(expected, rel=1e-9, abs=1e-12), levels
+
+
 def test_each_selector_gets_its_own_best_epoch():
     logits, y = synthetic()
     together = quick(logits, y, ALL_THREE)
@@ -120,6 +134,19 @@ def test_early_stop_and_schedule():
     )  # fmt: skip
     assert done.stopped
     assert len(ticks) == done.epochs < 500
+
+
+def test_a_map_that_still_improves_has_not_converged():
+    logits, y = synthetic(200)
+    patient = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
+    for adam, message in (
+        (AdamSettings(epochs=2), "piecewise-1 was still improving after 2 epochs"),
+        (patient, ""),
+    ):
+        plan = TrainingPlan(maps=("piecewise-1",), adam=adam)
+        fitted = train_candidates(logits, y, plan)["top_label"]
+        assert fitted.message == message
+        assert fitted.converged == (not message)
 
 
 def test_the_whole_object(tmp_path):

@@ -301,6 +301,15 @@ def test_frequencies_that_changed_are_found() -> None:
         assert hcal.metrics.nll(moved.predict_proba(X[often]), y[often]) < expected
 
 
+def test_a_response_that_changes_after_the_fit_waits_for_the_next_one(flowers) -> None:
+    """The map of margins had got logarithms of probabilities."""
+    X, y = flowers
+    model = CalibratedClassifier(LogisticRegression(max_iter=500), method="ts").fit(X, y)
+    expected = model.predict_proba(X)
+    model.set_params(response="predict_proba", cv=3, ensemble=False, method="vs")
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+
+
 def test_models_of_folds_do_not_tell_the_frequencies_of_another_model(flowers) -> None:
     X, y = flowers
     model = CalibratedClassifier(GaussianNB(), method="ts", ensemble=False).fit(X, y)

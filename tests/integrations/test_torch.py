@@ -54,6 +54,32 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
                     np.testing.assert_allclose(wide, expected, atol=atol)
 
 
+def test_a_second_fit_is_what_a_device_predicts_with() -> None:
+    """The module of the first fit stays with the calibrator; it must not answer for the second one."""
+    logits, y = synthetic(600, 4)
+    cal = hcal.make_calibrator("ts").fit(logits, y)
+    x = torch.from_numpy(logits)
+    first = predict_on_device(cal, x)
+    cal.fit(3 * logits, y)
+    second = predict_on_device(cal, x)
+    assert not torch.allclose(first, second, atol=0.01)
+    np.testing.assert_allclose(second.numpy(), cal.predict_proba(logits), atol=1e-9)
+
+
+def test_a_module_keeps_the_fit_that_it_was_made_of() -> None:
+    """What it computes, and what its state dict holds, are the same calibrator."""
+    logits, y = synthetic(600, 4)
+    cal = hcal.make_calibrator("ts").fit(logits, y)
+    head = CalibrationHead(cal)
+    x = torch.from_numpy(logits)
+    before = head(x)
+    cal.fit(3 * logits, y)
+    restored = CalibrationHead()
+    restored.load_state_dict(head.state_dict())
+    assert torch.equal(head(x), before)
+    assert torch.equal(restored(x), before)
+
+
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning"
 )

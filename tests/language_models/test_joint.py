@@ -180,3 +180,48 @@ def test_a_changed_file_is_refused(facts: dict[str, Any], tmp_path: Path) -> Non
     write_model(path, header | {"facts": header["facts"] | facts}, arrays)
     with pytest.raises(ValueError, match="is not a sound hcal model file"):
         hcal.load(path)
+
+
+@pytest.mark.filterwarnings("ignore::hcal.CalibrationWarning")
+def test_a_whole_weight_is_that_many_answers_and_none_is_no_answer() -> None:
+    old, right, task = answers(400, 2)
+    weight = np.arange(400) % 4
+    copies = np.repeat(np.arange(400), weight)
+    repeated = {column: values[copies] for column, values in old.items()}
+    for by in (None, task):
+        again = None if by is None else by[copies]
+        weighed = JointConfidence(KINDS, "platt").fit(old, right, weight, by=by)
+        counted = JointConfidence(KINDS, "platt").fit(repeated, right[copies], by=again)
+        np.testing.assert_allclose(
+            weighed.predict_proba(old, by=by), counted.predict_proba(old, by=by), atol=1e-7
+        )
+
+
+def test_kinds_that_change_after_the_fit_wait_for_the_next_one(tmp_path: Path) -> None:
+    """Kinds in another order had taken the coefficients of other confidences."""
+    old, right, _ = answers(400, 3)
+    joint = JointConfidence(KINDS, "platt").fit(old, right)
+    expected = joint.predict_proba(old)
+    coefficients = dict(joint.coefficients_)
+    joint.set_params(kinds=dict(reversed(KINDS.items())))
+    hcal.save(joint, tmp_path / "joint.hcal")
+    for model in (joint, hcal.load(tmp_path / "joint.hcal")):
+        np.testing.assert_array_equal(model.predict_proba(old), expected)
+        assert model.coefficients_ == coefficients
+
+
+def test_columns_of_other_answers_are_refused() -> None:
+    old, right, _ = answers(200, 4)
+    frame = pd.DataFrame(old, index=[f"answer {k}" for k in range(200)])
+    turned = pd.Series(right, index=frame.index)[::-1]
+    columns = {column: frame[column] for column in frame}
+    for confidences in (frame, columns):
+        calls: dict[str, dict[str, Any]] = {
+            "correct": {"correct": turned},
+            "sample_weight": {"correct": right, "sample_weight": turned},
+            "groups": {"correct": right, "groups": turned},
+            "by": {"correct": right, "by": turned},
+        }
+        for name, arguments in calls.items():
+            with pytest.raises(ValueError, match=f"^{name} has the index of the scores in another"):
+                JointConfidence(KINDS).fit(confidences, **arguments)

@@ -249,3 +249,17 @@ def test_python_reads_the_same_files(tmp_path: Path) -> None:
     scores = frame[["p_stay", "p_churn"]]
     probs = [cal.predict_proba(scores, by=frame[["country"]]) for cal in (refitted, expected)]
     np.testing.assert_array_equal(*probs)
+
+
+def test_a_weight_of_2_is_the_row_twice_also_where_old_and_new_are_compared() -> None:
+    rows = month((0, 100), 400, 8)
+    cal = hcal.make_calibrator("platt").fit(rows.score, rows.y)
+    weight = np.arange(400) % 3
+    copies = np.repeat(np.arange(400), weight)
+    for time in (None, rows.day):
+        again = None if time is None else time[copies]
+        weighed = hcal.refit(cal, rows.score, rows.y, weight, time=time)
+        counted = hcal.refit(cal, rows.score[copies], rows.y[copies], time=again)
+        assert weighed.fit_.details["refit"]["gain"] == pytest.approx(
+            counted.fit_.details["refit"]["gain"]
+        )

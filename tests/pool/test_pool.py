@@ -207,6 +207,15 @@ def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.Monkey
 # -- promises -------------------------------------------------------------------------------------------
 
 
+def test_what_a_fit_notes_is_printed_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    z, y = draw(400, 2, biased=True)
+    notes = fit(z, y).fit_.notes
+    assert notes
+    assert capsys.readouterr().err == ""
+    fit(z, y, verbose=True)
+    assert capsys.readouterr().err.splitlines() == [f"pool: {note}" for note in notes]
+
+
 def test_predictions_stay_unless_held_out_rows_prove_the_contrary() -> None:
     z, y = draw(1500, 4)
     kept = fit(z, y)

@@ -100,7 +100,8 @@ class DependentRows:
         """
         n = ends[-1]
         targets = np.linspace(0, n, _POINTS + 1)[1:]
-        points = np.unique(np.searchsorted(ends, targets - 0.5))
+        # Of a few rows, each point has at least one.
+        points = np.unique(np.searchsorted(ends, np.maximum(targets - 0.5, 0.5)))
         rows = ends[points]
         stated = claimed[points] / rows
         observed = np.clip(happened[points] / rows, 0.0, 1.0)

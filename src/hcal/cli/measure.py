@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from typer import Option
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hcal.io import DataFile
     from hcal.io.sources import RowSource
     from hcal.methods.base import Calibrator
+    from hcal.methods.multilabel import MultilabelCalibrator
     from hcal.reporting import ReportVerdict, Source
 
 
@@ -93,7 +94,8 @@ class Evaluate(Requiring, InBlocks, WithWeight, WithBy, WithGroups, WithLabels):
                 "label"
             )
         data = self.read(calibrator)
-        scores = calibrator.evaluate(data.values, data.y)
+        # A file may hold such a calibrator, although hcal.load is said to return a Calibrator.
+        scores = cast("MultilabelCalibrator", calibrator).evaluate(data.values, data.y)
         lines = []
         for label, values in scores.items():
             numbers = ", ".join(f"{name} {value:.4f}" for name, value in values.items())

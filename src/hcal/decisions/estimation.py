@@ -364,7 +364,7 @@ def _costs(
     if cost is None:
         return None if rule is None else rule.costs
     if not isinstance(cost, dict):
-        return check_table(cost, rows.n_classes, rows.names)
+        return check_table(cost, rows.n_classes, rows.names or rows.columns)
     if rows.n_classes != 2:
         raise ValueError(
             f"cost of fn and fp is for two classes, and probs has {rows.n_classes} columns: pass "

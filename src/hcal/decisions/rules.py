@@ -16,7 +16,7 @@ import numpy as np
 
 from hcal.class_names import check_classes
 from hcal.decisions.threshold_curve import check_costs
-from hcal.frames import AnyArray, ColumnName, index_of
+from hcal.frames import AnyArray, ColumnName, columns_by_name, index_of
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray
 from hcal.rows import ClassNames
@@ -233,6 +233,7 @@ def _by_name(costs: AnyArray, names: ClassNames | None) -> AnyArray:
     """Return a table of pandas with its rows and columns in the order of the classes; others as they are."""
     titles = getattr(costs, "columns", None)
     if index_of(costs) is None or titles is None:
+        _refuse_other_titles(costs, names)
         return costs
     decided = [str(title) for title in titles]
     true = [str(title) for title in costs.index]
@@ -252,6 +253,18 @@ def _by_name(costs: AnyArray, names: ClassNames | None) -> AnyArray:
         decided.index(name) if name in decided else place for place, name in enumerate(wanted)
     ]
     return costs.to_numpy()[np.ix_(rows, columns)]
+
+
+def _refuse_other_titles(costs: AnyArray, names: ClassNames | None) -> None:
+    """Refuse a frame without names of its rows whose columns are in another order than the classes."""
+    titled = columns_by_name(costs, "cost")
+    classes = [str(name) for name in names or ()]
+    if titled is not None and set(titled) == set(classes) and list(titled) != classes:
+        raise ValueError(
+            f"the columns of the table of costs are {one_line(', '.join(titled), 120)}, and the "
+            f"classes are {one_line(', '.join(classes), 120)}: pass an array, with the true "
+            "classes in rows and the decisions in columns, in the order of the classes"
+        )
 
 
 def table_of(costs: tuple[float, float], positive: int) -> Float64:

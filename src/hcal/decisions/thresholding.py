@@ -348,7 +348,7 @@ def thresholds(  # noqa: PLR0913 - a public door
     if cost is not None and not isinstance(cost, dict):
         if any(value is not None for value in (capacity, precision, recall)):
             raise ValueError("give one of cost, capacity, precision and recall")
-        return _by_table(rows, check_table(cost, rows.n_classes, rows.names), draws)
+        return _by_table(rows, check_table(cost, rows.n_classes, rows.names or rows.columns), draws)
     criterion = criterion_of(cost, capacity, precision, recall)
     return _by_threshold(rows, criterion, _checked_positive(positive, rows), draws)
 

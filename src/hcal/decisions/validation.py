@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.class_names import ClassName, encode
+from hcal.class_names import Classifier, ClassName, encode
 from hcal.evaluation.crossfit import FEWEST_GROUPS, draw_units
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import check_confidence, check_groups, check_names
@@ -55,22 +55,6 @@ _TARGET: Final = {
 _REMEMBERED: Final = 0.4
 #: Between which values a figure lies, where it cannot take every value.
 _RANGES: Final = {"brier": (0.0, 2.0), "auc": (0.0, 1.0)}
-
-
-class Classifier(Protocol):
-    """What scikit-learn's classifiers have."""
-
-    @property
-    def fit(self) -> Callable[..., Classifier]:
-        """The method that learns from rows; its options differ from class to class."""
-
-    @property
-    def predict_proba(self) -> Callable[[AnyArray], AnyArray]:
-        """The method that returns the probabilities of new rows."""
-
-    @property
-    def classes_(self) -> Sequence[ClassName] | NumpyArray:
-        """The names of the classes, in the order of the columns."""
 
 
 @dataclass(frozen=True)

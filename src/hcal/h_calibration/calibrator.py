@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from hcal.methods.base import CalibrationWarning, Calibrator, Fitted
 from hcal.methods.parameters import Between, Count, NotNegative, Seed, parameters
 from hcal.numerics import Float64, IntArray
 from hcal.rows import Rows
+from hcal.text import JsonObject
+from hcal.xp import Array
 
 if TYPE_CHECKING:
     from hcal.h_calibration.training import TorchLoss
@@ -86,7 +88,7 @@ class HCalibrator(Calibrator):
     promises = "order"
     weighted = True
     map_types = (TableMap, MixtureMap)
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants: ClassVar[Mapping[str, JsonObject]] = {
         "class_wise": {"select": "class_wise"},
         "score": {"select": "score"},
     }
@@ -97,7 +99,7 @@ class HCalibrator(Calibrator):
     window: Count = ObjectiveSettings.window
     epsilon: NotNegative = ObjectiveSettings.epsilon
     clusters: Count = ObjectiveSettings.clusters
-    loss: Literal["h", "nll"] | Callable[..., Any] = "h"
+    loss: Literal["h", "nll"] | Callable[[Array, Array], Array] = "h"
     device: str | None = None
     batch_size: Count | None = None
     random_state: Seed = 0

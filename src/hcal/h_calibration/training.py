@@ -315,7 +315,7 @@ def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
-    """Return the debiased equal-mass top-label error, which is signed: it can be below 0.
+    """Return the debiased equal-mass top-label error as :func:`hcal.metrics.dece` does; it can be below 0.
 
     >>> epoch_dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
     0.0
@@ -326,10 +326,12 @@ def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
     hits = (predicted == y)[order].double()
 
     bins = torch.arange(_BINS + 1, device=probs.device, dtype=torch.float64)
-    edges = (bins * n_rows / _BINS).round().long()
-    size = edges.diff().double()
-    full = size > 0
-    size = size.clamp_min(1)
+    ranks = (bins * n_rows / _BINS).round().long()
+    # A boundary in a run of equal confidences moves up to its end: the order of rows decides nothing.
+    below = confidence[(ranks - 1).clamp_min(0)]
+    edges = torch.where(ranks > 0, torch.searchsorted(confidence, below, right=True), 0)
+    rows_of_bin = edges.diff().double()
+    size = rows_of_bin.clamp_min(1)
     accuracy = range_sums(hits, edges) / size
     mean_confidence = range_sums(confidence, edges) / size
 
@@ -341,8 +343,10 @@ def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
     folded = deviation * density + gap * torch.erf(z / 2**0.5)
     expected = torch.where(deviation > 0, folded, gap.abs())
 
-    plug_in = (size * full * gap.abs()).sum() / n_rows
-    return 2 * plug_in - (expected * full).sum() / full.sum()
+    plug_in = (rows_of_bin * gap.abs()).sum() / n_rows
+    are_equal = (edges == ranks).all()
+    weight = torch.where(are_equal, (rows_of_bin > 0).double(), rows_of_bin)
+    return 2 * plug_in - (expected * weight).sum() / weight.sum()
 
 
 def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:

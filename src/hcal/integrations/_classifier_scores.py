@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
+from hcal.class_names import Classifier
 from hcal.frames import AnyArray, to_numpy
 from hcal.numerics import Float64, FloatArray, NumpyArray
 
@@ -21,7 +22,7 @@ _MARGINS: dict[str, Mapping[str, bool | str]] = {
 }
 
 
-class Predictor(Protocol):
+class HasPredict(Protocol):
     """A fitted model: a classifier, or a booster."""
 
     @property
@@ -29,27 +30,7 @@ class Predictor(Protocol):
         """Of a booster, the margins where its options ask for them."""
 
 
-class Classifier(Protocol):
-    """A classifier as scikit-learn has it; all but ``fit`` is there once it is fitted."""
-
-    @property
-    def classes_(self) -> AnyArray:
-        """The labels, in the order of the columns."""
-
-    @property
-    def fit(self) -> Callable[..., Classifier]:
-        """Learn from features and labels; return itself."""
-
-    @property
-    def predict(self) -> Callable[..., AnyArray]:
-        """Return the label of each row."""
-
-    @property
-    def predict_proba(self) -> Callable[..., AnyArray]:
-        """Return probabilities (N, K); a classifier with ``decision_function`` need not have it."""
-
-
-def raw_margins(model: Predictor, X: AnyArray) -> FloatArray:
+def raw_margins(model: HasPredict, X: AnyArray) -> FloatArray:
     """Return the raw scores of a fitted model as logits: what a calibrator should be fitted on.
 
     Boosters hide their margins behind an argument of their own; a probability rounded to 0 or 1 has lost them.
@@ -104,7 +85,7 @@ def stated_probs(model: Classifier, X: AnyArray) -> Float64:
     return np.asarray(probs, dtype=np.float64)
 
 
-def booster_options(model: Predictor) -> Mapping[str, bool | str] | None:
+def booster_options(model: HasPredict) -> Mapping[str, bool | str] | None:
     """Return the options with which a booster's ``predict`` returns margins; None if the model is no booster."""
     roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     for package, options in _MARGINS.items():
@@ -113,7 +94,7 @@ def booster_options(model: Predictor) -> Mapping[str, bool | str] | None:
     return None
 
 
-def unwrap(estimator: Predictor) -> tuple[Predictor, Pipeline | None]:
+def unwrap(estimator: HasPredict) -> tuple[HasPredict, Pipeline | None]:
     """Return the inner classifier and, if it is the last step of a pipeline, the steps before it."""
     while isinstance(estimator, FrozenEstimator):
         estimator = estimator.estimator
@@ -139,7 +120,7 @@ def class_numbers(y: AnyArray, classes: NumpyArray) -> NDArray[np.int64]:
 
 
 def _booster_margins(
-    model: Predictor, features: AnyArray, options: Mapping[str, bool | str]
+    model: HasPredict, features: AnyArray, options: Mapping[str, bool | str]
 ) -> Float64:
     if type(model).__module__.startswith("xgboost") and not hasattr(model, "predict_proba"):
         from xgboost import DMatrix

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.class_names import Classifier
 from hcal.evaluation import Reliability, reliability
 from hcal.evaluation.curves import Binning
 from hcal.frames import AnyArray
-from hcal.integrations._classifier_scores import Classifier, class_numbers, stated_probs
+from hcal.integrations._classifier_scores import class_numbers, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
 

@@ -26,11 +26,10 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
-from hcal.class_names import check_classes, is_text, missing_labels
+from hcal.class_names import Classifier, check_classes, is_text, missing_labels
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._classifier_scores import (
-    Classifier,
     booster_options,
     class_numbers,
     raw_margins,
@@ -209,7 +208,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self._held_out(model, _safe_indexing(X, rows), labels, weight, group, rows)
             for model, rows in zip(models, tests, strict=True)
         ]
-        kind = self._response(models[0])
+        kind = _method_of_scores(models[0], self.response)
         if prefit or ensemble:
             calibrators = [self._calibrated(fold, kind) for fold in folds]
             pairs = list(map(FittedPair, models, calibrators))
@@ -221,6 +220,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
         self.calibrated_classifiers_ = pairs
         self._fitted_pairs = pairs
+        self._fitted_response = self.response
         self._held_out_mean = _mean_of(pairs, folds) if prefit or ensemble else None
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(pairs[0].estimator, name):
@@ -441,7 +441,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     ) -> HeldOut:
         """Return the scores that a classifier gives to the rows of its fold."""
         return HeldOut(
-            self._logits(model, X),
+            self._logits(model, X, self.response),
             labels[rows],
             None if weight is None else weight[rows],
             None if groups is None else groups[rows],
@@ -456,7 +456,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _probs_of(self, pairs: list[FittedPair], X: AnyArray) -> FloatArray:
         """Return the probabilities (F, N, K) of every pair."""
         refuse_lazy(X, "X")
-        probs = [pair.calibrator.predict_proba(self._logits(pair.estimator, X)) for pair in pairs]
+        response = self._fitted_response
+        probs = [
+            pair.calibrator.predict_proba(self._logits(pair.estimator, X, response))
+            for pair in pairs
+        ]
         return np.stack(probs)
 
     def _names(self) -> ClassNames | None:
@@ -467,10 +471,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             return check_classes(self.classes_, len(self.classes_))
         return None
 
-    def _logits(self, estimator: Classifier, X: AnyArray) -> FloatArray:
+    def _logits(self, estimator: Classifier, X: AnyArray, response: Response) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         logits: FloatArray
-        if self._response(estimator) == "predict_proba":
+        if _method_of_scores(estimator, response) == "predict_proba":
             logits = np.log(np.maximum(stated_probs(estimator, X), _ZERO))
             absent = _ZERO
         else:
@@ -490,20 +494,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         all_classes[:, class_numbers(classes, self.classes_)] = logits
         return all_classes
 
-    def _response(self, estimator: Classifier) -> str:
-        """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
-        if self.response == "auto" and booster_options(unwrap(estimator)[0]) is not None:
-            return "margins"
-        names = [self.response]
-        if self.response == "auto":
-            names = ["decision_function", "predict_proba"]
-        for name in names:
-            if hasattr(estimator, name):
-                return name
-        raise ValueError(
-            f"{type(estimator).__name__} has no {' or '.join(names)}: there is nothing to calibrate"
-        )
-
     def _new_calibrator(self, response: str) -> Calibrator:
         if isinstance(self.method, str):
             calibrator = make_calibrator(self.method)
@@ -517,6 +507,21 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             # Of log-probabilities a zero is a small number, not minus infinity.
             calibrator.set_params(input="log_probs")
         return calibrator
+
+
+def _method_of_scores(estimator: Classifier, response: Response) -> str:
+    """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
+    if response == "auto" and booster_options(unwrap(estimator)[0]) is not None:
+        return "margins"
+    names: list[str] = [response]
+    if response == "auto":
+        names = ["decision_function", "predict_proba"]
+    for name in names:
+        if hasattr(estimator, name):
+            return name
+    raise ValueError(
+        f"{type(estimator).__name__} has no {' or '.join(names)}: there is nothing to calibrate"
+    )
 
 
 def _fit_one(

@@ -9,6 +9,7 @@ tensor([[0.2500, 0.7500]])
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import tempfile
@@ -101,11 +102,12 @@ def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
 
 def _head_on(calibrator: Calibrator, device: torch.device) -> CalibrationHead:
     """Return the module of a calibrator on a device; the last one stays with the calibrator, so it is built once."""
-    kept: CalibrationHead | None = calibrator.device_head
-    if kept is None or kept.prediction is not calibrator.prediction_ or kept.device != device:
-        kept = CalibrationHead(calibrator).to(device)
-        calibrator.device_head = kept
-    return kept
+    kept = calibrator.device_head
+    if isinstance(kept, CalibrationHead) and kept.serves(calibrator, device):
+        return kept
+    head = CalibrationHead(calibrator).to(device)
+    calibrator.device_head = head
+    return head
 
 
 def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
@@ -116,8 +118,7 @@ def _kernel_of(calibrator: Calibrator) -> nn.Module | None:
         return None
     keeps_argmax = prediction.preserves is not None
     least = 0.0 if prediction.states_zero else LEAST_PROBABILITY
-    kernel: nn.Module | None = prediction.map.device_kernel(keeps_argmax=keeps_argmax, least=least)
-    return kernel
+    return prediction.map.device_kernel(keeps_argmax=keeps_argmax, least=least)
 
 
 class CalibrationHead(nn.Module):
@@ -154,14 +155,15 @@ class CalibrationHead(nn.Module):
         if output not in ("probs", "log_probs"):
             raise ValueError(f'output must be "probs" or "log_probs", got {output!r}')
         self.output = output
-        self.calibrator = calibrator
+        self.calibrator: Calibrator | None = None
         if calibrator is not None:
             self._become(calibrator)
 
     def _become(self, calibrator: Calibrator) -> None:
         refuse_segments(calibrator, "a module")
         where = next(self.buffers(), torch.empty(0)).device
-        self.calibrator = calibrator
+        # A copy, because a later fit of the calibrator does not change what this module computes.
+        self.calibrator = copy.copy(calibrator)
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
         self.float64 = MapModule(calibrator.prediction_, torch.float64).to(where)
         narrow = calibrator.map_.fits_float32
@@ -173,10 +175,12 @@ class CalibrationHead(nn.Module):
         self.kind_is_clear = calibrator.prediction_.kind != "logits"
         self._unclear_rows = []
 
-    @property
-    def prediction(self) -> Map | None:
-        """What this module computes; None where it has no calibrator yet."""
-        return None if self.calibrator is None else self.calibrator.prediction_
+    def serves(self, calibrator: Calibrator, device: torch.device) -> bool:
+        """Return whether this module computes, on this device, what a calibrator learned in its last fit."""
+        is_same = (
+            self.calibrator is not None and self.calibrator.prediction_ is calibrator.prediction_
+        )
+        return is_same and self.device == device
 
     @property
     def device(self) -> torch.device:

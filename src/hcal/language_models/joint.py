@@ -17,7 +17,7 @@ from scipy.special import logit
 from hcal.fit_record import FitRecord
 from hcal.frames import AnyArray, columns_by_name, refuse_other_index, to_numpy
 from hcal.inputs import InputKind
-from hcal.methods.base import Calibrator
+from hcal.methods.base import Calibrator, as_copies
 from hcal.methods.folds import deal_folds
 from hcal.methods.parameters import Estimator
 from hcal.methods.registry import make_calibrator
@@ -73,6 +73,8 @@ class JointConfidence(Estimator):
 
     Attributes
     ----------
+    kinds_ : dict of str
+        The kinds of the last fit.
     coefficients_ : dict of float
         By how much the joined log-odds grow where a confidence is one standard deviation higher.
     fit_ : FitRecord
@@ -94,6 +96,7 @@ class JointConfidence(Estimator):
     title: ClassVar[str] = "Joint confidence"
 
     members_: dict[str, Calibrator]
+    kinds_: dict[str, str]
 
     def __init__(self, kinds: Mapping[str, str], method: str = "pool") -> None:
         self.kinds = kinds
@@ -120,14 +123,20 @@ class JointConfidence(Estimator):
         by : array-like of shape (N,), frame, or dict of columns, optional
             The segment of each answer, such as its task: adds a correction of each (:class:`SegmentedCalibrator`).
         """
-        refuse_other_index(confidences, {"correct": correct, "groups": groups, "by": by})
-        odds = self._odds(confidences)
+        _check_kinds(self.kinds)
+        kinds = dict(self.kinds)
+        beside = {"correct": correct, "sample_weight": sample_weight, "groups": groups, "by": by}
+        odds = _odds(confidences, kinds, beside)
         no_scores = np.full((len(odds), 2), -1.0)
         rows = Rows.of(
             no_scores, correct, input="logits", weight=sample_weight, groups=groups, by=by
         )
         if len(np.unique(rows.labels[rows.weights > 0])) < 2:
             raise ValueError("correct needs both: answers that are right, and answers that are not")
+        # A whole weight is that many answers, which may go to different folds.
+        places = np.arange(len(rows))
+        rows = as_copies(replace(rows, ids=places)[rows.weights > 0])
+        odds = odds[rows.ids]
         weighing = _fitted(odds, rows)
         unseen = np.empty(len(odds))
         # The folds spread over the joined log-odds.
@@ -142,6 +151,7 @@ class JointConfidence(Estimator):
             calibrator = SegmentedCalibrator(calibrator)
         calibrator.fit(replace(rows, scores=_two_columns(unseen)))
         self._weighing = weighing
+        self.kinds_ = kinds
         self.members_ = {_JOINED: calibrator}
         return self
 
@@ -155,8 +165,8 @@ class JointConfidence(Estimator):
             The segment of each answer, where the fit had segments.
         """
         calibrator = self._calibrator
-        refuse_other_index(confidences, {"by": by})
-        scores = _two_columns(self._weighing.joined(self._odds(confidences)))
+        odds = _odds(confidences, self.kinds_, {"by": by})
+        scores = _two_columns(self._weighing.joined(odds))
         if isinstance(calibrator, SegmentedCalibrator):
             return np.asarray(calibrator.predict_proba(scores, by=by))
         if by is not None:
@@ -166,7 +176,8 @@ class JointConfidence(Estimator):
     @property
     def coefficients_(self) -> dict[str, float]:
         """By how much the joined log-odds grow where a confidence is one standard deviation higher."""
-        return dict(zip(self.kinds, self._fitted_weighing.coefficient, strict=True))
+        weighing = self._fitted_weighing
+        return dict(zip(self.kinds_, weighing.coefficient, strict=True))
 
     @property
     def fit_(self) -> FitRecord:
@@ -188,23 +199,26 @@ class JointConfidence(Estimator):
 
     def facts(self) -> JsonObject:
         """Return what a model file stores in addition to the calibrator: the weighing."""
-        return asdict(self._fitted_weighing)
+        return {**asdict(self._fitted_weighing), "kinds": self.kinds_}
 
     def restore(self, members: dict[str, Calibrator], facts: JsonObject) -> Self:
         """Set the fitted attributes from a model file, after checking them."""
-        self._check_kinds()
+        facts = dict(facts)
+        kinds = facts.pop("kinds", None)
+        _check_kinds(kinds)
         if set(members) != {_JOINED} or members[_JOINED].n_classes_ != 2:
             raise ValueError("joined confidences need one calibrator of two classes")
         numbers = {name: facts.get(name) for name in ("mean", "deviation", "coefficient")}
         for name, values in numbers.items():
-            if not _are_numbers(values, len(self.kinds)):
-                raise ValueError(f"{name!r} must hold a number for each of {len(self.kinds)} kinds")
+            if not _are_numbers(values, len(kinds)):
+                raise ValueError(f"{name!r} must hold a number for each of {len(kinds)} kinds")
         intercept = facts.get("intercept")
         if set(facts) != {*numbers, "intercept"} or not _are_numbers([intercept], 1):
             raise ValueError("the facts of joined confidences are not those that hcal wrote")
         if min(facts["deviation"]) <= 0:
             raise ValueError("'deviation' must be greater than 0")
         self._weighing = _Weighing(**facts)
+        self.kinds_ = dict(kinds)
         self.members_ = dict(members)
         return self
 
@@ -221,34 +235,36 @@ class JointConfidence(Estimator):
             raise ValueError("this JointConfidence is not fitted yet: call fit first")
         return self.members_[_JOINED]
 
-    def _check_kinds(self) -> None:
-        if not isinstance(self.kinds, Mapping) or not self.kinds:
-            raise ValueError('kinds says what each column is: {"stated": "stated", …}')
-        for column, kind in self.kinds.items():
-            if kind not in KINDS:
-                listed = ", ".join(KINDS)
-                raise ValueError(f"the kind of {column!r} must be one of {listed}, got {kind!r}")
 
-    def _odds(self, confidences: AnyArray) -> Float64:
-        """Return the log-odds (N, J) of the confidences."""
-        self._check_kinds()
-        columns = confidences
-        if not isinstance(confidences, Mapping):
-            columns = columns_by_name(confidences, "confidences")
-        if columns is None:
-            raise ValueError("confidences must be a frame or a dict of columns")
-        missing = [column for column in self.kinds if column not in columns]
-        if missing:
-            listed = one_line(", ".join(map(str, columns)), 120)
-            raise ValueError(
-                f"there is no column {missing[0]!r} of confidences; there are {listed}"
-            )
-        first = columns[next(iter(self.kinds))]
-        refuse_other_index(first, {str(column): columns[column] for column in self.kinds})
-        odds = [odds_of_kind(columns[column], kind, column) for column, kind in self.kinds.items()]
-        if len({len(values) for values in odds}) > 1:
-            raise ValueError("the columns of confidences have different lengths")
-        return np.stack(odds, axis=1)
+def _check_kinds(kinds: object) -> None:
+    """Refuse what does not say what each confidence is."""
+    if not isinstance(kinds, Mapping) or not kinds:
+        raise ValueError('kinds says what each column is: {"stated": "stated", …}')
+    for column, kind in kinds.items():
+        if kind not in KINDS:
+            listed = ", ".join(KINDS)
+            raise ValueError(f"the kind of {column!r} must be one of {listed}, got {kind!r}")
+
+
+def _odds(
+    confidences: AnyArray, kinds: Mapping[str, str], beside: Mapping[str, AnyArray]
+) -> Float64:
+    """Return the log-odds (N, J) of the confidences; ``beside`` are values of the same rows."""
+    columns = confidences
+    if not isinstance(confidences, Mapping):
+        columns = columns_by_name(confidences, "confidences")
+    if columns is None:
+        raise ValueError("confidences must be a frame or a dict of columns")
+    missing = [column for column in kinds if column not in columns]
+    if missing:
+        listed = one_line(", ".join(map(str, columns)), 120)
+        raise ValueError(f"there is no column {missing[0]!r} of confidences; there are {listed}")
+    first = columns[next(iter(kinds))]
+    refuse_other_index(first, {**{str(column): columns[column] for column in kinds}, **beside})
+    odds = [odds_of_kind(columns[column], kind, column) for column, kind in kinds.items()]
+    if len({len(values) for values in odds}) > 1:
+        raise ValueError("the columns of confidences have different lengths")
+    return np.stack(odds, axis=1)
 
 
 def odds_of_kind(values: AnyArray, kind: str, column: str) -> Float64:

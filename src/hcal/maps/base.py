@@ -29,13 +29,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    dataclass_transform,
+)
 
 import numpy as np
 
 from hcal.inputs import INPUT_KINDS, InputKind, to_logits, zero_or_nan
 from hcal.numerics import Float64, FloatArray, NumpyArray
+from hcal.text import JsonObject
 from hcal.xp import Array, namespace
+
+if TYPE_CHECKING:
+    from torch import nn
 
 #: The default bound of numbers in a map: far beyond any fit, and products of two of them stay finite.
 LARGE = 1e100
@@ -63,7 +76,17 @@ class Spec:
     optional: bool = False
 
 
-def array(what: str, *shape: str | int, **declared: Any) -> Any:
+class ArrayProperties(TypedDict, total=False):
+    """Further properties of an array."""
+
+    low: float
+    high: float
+    dtype: Literal["float64", "int64"]
+    order: Literal["increasing", "not falling"] | None
+    optional: bool
+
+
+def array(what: str, *shape: str | int, **declared: Unpack[ArrayProperties]) -> Any:
     """Declare an array of a map.
 
     Parameters
@@ -83,11 +106,12 @@ def array(what: str, *shape: str | int, **declared: Any) -> Any:
         Whether the field may be None.
     """
     spec = Spec(what, shape, **declared)
-    default: Any = None if spec.optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"array": spec})
+    if spec.optional:
+        return dataclasses.field(default=None, metadata={"array": spec})
+    return dataclasses.field(metadata={"array": spec})
 
 
-def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSING) -> Any:
+def option(what: str, choices: tuple[object, ...], default: object = dataclasses.MISSING) -> Any:
     """Declare a field with a few possible values, such as how a curve is interpolated."""
     return dataclasses.field(default=default, metadata={"choices": choices, "what": what})
 
@@ -116,7 +140,7 @@ class Map(ABC):
         """Return probabilities (N, K) of finite logits (N, K)."""
         return namespace(x).exp(self(x))
 
-    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> nn.Module | None:
         """Return a torch module that computes all of a prediction from logits in one launch on a GPU, or None.
 
         No probability that it states is below ``least``.
@@ -143,9 +167,9 @@ class Map(ABC):
             self.check_fields({})
             self.check()
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Array]:
         """Return the arrays by name; an array of an inner map is named ``field.name``."""
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Array] = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Map):
@@ -155,9 +179,9 @@ class Map(ABC):
                 arrays[field.name] = value
         return arrays
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         """Return all other fields: options, and the types and options of inner maps."""
-        options: dict[str, Any] = {"type": type(self).__name__}
+        options: JsonObject = {"type": type(self).__name__}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if "array" in field.metadata:
                 continue
@@ -401,7 +425,7 @@ def keep_argmax(probs: Array, x: Array) -> Array:
 
 
 def build_map(
-    types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NumpyArray]
+    types: tuple[type[Map], ...], options: JsonObject, arrays: Mapping[str, NumpyArray]
 ) -> Map:
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; only ``types`` may occur."""
     classes = {cls.__name__: cls for cls in types}
@@ -436,12 +460,12 @@ def _pop_inner(arrays: dict[str, NumpyArray], prefix: str) -> dict[str, NumpyArr
     return {name.removeprefix(prefix): arrays.pop(name) for name in names}
 
 
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name!r} is {value!r}, declared is one of {choices}")
 
 
-def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> None:
+def _check_array(name: str, value: object, spec: Spec, sizes: dict[str, int]) -> None:
     """Raise a ValueError if a value is not as declared; sizes that it defines are added to ``sizes``."""
     if value is None and spec.optional:
         return

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn, Self
 
 import numpy as np
 
 from hcal import leakage
 from hcal._version import __version__
-from hcal.ageing import Aged, aged
-from hcal.class_names import with_names
+from hcal.ageing import Aged, HalfLifeLike, aged
+from hcal.class_names import ClassName, with_names
 from hcal.fit_record import FitRecord, ProbabilityBins, effective_rows
 from hcal.frames import AnyArray, is_on_accelerator
 from hcal.maps.base import Map, Prediction, learn_floor, raise_to_floor
@@ -125,7 +125,7 @@ class Calibrator(TakesScores, ABC):
     #: The types of map that a fit may learn, including inner maps; a model file may name no other.
     map_types: ClassVar[tuple[type[Map], ...]] = ()
     #: Variants such as ``h:class_wise``: the word after the colon, and the parameters that it stands for.
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, JsonObject]] = {}
     #: Whether ``_fit`` uses weights; if not, ``sample_weight`` is refused rather than ignored.
     weighted: ClassVar[bool] = False
     #: Whether ``_fit`` splits rows into folds; it then uses ``groups``, and a group stays in one fold.
@@ -136,12 +136,12 @@ class Calibrator(TakesScores, ABC):
     prediction_: Prediction
     fit_: FitRecord
     #: The module that predicts on a GPU, kept so that a service builds it once; it is no part of the state.
-    device_head: Any = None
+    device_head: object = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "device_head"}
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if "preserves" in vars(cls):
             raise TypeError(
@@ -161,9 +161,9 @@ class Calibrator(TakesScores, ABC):
         sample_weight: AnyArray = None,
         *,
         groups: AnyArray = None,
-        classes: Any = None,
+        classes: Iterable[ClassName] | None = None,
         time: AnyArray = None,
-        half_life: Any = None,
+        half_life: HalfLifeLike | None = None,
     ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows.
 
@@ -222,7 +222,7 @@ class Calibrator(TakesScores, ABC):
         self._warn(fitted)
         return self
 
-    def predict_proba(self, scores: AnyArray) -> Any:
+    def predict_proba(self, scores: AnyArray) -> AnyArray:
         """Return calibrated probabilities in the array library, device and float width of the input.
 
         Parameters
@@ -279,7 +279,7 @@ class Calibrator(TakesScores, ABC):
         return -nll(self.probs_of(rows), rows.labels, sample_weight=rows.weight)
 
     def rows_like(
-        self, scores: AnyArray, y: AnyArray = None, *, complete: bool = True, **others: Any
+        self, scores: AnyArray, y: AnyArray = None, *, complete: bool = True, **others: AnyArray
     ) -> Rows:
         """Return checked rows whose columns are in the order of the fit, of the kind that was fitted.
 
@@ -408,12 +408,14 @@ class Calibrator(TakesScores, ABC):
         """Whether the fit converged."""
         return self.fit_.converged
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _MOVED:
-            raise AttributeError(
-                f"{type(self).__name__} has no {name}: since 0.4 see {_MOVED[name]}"
-            )
-        return super().__getattr__(name)  # type: ignore[misc]
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _MOVED:
+                raise AttributeError(
+                    f"{type(self).__name__} has no {name}: since 0.4 see {_MOVED[name]}"
+                )
+            super().__getattr__(name)
 
     def types_of_maps(self) -> tuple[type[Map], ...]:
         """The types of map that a fit with these parameters may learn."""
@@ -427,7 +429,7 @@ class Calibrator(TakesScores, ABC):
         y: AnyArray,
         weight: AnyArray,
         groups: AnyArray,
-        classes: Any,
+        classes: Iterable[ClassName] | None,
         time: AnyArray,
     ) -> Rows:
         """Return the checked rows of a fit."""
@@ -453,7 +455,7 @@ class Calibrator(TakesScores, ABC):
                 rows = rows[rows.weight > 0]
         return rows
 
-    def _sampled(self, source: Any, y: AnyArray, **beside: Any) -> Rows:
+    def _sampled(self, source: AnyArray, y: AnyArray, **beside: AnyArray) -> Rows:
         """Return the rows to fit on from files, from blocks of rows or from Dask collections.
 
         ``beside`` are fields of :class:`hcal.io.doors.RowInfo`.
@@ -561,7 +563,7 @@ def in_names_of_classes(fitted: Fitted, names: ClassNames | None) -> Fitted:
     return replace(fitted, message=with_names(fitted.message, names), notes=notes)
 
 
-def rows_by_age(rows: Rows, half_life: Any) -> tuple[Rows, Aged | None]:
+def rows_by_age(rows: Rows, half_life: HalfLifeLike | None) -> tuple[Rows, Aged | None]:
     """Return the rows with less weight where they are older, and what to remember of it."""
     if half_life is None:
         return rows, None

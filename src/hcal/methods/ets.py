@@ -105,7 +105,6 @@ def _simplex_weights(gram: Float64, label: Float64, even: float) -> Float64:
     gram = np.pad(gram, (0, 1), constant_values=even)
     label = np.append(label, even)
     sums_to_1: Any = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
-    exact: Any = {"ftol": 1e-14}
     result = minimize(
         _squared_error,
         np.array([1.0, 0.0, 0.0]),
@@ -114,7 +113,7 @@ def _simplex_weights(gram: Float64, label: Float64, even: float) -> Float64:
         method="SLSQP",
         bounds=[(0.0, 1.0)] * 3,
         constraints=sums_to_1,
-        options=exact,
+        options={"ftol": 1e-14},
     )
     weights = np.clip(result.x, 0, 1)
     return np.asarray(weights / weights.sum())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Final
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from hcal.fit_record import FitRecord
 from hcal.inputs import check_kind
-from hcal.io.model_file import read_model, reason, write_model
+from hcal.io.model_file import Arrays, read_model, reason, write_model
 from hcal.io.request import Request
 from hcal.maps.base import Prediction, build_map
 from hcal.methods.base import Calibrator
@@ -22,11 +24,17 @@ _COMPOSITES: Final = {
     "joint": "hcal.language_models.joint.JointConfidence",
     "multiple_choice": "hcal.language_models.calibrator.MultipleChoiceCalibrator",
 }
+FieldType: TypeAlias = type | UnionType
 #: The fields of the header of a calibrator, and of one that consists of others.
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, FieldType] = {
     "name": str, "params": dict, "kind": str, "map": dict, "preserves": str | None, "fit": dict,
 }  # fmt: skip
-_KINDS_OF_COMPOSITES: dict[str, Any] = {"name": str, "params": dict, "members": dict, "facts": dict}
+_KINDS_OF_COMPOSITES: dict[str, FieldType] = {
+    "name": str,
+    "params": dict,
+    "members": dict,
+    "facts": dict,
+}
 #: Prefixes of the arrays of the map and of the fingerprint of the rows.
 _MAP = "map."
 _ROWS = "fitted_on."
@@ -35,7 +43,20 @@ _FLOOR = "floor"
 _PRIOR = "prior"
 
 
-def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
+class Composite(Protocol):
+    """A fitted calibrator that consists of others."""
+
+    name: ClassVar[str]
+    members_: dict[str, Calibrator]
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """Return the arguments of the constructor by name."""
+
+    def facts(self) -> JsonObject:
+        """Return what a model file stores in addition to the members."""
+
+
+def save(calibrator: Calibrator | Composite, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
 
     Parameters
@@ -52,10 +73,10 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
     >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
     True
     """
-    if hasattr(calibrator, "members_"):
-        header, arrays = _describe_members(calibrator)
-    elif isinstance(calibrator, Calibrator):
+    if isinstance(calibrator, Calibrator):
         header, arrays = describe(calibrator)
+    elif hasattr(calibrator, "members_"):
+        header, arrays = _describe_members(calibrator)
     else:
         name = type(calibrator).__name__
         advice = _advice(calibrator)
@@ -72,7 +93,7 @@ def _advice(other: object) -> str:
     return ""
 
 
-def describe(calibrator: Calibrator) -> tuple[JsonObject, JsonObject]:
+def describe(calibrator: Calibrator) -> tuple[JsonObject, Arrays]:
     """Return the header and the arrays that a file stores for a fitted calibrator; :func:`rebuild` reverses this."""
     prediction = calibrator.prediction_
     params = plain_params(calibrator)
@@ -101,7 +122,7 @@ def describe(calibrator: Calibrator) -> tuple[JsonObject, JsonObject]:
     return header, arrays
 
 
-def plain_params(calibrator: Any) -> dict[str, Any]:
+def plain_params(calibrator: Calibrator) -> JsonObject:
     """Return the parameters of a calibrator as plain values; one that is a calibrator becomes its name and parameters.
 
     >>> from hcal.methods.ts import TemperatureScaling
@@ -109,14 +130,14 @@ def plain_params(calibrator: Any) -> dict[str, Any]:
     >>> plain_params(SegmentedCalibrator(TemperatureScaling()))["method"]
     {'name': 'ts', 'params': {'input': 'logits'}}
     """
-    params = dict(calibrator.get_params(deep=False))
+    params: JsonObject = dict(calibrator.get_params(deep=False))
     for name, value in params.items():
         if isinstance(value, Calibrator):
             params[name] = {"name": value.name, "params": plain_params(value)}
     return params
 
 
-def _params(plain: dict[str, Any]) -> dict[str, Any]:
+def _params(plain: JsonObject) -> JsonObject:
     """Return the parameters that :func:`plain_params` describes; only registered methods can be among them."""
     params = dict(plain)
     for name, value in plain.items():
@@ -158,7 +179,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
         raise ValueError(f"{path} is not a sound hcal model file: {reason(error)}") from None
 
 
-def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
+def rebuild(header: JsonObject, arrays: Arrays) -> Calibrator:
     """Return the calibrator that a header and arrays describe, after checking them."""
     _check_header(header)
     name = header["name"]
@@ -195,16 +216,16 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     return calibrator
 
 
-def _with_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+def _with_prefix(prefix: str, arrays: Arrays) -> Arrays:
     """Return the arrays whose names have a prefix, by the rest of their names."""
     names = [name for name in arrays if name.startswith(prefix)]
     return {name.removeprefix(prefix): arrays[name] for name in names}
 
 
-def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _describe_members(calibrator: Composite) -> tuple[JsonObject, Arrays]:
     """Return the header and arrays of a calibrator that consists of others; arrays are named ``member/array``."""
     headers: JsonObject = {}
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     for key, member in calibrator.members_.items():
         headers[key], member_arrays = describe(member)
         for name, array in member_arrays.items():
@@ -218,7 +239,7 @@ def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
+def _rebuild_members(header: JsonObject, arrays: Arrays) -> Any:
     """Return a calibrator that consists of others; every member is checked like a model of its own."""
     _check_kinds(header, _KINDS_OF_COMPOSITES)
     if header["name"] not in _COMPOSITES:
@@ -240,7 +261,7 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     return calibrator.restore(members, header["facts"])
 
 
-def _check_kinds(header: JsonObject, kinds: JsonObject) -> None:
+def _check_kinds(header: JsonObject, kinds: Mapping[str, FieldType]) -> None:
     for name, kind in kinds.items():
         value = header[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import numpy as np
 
-from hcal.frames import AnyArray, Origin, refuse_other_index, restore, to_numpy
+from hcal.frames import AnyArray, ColumnName, Origin, refuse_other_index, restore, to_numpy
 from hcal.inputs import InputKind
 from hcal.methods.base import CalibrationWarning, Calibrator
 from hcal.methods.parameters import Estimator
@@ -95,7 +96,7 @@ class MultilabelCalibrator(Estimator):
             self.members_[str(j)] = self._member(x[:, j], truth[:, j])
         return self
 
-    def predict_proba(self, scores: AnyArray) -> Any:
+    def predict_proba(self, scores: AnyArray) -> AnyArray:
         """Return the calibrated probability (N, L) that each label is present, in the library of the input.
 
         Columns that have names are put in the order of the fit by name.
@@ -137,7 +138,7 @@ class MultilabelCalibrator(Estimator):
         """Return what a model file stores in addition to the members."""
         return {"labels": list(self.label_names_), "own_weight": self.own_weight_.tolist()}
 
-    def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
+    def restore(self, members: dict[str, Calibrator], facts: JsonObject) -> Self:
         """Set the fitted attributes from a model file, after checking them."""
         names = facts.get("labels")
         if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
@@ -184,7 +185,9 @@ class MultilabelCalibrator(Estimator):
         return x, origin
 
 
-def label_names(labels: AnyArray, columns: Any, n_labels: int) -> tuple[str, ...]:
+def label_names(
+    labels: AnyArray, columns: Sequence[ColumnName] | None, n_labels: int
+) -> tuple[str, ...]:
     """Return the names of the labels: those passed in, those of the columns, or numbers.
 
     >>> label_names(None, ("cat", "dog"), 2), label_names(None, None, 2)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    Any,
+    ClassVar,
     Literal,
+    NoReturn,
     Self,
     TypeVar,
     Union,
@@ -25,9 +26,12 @@ import numpy as np
 from hcal.inputs import InputKind
 from hcal.text import JsonObject, quoted
 
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
 _T = TypeVar("_T")
 
-_TYPES_IN_WORDS: dict[Any, str] = {
+_TYPES_IN_WORDS: dict[object, str] = {
     int: "an integer",
     float: "a number",
     bool: "True or False",
@@ -86,11 +90,14 @@ class Estimator:
     scikit-learn needs the methods but not its own base class, whose import would make commands slow to start.
     """
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    #: What the object is called in the registry or in a model file.
+    name: ClassVar[str]
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return the arguments of the constructor by name."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set arguments of the constructor; return the object."""
         refuse_unknown(type(self), params)
         for name, value in params.items():
@@ -110,7 +117,7 @@ class Estimator:
                 changed.append(f"{name}={text}")
         return f"{type(self).__name__}({', '.join(changed)})"
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -122,7 +129,7 @@ class Estimator:
 
     if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> NoReturn:
             """Raise NotFittedError for an attribute of a fit, whose name ends in one underscore, before the fit."""
             title = type(self).__name__
             is_fitted = any(attribute.endswith("_") for attribute in vars(self))
@@ -142,7 +149,7 @@ class TakesScores(Estimator):
     input: InputKind = "logits"
 
 
-def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "") -> None:
+def refuse_unknown(method: type[Estimator], names: Iterable[str], as_called: str = "") -> None:
     """Raise a ValueError if a method does not have one of these parameters; it lists the valid ones."""
     valid = inspect.signature(method).parameters
     for name in names:
@@ -154,7 +161,7 @@ def refuse_unknown(method: type[Any], names: Iterable[str], as_called: str = "")
             )
 
 
-def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def check_params(method: type[Estimator], params: Mapping[str, object]) -> JsonObject:
     """Check parameters, given or read from JSON, and return them in the form that the constructor takes.
 
     >>> from hcal.methods import get_calibrator
@@ -172,7 +179,7 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
     refuse_unknown(method, params)
     checked: JsonObject = {}
     for name, value in params.items():
-        hint = hints.get(name, Any)
+        hint = hints.get(name, object)
         plain = value.item() if isinstance(value, np.generic) else value
         if not _accepts(hint, plain):
             raise ValueError(
@@ -182,7 +189,7 @@ def check_params(method: type[Any], params: Mapping[str, Any]) -> dict[str, Any]
     return checked
 
 
-def _accepts(hint: Any, value: Any) -> bool:
+def _accepts(hint: object, value: object) -> bool:
     """Return whether a plain value matches an annotation; unknown annotations accept everything."""
     origin = get_origin(hint)
     inner = get_args(hint)
@@ -199,7 +206,7 @@ def _accepts(hint: Any, value: Any) -> bool:
     return _accepts_plain(hint, value)
 
 
-def _accepts_parts(hints: tuple[Any, ...], value: Any) -> bool:
+def _accepts_parts(hints: tuple[object, ...], value: object) -> bool:
     """Return whether a tuple, or a list from JSON, matches the annotations of its parts."""
     if not isinstance(value, list | tuple):
         return False
@@ -207,19 +214,20 @@ def _accepts_parts(hints: tuple[Any, ...], value: Any) -> bool:
     return len(parts) == len(value) and all(map(_accepts, parts, value))
 
 
-def _accepts_plain(hint: Any, value: Any) -> bool:
+def _accepts_plain(hint: object, value: object) -> bool:
     if hint is bool:
         return isinstance(value, int) and value in (0, 1)
     if hint in (int, float):
         types_of_number = int if hint is int else int | float
-        is_number = isinstance(value, types_of_number) and not isinstance(value, bool)
-        return is_number and abs(value) < math.inf  # NaN is not
-    if hint in (str, types.NoneType):
-        return isinstance(value, hint)
-    return True
+        if not isinstance(value, types_of_number) or isinstance(value, bool):
+            return False
+        return abs(value) < math.inf  # NaN is not
+    if hint is str:
+        return isinstance(value, str)
+    return value is None if hint is types.NoneType else True
 
 
-def _in_words(hint: Any) -> str:
+def _in_words(hint: object) -> str:
     origin = get_origin(hint)
     inner = get_args(hint)
     if origin is Annotated:

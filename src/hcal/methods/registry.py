@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeGuard, TypeVar
 
 import hcal.methods as package
@@ -40,7 +40,7 @@ def _is_method(cls: object) -> TypeGuard[type[Calibrator]]:
     return named and not inspect.isabstract(cls)
 
 
-def _plugins() -> dict[str, Any]:
+def _plugins() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group="hcal.methods")}
 
 

@@ -16,7 +16,7 @@ from hcal.ageing import HalfLifeLike
 from hcal.fit_record import FitRecord
 from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
-from hcal.methods.base import CalibrationWarning, Calibrator, is_no_array
+from hcal.methods.base import CalibrationWarning, Calibrator, as_copies, is_no_array
 from hcal.methods.folds import deal_folds
 from hcal.metrics.estimates import weighted_mean
 from hcal.metrics.scores import SMALLEST, score_probs
@@ -230,6 +230,7 @@ def _compared(
 
     The old one was fitted on the share ``seen`` of all rows.
     """
+    rows = as_copies(rows[rows.weights > 0])
     newest, which = _newest(rows)
     older = ~newest
     if rows.groups is not None:

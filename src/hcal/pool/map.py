@@ -9,12 +9,15 @@ The symbols are those of docs/default.md.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hcal.maps.base import STEEP, Map, array, map_type, option
 from hcal.xp import Array, log_sigmoid, namespace
+
+if TYPE_CHECKING:
+    from torch import nn
 
 #: Classes whose margin is below this, at the fitted temperature, share the top, and a smaller margin gives a larger
 #: share. So nothing changes when rounding breaks a tie one way or the other.
@@ -174,7 +177,7 @@ class PoolMap(Map):
             return None
         return predict(self, x)
 
-    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> nn.Module | None:
         """Return the formula as one launch on a GPU, where Triton is installed."""
         try:
             from hcal.pool._triton import PoolKernel
@@ -197,7 +200,7 @@ class BinaryPoolMap(Map):
         odds = xp.interp(x[..., 1:] - x[..., :1], self.knots, self.values)
         return xp.concat([log_sigmoid(-odds), log_sigmoid(odds)])
 
-    def device_kernel(self, *, keeps_argmax: bool, least: float) -> Any:
+    def device_kernel(self, *, keeps_argmax: bool, least: float) -> nn.Module | None:
         """Return the formula as one launch on a GPU, where Triton is installed."""
         try:
             from hcal.pool._triton import BinaryPoolKernel

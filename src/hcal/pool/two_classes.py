@@ -234,7 +234,11 @@ def middles(mass: Float64) -> Float64:
 
 
 def moments(values: Float64, weight: Float64) -> tuple[float, float]:
-    """Return the mean and the standard deviation; the latter is replaced by a unit if all values are equal."""
+    """Return the mean and the standard deviation; the latter is replaced by a unit if all values are equal.
+
+    >>> moments(np.array([4.0, 4.0]), np.ones(2)), moments(np.zeros(2), np.ones(2))
+    ((4.0, 4.0), (0.0, 1.0))
+    """
     largest = float(np.abs(values).max())
     # Squares of huge scores overflow, and those of tiny ones vanish.
     unit = largest if largest > 1e-100 else 1.0
