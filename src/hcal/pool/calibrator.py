@@ -42,6 +42,16 @@ from hcal.solvers.regression import fit_logistic
 
 MEMBERS = ("temperature", "top-versus-rest", "matrix")
 BINARY_MEMBERS = ("temperature", "quadratic", "spline")
+#: Which predictions stay.
+Preserve = Literal["auto", "accuracy", "order"] | None
+#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
+MATRIX_CLASSES = 32
+#: How often the last curve may change its slope.
+KNOTS = 12
+#: The predicted class may change if that is right more often than wrong by so many standard deviations.
+_DEVIATIONS = 3.0
+#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
+_EXACT = 1e12
 
 
 @parameters
@@ -86,7 +96,7 @@ class PooledCalibrator(Calibrator):
     grouped = True
     map_types = (PoolMap, BinaryPoolMap, Margins, TopVersusRestMap, TopCurve, Curve)
 
-    preserve: Literal["auto", "accuracy", "order"] | None = "auto"
+    preserve: Preserve = "auto"
     verbose: bool = False
 
     def _fit(self, rows: Rows) -> Fitted:
@@ -137,18 +147,6 @@ class PooledCalibrator(Calibrator):
 
 
 # -- the pool from beginning to end -----------------------------------------------------------------
-
-
-Preserve = Literal["auto", "accuracy", "order"] | None
-
-#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
-MATRIX_CLASSES = 32
-#: How often the last curve may change its slope.
-KNOTS = 12
-#: The predicted class may change if that is right more often than wrong by so many standard deviations.
-_DEVIATIONS = 3.0
-#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
-_EXACT = 1e12
 
 
 class Pool(NamedTuple):
