@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -149,9 +150,11 @@ def test_starts():
     flat = build_trainable("monotonic-3", torch.zeros(4, 3))  # identical logits have no spread
     probs = flat(torch.zeros(1, 3)).detach()
     np.testing.assert_allclose(probs, 1 / 3, atol=1e-12)
-    for name in ("monotonic-3", "ensemble-4"):  # the seed decides, and it is 0 unless given
+    makers = [partial(MonotonicNet, 3, mean=-1.0, std=1.0), partial(EnsembleLinear, 4)]
+    makers += [partial(build_trainable, name, x) for name in ("monotonic-3", "ensemble-4")]
+    for make in makers:  # the seed decides, and it is 0 unless given
         seeds = ({}, {"random_state": 0}, {"random_state": 1})
-        starts = [build_trainable(name, x, init="published", **seed) for seed in seeds]
+        starts = [make(init="published", **seed) for seed in seeds]
         one, two, other = (
             torch.cat([p.detach().ravel() for p in start.parameters()]) for start in starts
         )
