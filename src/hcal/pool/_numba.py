@@ -118,8 +118,9 @@ def _exp_in_64(v: Numbers, out: Numbers) -> None:
     _exp_64(v, out)
 
 
+# numba passes types, and wants the annotations of the functions that are returned.
 @overload(_exp)
-def _exp_of_type(v: types.Array, out: types.Array) -> Kernel:
+def _exp_of_type(v: Numbers, out: Numbers) -> Kernel:
     return _exp_in_32 if v.dtype == types.float32 else _exp_in_64
 
 
@@ -243,8 +244,8 @@ def _lower(p: Numbers, share: Numbers, t: int, over: float) -> None:
 
 @_jit
 def _predict(
-    x: Numbers, numbers: Scalars, bends: Scalars, steps: Scalars, constants: Numbers, matrix: Numbers,
-    spread: Numbers, curve: Numbers, last: Numbers, keep: bool, out: Numbers,
+    x: Numbers, numbers: Scalars, bends: Scalars, steps: Scalars, constants: Numbers,
+    matrix: Numbers, spread: Numbers, curve: Numbers, last: Numbers, keep: bool, out: Numbers,
 ) -> None:  # fmt: skip
     beta, sharpness, cap, scale, weight, slope_0, by_spread, last_by_spread, floor, over = numbers
     n, k = x.shape
