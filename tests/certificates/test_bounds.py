@@ -23,6 +23,10 @@ def test_kl_upper_is_the_root(c: float, divergence: float) -> None:
         assert float(kl(c, 1 - 2e-9)) <= divergence
 
 
+def test_a_root_that_is_rounded_to_one_is_one() -> None:
+    assert kl_upper([0.5, 0.999], [50.0, 0.1]).tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize(("c", "m"), [(0.0, 50), (0.02, 50), (0.5, 50), (1.0, 50)])
 def test_the_interval_is_the_chernoff_interval(c: float, m: int) -> None:
     low, high = kl_interval(c, np.log(40) / m)

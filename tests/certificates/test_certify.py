@@ -398,6 +398,15 @@ def test_a_loaded_model_still_knows_its_rows(tmp_path) -> None:  # type: ignore[
     assert (tmp_path / "m.hcal").stat().st_size < 30_000
 
 
+def test_claims_are_discrete_with_two_values_and_twenty_rows_of_each() -> None:
+    def is_discrete(*claims: float, rows: int) -> bool:
+        return EventTable.of_rows(np.resize(claims, rows), np.zeros(rows)).discrete
+
+    assert is_discrete(0.2, 0.8, rows=40)
+    assert not is_discrete(0.2, 0.8, rows=39)
+    assert not is_discrete(0.8, rows=40)
+
+
 def test_discrete_scores_that_repeat_by_chance_are_not_accused() -> None:
     rng = np.random.default_rng(0)
     score = rng.integers(1, 100, 800) / 100  # a forest of a hundred trees

@@ -204,6 +204,8 @@ def test_bad_input_is_named() -> None:
         hcal.Monitor(confidence=0)
     with pytest.raises(TypeError, match=r"since 0\.4 it is called 'confidence'"):
         hcal.Monitor(level=0.95)
+    with pytest.raises(ValueError, match="sequence of names, got one text"):
+        hcal.Monitor(classes="ab")
     with pytest.raises(TypeError, match="positional"):
         hcal.Monitor(0.05)
     with pytest.raises(ValueError, match="tolerance must lie"):
@@ -325,12 +327,14 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path: Path) 
         part[keys[-1]] = value
         return json.dumps(copy)
 
+    weight = state["arrays"]["top-label weights"][0][0]
     refused("[" * 100_000)
     refused("[1]")
     refused("\x00")
     for keys, value in (
         (("arrays", "top-label weights"), [[-1.0] * 15]),
         (("arrays", "top-label weights", 0, 0), -0.1),
+        (("arrays", "top-label weights", 0, 0), weight + 0.001),  # more than all of the capital
         (("arrays", "top-label start"), ["a"]),
         (("arrays", "top-label gained"), []),
         (("arrays",), {}),
@@ -351,13 +355,16 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path: Path) 
     ):
         refused(changed(*keys, value=value))
     refused(json.dumps({k: v for k, v in state.items() if k != "recent"}))
+    for allowed in ([0.1] * 3 + [-0.1], [0.1] * 3 + [1.0], [[0.1] * 4], [0.1] * 3, 0.1, ["a"] * 4):
+        refused(json.dumps(state | {"tolerance": "auto", "automatic": allowed}))
     refused(json.dumps(state).replace('"confidence": 0.95', '"confidence": NaN'))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with pytest.raises(ValueError, match="not a regular file"):
         hcal.Monitor.load(fifo)
-    path.write_text(json.dumps(state))
-    assert hcal.Monitor.load(path).state == state
+    for valid in (state, state | {"tolerance": "auto", "automatic": [0.0, 0.1, 0.2, 0.99]}):
+        path.write_text(json.dumps(valid))
+        assert hcal.Monitor.load(path).state == valid
     path.write_text(changed("alarm", "evidence", value=1e300))  # as large as it is ever written
     assert hcal.Monitor.load(path).alarm.evidence == 1e300
 

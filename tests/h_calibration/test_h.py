@@ -136,6 +136,19 @@ def test_early_stop_and_schedule():
     assert len(ticks) == done.epochs < 500
 
 
+def test_a_map_that_still_improves_has_not_converged():
+    logits, y = synthetic(200)
+    patient = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
+    for adam, message in (
+        (AdamSettings(epochs=2), "piecewise-1 was still improving after 2 epochs"),
+        (patient, ""),
+    ):
+        plan = TrainingPlan(maps=("piecewise-1",), adam=adam)
+        fitted = train_candidates(logits, y, plan)["top_label"]
+        assert fitted.message == message
+        assert fitted.converged == (not message)
+
+
 def test_the_whole_object(tmp_path):
     """Fit, attributes, file and back; an integer weight equals repetition."""
     logits, y = synthetic(300)

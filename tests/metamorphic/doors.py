@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 import hcal
 import hcal.io
 from command_line import run
+from hcal import language_models
 from hcal.frames import to_numpy
 from hcal.rows import Rows
 from helpers import fit_quietly, quick
@@ -53,7 +54,7 @@ class Door:
     answer: Callable[[Pair], Answer]
     covers: tuple[str, ...]  # names of hcal.__all__, or commands
     classes: tuple[int, ...]  # the worlds
-    takes: frozenset[str]  # of "weight", "blocks", "dask" and "saved"
+    takes: frozenset[str]  # of "weight", "blocks", "dask", "saved" and "scale"
 
 
 DOORS: dict[str, Door] = {}
@@ -331,6 +332,94 @@ def _of_labels(data: Data) -> Any:
         return data.table(data.logits.astype(data.width))
     probs = 1 / (1 + np.exp(-data.numbers("log_probs")))
     return data.table(probs.astype(data.width))
+
+
+# -- answers of language models -------------------------------------------------------------------
+
+
+def confidences_of(data: Data) -> Any:
+    """Return a column of confidences a class, by its name: as a frame, or a dict of columns."""
+    values = data.numbers(data.kind).astype(data.width)
+    if data.framed:
+        return data.table(values)
+    return {name: data.column(values[:, k]) for k, name in enumerate(data.names)}
+
+
+def is_right(data: Data) -> Any:
+    """Return which answers are right: those of the class "yes", or "bee"."""
+    title = "yes" if "yes" in data.titles.values() else "bee"
+    right = [name for name in data.names if data.titles[str(name)] == title]
+    return data.column((np.array(data.names)[data.y] == right[0]).astype(np.int64))
+
+
+def joined(pair: Pair, *, segmented: bool) -> Answer:
+    """Return what joined confidences say of the test rows."""
+    fit = replace(pair.fit, one_column=False)
+    test = replace(pair.test, one_column=False)
+    joint = language_models.JointConfidence(dict.fromkeys(fit.names, fit.kind), "platt")
+    fit_quietly(
+        joint,
+        confidences_of(fit),
+        is_right(fit),
+        sample_weight=fit.weights(),
+        groups=fit.groups(),
+        by=fit.by() if segmented else None,
+    )
+    joint = passed_on(pair, joint)
+    segments = {"by": test.by()} if segmented else {}
+    probs = joint.predict_proba(confidences_of(test), **segments)
+    answer = by_row(test, probs[:, 1], "P(correct)")
+    for name, coefficient in joint.coefficients_.items():
+        answer[f"coefficient of {fit.titles[str(name)]}"] = coefficient
+    return answer
+
+
+@door("language_models.JointConfidence", takes="weight saved scale")
+def joint_confidence(pair: Pair) -> Answer:
+    return joined(pair, segmented=False)
+
+
+@door("language_models.JointConfidence", takes="weight saved scale")
+def joint_confidence_of_segments(pair: Pair) -> Answer:
+    return joined(pair, segmented=True)
+
+
+@door("language_models.MultipleChoiceCalibrator", takes="saved")
+def multiple_choice(pair: Pair) -> Answer:
+    """Every row is a question; its options are classes, whose columns the calibrator does not tell apart."""
+    return options_chosen(pair, "ts")
+
+
+@door("language_models.MultipleChoiceCalibrator", takes="saved")
+def multiple_choice_by_position(pair: Pair) -> Answer:
+    """A method that learns something about each position."""
+    return options_chosen(pair, "vs")
+
+
+def options_chosen(pair: Pair, method: str) -> Answer:
+    fit = replace(pair.fit, one_column=False)
+    test = replace(pair.test, one_column=False)
+    questions = language_models.MultipleChoiceCalibrator(method, min_questions=50)
+    questions.fit(options_of(fit), fit.column(np.argsort(shown_order(fit))[fit.y]))
+    questions = passed_on(pair, questions)
+    probs = np.array(questions.predict_proba(options_of(test)))
+    answer: Answer = {"before": questions.fit_.before["nll"], "after": questions.fit_.after["nll"]}
+    for k, place in enumerate(shown_order(test)):
+        answer |= by_row(test, probs[:, k], f"class {test.titles[str(test.names[place])]}")
+    return answer
+
+
+def options_of(data: Data) -> Any:
+    """Return the log-probabilities of the options."""
+    kind = "log_probs" if data.kind == "probs" else data.kind
+    return data.table(data.numbers(kind).astype(data.width))
+
+
+def shown_order(data: Data) -> tuple[int, ...]:
+    """Return the classes in the order of the columns."""
+    if data.framed and data.order is not None:
+        return data.order
+    return tuple(range(len(data.names)))
 
 
 # -- measures -------------------------------------------------------------------------------------

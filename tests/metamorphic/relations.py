@@ -111,6 +111,12 @@ def single(data: Data) -> Data:
     return replace(data, width="float32")
 
 
+def on_another_scale(data: Data) -> Data:
+    """Return scores of which each class has its own unit and zero."""
+    k = len(data.names)
+    return replace(data, logits=data.logits * np.array([3, 0.5, 20])[:k] + np.array([5, -1, 2])[:k])
+
+
 def rounded(data: Data) -> Data:
     """Return scores that float32 holds exactly."""
     return replace(data, logits=data.logits.astype(np.float32).astype(np.float64))
@@ -187,6 +193,7 @@ RELATIONS: list[Relation] = [
     ),
     Relation("blocks", both(cut(63, 126)), SUMS, needs="blocks"),
     Relation("blocks of other sizes", both(cut(7, 100, 101)), SUMS, needs="blocks"),
+    Relation("each score on another scale", both(on_another_scale), SUMS, needs="scale"),
     Relation("float32", both(single), 1e-4, base=both(rounded)),
     Relation("saved and loaded", lambda pair: replace(pair, saved=True), needs="saved"),
 ]

@@ -21,6 +21,7 @@ from doors import DOORS, Answer, Door
 from relations import RELATIONS, Relation
 
 import hcal
+from hcal import language_models
 from hcal.methods import get_calibrator
 
 
@@ -83,6 +84,33 @@ EXCEPT: dict[tuple[str, str], Within | Refused | Bug] = {
     ("rows permuted", "report"): Within(0.05, "the seed draws signs for the p-values"),
     ("rows permuted", "command_report"): Within(0.05, "the seed draws signs for the p-values"),
     ("rows permuted", "command_certify"): Within(0.01, "the seed deals rows to halves"),
+    **dict.fromkeys(
+        (("probabilities", door) for door in ("joint_confidence", "joint_confidence_of_segments")),
+        Within(3.0, "logits are joined as they are, and probabilities by their log-odds"),
+    ),
+    **dict.fromkeys(
+        (
+            ("columns 0 to K−1 in another order", door)
+            for door in ("joint_confidence", "joint_confidence_of_segments")
+        ),
+        Refused("a frame or a dict of columns"),
+    ),
+    **dict.fromkeys(
+        (
+            (f"{columns} in another order", "multiple_choice_by_position")
+            for columns in (
+                "columns of pandas",
+                "columns of polars",
+                "columns of pyarrow",
+                "columns of double[pyarrow]",
+                "integer columns",
+            )
+        ),
+        Refused("pass the columns in that order"),
+    ),
+    ("columns 0 to K−1 in another order", "multiple_choice_by_position"): Within(
+        3.0, "columns without names are positions"
+    ),
     ("log-probabilities", "multilabel"): Refused('"logits" or "probs"'),
     ("float32", "clinical"): Within(0.05, "log-odds of a probability that float32 rounds to 1"),
 }
@@ -95,7 +123,14 @@ EXEMPT: dict[str, str] = {
     "export_onnx": "tests/integrations/test_runtimes.py compares every runtime and kind",
     "h_calibration": "a module",
     "integrations": "a module",
-    "language_models": "a module",
+    "language_models": "a module; its names follow",
+    "language_models.Questions": "a record of questions that were read",
+    "language_models.Stated": "a record of confidences that were read",
+    "language_models.WORDS": "a dictionary",
+    "language_models.option_scores": "reads the response of a server",
+    "language_models.read_lm_eval": "reads files of samples; tests/language_models permutes lines",
+    "language_models.read_stated": "reads what a model wrote",
+    "language_models.sequence_score": "reads the response of a server",
     "list_calibrators": "takes no rows",
     "maps": "a module",
     "methods": "a module",
@@ -185,7 +220,8 @@ def test_every_public_name_has_a_door_or_a_reason() -> None:
     covered = {name for door in DOORS.values() for name in door.covers}
     # Classes of methods differ in the map that they learn: test_invariances.py has a table of them all.
     covered |= {get_calibrator(name).__name__ for name in hcal.list_calibrators()}
-    missing = set(hcal.__all__) - covered - set(EXEMPT)
+    of_language_models = {f"language_models.{name}" for name in language_models.__all__}
+    missing = {*hcal.__all__, *of_language_models} - covered - set(EXEMPT)
     assert not missing, f"enter these into tests/metamorphic/doors.py: {sorted(missing)}"
     assert not (set(EXEMPT) & covered)
     cells = {(relation.name, door) for relation in RELATIONS for door in DOORS}

@@ -1,7 +1,7 @@
 """Answers of language models: options with log-probabilities, sequences of tokens, confidences stated in words.
 
     quiz = read_lm_eval(["samples_arc_easy_….jsonl", "samples_boolq_….jsonl"])   # Questions
-    cal = MultipleChoiceCalibrator().fit(quiz.scores, quiz.y, by=quiz.columns["task"])
+    cal = MultipleChoiceCalibrator().fit(quiz.scores, quiz.y)
     option_scores(response, ["A", "B", "C"])              # log-probabilities of options in a server's response
     sequence_score(response, how="mean")                   # log-probability of a generated answer
     read_stated(records, unit="0-10")                      # what a model, or a grader, says about its answers

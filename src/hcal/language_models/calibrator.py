@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hcal import leakage
 from hcal._version import __version__
 from hcal.fit_record import FitRecord
-from hcal.frames import AnyArray
+from hcal.frames import AnyArray, ColumnName, refuse_other_index
 from hcal.inputs import InputKind, check_labels, to_numpy
 from hcal.maps.base import Map, Prediction
 from hcal.methods.base import CalibrationWarning, Calibrator, Preserves
@@ -31,7 +31,7 @@ from hcal.metrics.scores import score_probs
 from hcal.numerics import Float64, IntArray, NumpyArray, log_softmax_options, pad_options
 from hcal.rows import Rows, refuse_beside_rows
 from hcal.solvers.temperature import SolvedTemperature, label_derivatives, solve_increasing
-from hcal.text import JsonObject
+from hcal.text import JsonObject, one_line
 
 #: Logits (N, k) of the options of N questions, and the positions (N,) of the answers.
 QuestionsOfSize = tuple[Float64, IntArray]
@@ -94,6 +94,7 @@ class MultipleChoiceCalibrator(Estimator):
         mask : array of bool of shape (N, K), optional
             True where an option exists. Without it, NaN and −inf mark options that do not exist.
         """
+        refuse_other_index(scores, {"y": y, "mask": mask})
         padded, _ = _pad(scores, mask)
         labels = check_labels(y, *padded.shape)
         absent = np.flatnonzero(np.isneginf(padded[np.arange(len(labels)), labels]))
@@ -117,6 +118,7 @@ class MultipleChoiceCalibrator(Estimator):
         self._take_over({_COMMON: common, **counts})
         common.fit_ = replace(
             common.fit_,
+            columns=_columns_of(scores),
             before=score_probs(self.uncalibrated(padded), labels),
             after=score_probs(self.predict_proba(padded), labels),
         )
@@ -205,6 +207,8 @@ class MultipleChoiceCalibrator(Estimator):
         -------
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
+        refuse_other_index(scores, {"mask": mask})
+        self._refuse_other_columns(scores)
         padded, counts = _pad(scores, mask)
         probs: Float64 = self.members_[_COMMON].prediction_(padded)
         exists = np.isfinite(padded)
@@ -217,6 +221,16 @@ class MultipleChoiceCalibrator(Estimator):
         if counts is None:
             return probs
         return [row[:count] for row, count in zip(probs, counts, strict=True)]
+
+    def _refuse_other_columns(self, scores: AnyArray) -> None:
+        """Refuse options in another order than in the fit, where something was learned of each position."""
+        columns = _columns_of(scores)
+        fitted = self.fit_.columns
+        if self.by_count_ and columns is not None and fitted is not None and columns != fitted:
+            raise ValueError(
+                f"the options are {one_line(columns, 120)}, and those of the fit were "
+                f"{one_line(fitted, 120)}: pass the columns in that order"
+            )
 
     def predict(self, scores: AnyArray, mask: AnyArray = None) -> IntArray:
         """Return the position of the most probable option of each question."""
@@ -296,6 +310,11 @@ class MultipleChoiceCalibrator(Estimator):
                 raise ValueError(f"the member {key[:40]!r} is not for that number of options")
         self._take_over(members)
         return self
+
+
+def _columns_of(scores: AnyArray) -> tuple[ColumnName, ...] | None:
+    """Return the names of the columns of a frame of options; None where they have none."""
+    return None if isinstance(scores, list | tuple) else to_numpy(scores, "scores")[1].columns
 
 
 def _pad(scores: AnyArray, mask: AnyArray) -> tuple[Float64, list[int] | None]:

@@ -124,7 +124,8 @@ class JointConfidence(Estimator):
             The segment of each answer, such as its task: adds a correction of each (:class:`SegmentedCalibrator`).
         """
         _check_kinds(self.kinds)
-        kinds = dict(self.kinds)
+        # A frame may call its columns by numbers, and a model file calls them by texts.
+        kinds = {str(column): kind for column, kind in self.kinds.items()}
         beside = {"correct": correct, "sample_weight": sample_weight, "groups": groups, "by": by}
         odds = _odds(confidences, kinds, beside)
         no_scores = np.full((len(odds), 2), -1.0)
@@ -244,6 +245,8 @@ def _check_kinds(kinds: object) -> None:
         if kind not in KINDS:
             listed = ", ".join(KINDS)
             raise ValueError(f"the kind of {column!r} must be one of {listed}, got {kind!r}")
+    if len({str(column) for column in kinds}) < len(kinds):
+        raise ValueError("two columns of kinds have one name")
 
 
 def _odds(
@@ -255,12 +258,13 @@ def _odds(
         columns = columns_by_name(confidences, "confidences")
     if columns is None:
         raise ValueError("confidences must be a frame or a dict of columns")
+    columns = {str(name): values for name, values in columns.items()}
     missing = [column for column in kinds if column not in columns]
     if missing:
-        listed = one_line(", ".join(map(str, columns)), 120)
+        listed = one_line(", ".join(columns), 120)
         raise ValueError(f"there is no column {missing[0]!r} of confidences; there are {listed}")
     first = columns[next(iter(kinds))]
-    refuse_other_index(first, {**{str(column): columns[column] for column in kinds}, **beside})
+    refuse_other_index(first, {**{column: columns[column] for column in kinds}, **beside})
     odds = [odds_of_kind(columns[column], kind, column) for column, kind in kinds.items()]
     if len({len(values) for values in odds}) > 1:
         raise ValueError("the columns of confidences have different lengths")

@@ -43,6 +43,16 @@ from hcal.text import JsonObject
 
 MEMBERS = ("temperature", "top-versus-rest", "matrix")
 BINARY_MEMBERS = ("temperature", "quadratic", "spline")
+#: Which predictions stay.
+Preserve = Literal["auto", "accuracy", "order"] | None
+#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
+MATRIX_CLASSES = 32
+#: How often the last curve may change its slope.
+KNOTS = 12
+#: The predicted class may change if that is right more often than wrong by so many standard deviations.
+_DEVIATIONS = 3.0
+#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
+_EXACT = 1e12
 
 
 @parameters
@@ -87,7 +97,7 @@ class PooledCalibrator(Calibrator):
     grouped = True
     map_types = (PoolMap, BinaryPoolMap, Margins, TopVersusRestMap, TopCurve, Curve)
 
-    preserve: Literal["auto", "accuracy", "order"] | None = "auto"
+    preserve: Preserve = "auto"
     verbose: bool = False
 
     def _fit(self, rows: Rows) -> Fitted:
@@ -138,18 +148,6 @@ class PooledCalibrator(Calibrator):
 
 
 # -- the pool from beginning to end -----------------------------------------------------------------
-
-
-Preserve = Literal["auto", "accuracy", "order"] | None
-
-#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
-MATRIX_CLASSES = 32
-#: How often the last curve may change its slope.
-KNOTS = 12
-#: The predicted class may change if that is right more often than wrong by so many standard deviations.
-_DEVIATIONS = 3.0
-#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
-_EXACT = 1e12
 
 
 class Pool(NamedTuple):

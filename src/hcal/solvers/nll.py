@@ -24,6 +24,10 @@ NEWTON_PARAMETERS = 600
 _BLOCK_EVENTS = 32_768
 _BLOCK_ROWS = 32
 _PART_EVENTS = 1_000_000
+#: Gradient in the scores (N, K) ↦ gradient in θ (P,).
+Pullback = Callable[[Float64], Float64]
+
+_LEAST_SLOPE = 1e-8
 
 
 class Ridge(NamedTuple):
@@ -248,12 +252,6 @@ def select(
 
 
 # -- families of softmax maps -----------------------------------------------------------------------
-
-
-#: Gradient in the scores (N, K) ↦ gradient in θ (P,).
-Pullback = Callable[[Float64], Float64]
-
-_LEAST_SLOPE = 1e-8
 
 
 class SoftmaxFamily(Protocol):
