@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -39,6 +39,7 @@ from hcal.pool.members import (
 from hcal.pool.two_classes import fit_binary_pool
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
+from hcal.text import JsonObject
 
 MEMBERS = ("temperature", "top-versus-rest", "matrix")
 BINARY_MEMBERS = ("temperature", "quadratic", "spline")
@@ -277,7 +278,7 @@ def pool_map(members: list[Member], weights: Float64, last: TopCurve, *, keep: b
     )
 
 
-def _details(members: tuple[str, ...], weights: Float64, changed: float) -> dict[str, Any]:
+def _details(members: tuple[str, ...], weights: Float64, changed: float) -> JsonObject:
     by_member = dict(zip(members, weights.tolist(), strict=True))
     return {"weights": by_member, "changed_predictions": changed}
 
