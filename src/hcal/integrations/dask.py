@@ -386,6 +386,7 @@ def rows(  # noqa: PLR0913
         title="Dask collections",
         grouped=groups is not None,
         segmented=by is not None,
+        from_one=() if titles is None or like is not None else tuple(map(str, titles)),
     )
 
 
