@@ -197,3 +197,13 @@ def test_ten_rows_of_the_rarer_outcome_have_an_interval() -> None:
         for happened in (event, ~event):
             rows = Outcome(risk=np.full(200, happened.mean()), event=happened.astype(float))
             assert rows.no_interval() == words
+
+
+def test_scores_of_certain_predictions_are_no_shares() -> None:
+    """Their Brier scores are 0 and 2: the interval is that of a mean, twice as wide as that of the share of errors."""
+    y = np.zeros(100, dtype=int)
+    certain = Sample(np.eye(3)[np.repeat([0, 1], [40, 60])], y)
+    interval = mean_interval(METRICS["brier"], certain, 0.95)
+    width = 2 * 1.96 * 2 * np.sqrt(0.6 * 0.4 / 100)
+    assert interval.low < 1.2 < interval.high
+    assert interval.high - interval.low == pytest.approx(width, rel=0.1)
