@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import warnings
 from collections.abc import Collection, Iterable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,3 +117,19 @@ def assert_as_before(lines: Iterable[str], expected: Path) -> None:
         numbers = [float(x) for x in number.findall(now)]
         numbers_before = [float(x) for x in number.findall(before)]
         assert numbers == pytest.approx(numbers_before, rel=1e-4, abs=2e-6), before
+
+
+def changeable_records(package: str) -> set[str]:
+    """Return the dataclasses of a package that are not frozen: a reader could change them by mistake."""
+    changeable = set()
+    folder = ROOT / "src" / Path(*package.split("."))
+    for file in folder.glob("*.py"):
+        if file.stem.endswith("_triton"):
+            continue  # needs a GPU
+        module = import_module(f"{package}.{file.stem}")
+        for name, value in vars(module).items():
+            is_here = isinstance(value, type) and value.__module__ == module.__name__
+            is_record = is_here and dataclasses.is_dataclass(value)
+            if is_record and not value.__dataclass_params__.frozen:
+                changeable.add(name)
+    return changeable

@@ -138,8 +138,8 @@ def test_a_fit_and_a_report_do_not_walk_farther_than_today(tmp_path: Path) -> No
     command = ["report", str(tmp_path / "new.npz"), "--model", str(tmp_path / "m.hcal"), "-o", page]
     walks = {
         21: lambda: hcal.PooledCalibrator().fit(logits, y),
-        49: lambda: hcal.report(cal, logits[200:], y[200:], page),
-        61: lambda: CliRunner().invoke(app, command),
+        48: lambda: hcal.report(cal, logits[200:], y[200:], page),
+        60: lambda: CliRunner().invoke(app, command),
     }
     for most, call in walks.items():
         call()  # what is imported at the first call does not count

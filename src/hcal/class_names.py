@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -332,8 +332,10 @@ def _plain(label: object) -> object:
     return int(label) if isinstance(label, bool) else label
 
 
-def is_number(cell: Any) -> bool:
+def is_number(cell: object) -> bool:
     """Whether a cell can be read as a number."""
+    if not isinstance(cell, str | bytes | SupportsFloat | SupportsIndex):
+        return False
     try:
         float(cell)
     except (ValueError, TypeError):

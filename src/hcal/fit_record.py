@@ -356,6 +356,9 @@ class FittedModel(Predictor, Protocol):
     def rows_like(self, scores: AnyArray, y: AnyArray = None, **others: AnyArray) -> Rows:
         """Return checked rows, as those of the fit were; ``others`` are arguments of ``Rows.of``."""
 
+    def probs_of(self, rows: Rows) -> FloatArray:
+        """Return the calibrated probabilities of checked rows."""
+
 
 def fitted_names(calibrator: object) -> ClassNames | None:
     """Return the names of the classes of a fitted calibrator, if it has any."""

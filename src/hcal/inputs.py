@@ -29,7 +29,7 @@ from hcal.numerics import (
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
-INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
+INPUT_KINDS: tuple[InputKind, ...] = ("logits", "probs", "log_probs")
 #: The logarithm that stands for ln 0, in every float width: what is given in float32 must not come out otherwise.
 _LOG_ZERO = float(np.log(np.finfo(np.float64).tiny))
 #: The most rows that one weight may stand for.

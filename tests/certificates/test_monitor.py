@@ -204,6 +204,8 @@ def test_bad_input_is_named() -> None:
         hcal.Monitor(confidence=0)
     with pytest.raises(TypeError, match=r"since 0\.4 it is called 'confidence'"):
         hcal.Monitor(level=0.95)
+    with pytest.raises(ValueError, match="sequence of names, got one text"):
+        hcal.Monitor(classes="ab")
     with pytest.raises(TypeError, match="positional"):
         hcal.Monitor(0.05)
     with pytest.raises(ValueError, match="tolerance must lie"):

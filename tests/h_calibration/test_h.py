@@ -18,7 +18,7 @@ from hcal.h_calibration.training import SELECTORS, AdamSettings, torch_nll, trai
 from hcal.methods.base import CalibrationWarning
 from hcal.numerics import softmax
 from hcal.progress import progress
-from helpers import load_task, synthetic
+from helpers import changeable_records, load_task, synthetic
 
 FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
 ALL_THREE = ("top_label", "class_wise", "score")
@@ -31,8 +31,8 @@ def quick(logits, y, select=("top_label",), maps=FEW, random_state=0, **adam):
 
 
 def test_epoch_scores_are_the_metrics():
-    for k in (2, 5, 40):
-        logits, y = synthetic(500, k)
+    for n, k in ((8, 3), (500, 2), (500, 5), (500, 40)):  # 8 rows do not fill 15 bins
+        logits, y = synthetic(n, k)
         probs = softmax(logits)
         expected = {
             "ece_ew": metrics.ece_ew(probs, y, event="top-label"),
@@ -42,7 +42,7 @@ def test_epoch_scores_are_the_metrics():
         for name, value in expected.items():
             score = getattr(training, f"epoch_{name}")
             got = score(torch.from_numpy(probs), torch.from_numpy(y)).item()
-            assert got == pytest.approx(value, rel=1e-9, abs=1e-12), (name, k)
+            assert got == pytest.approx(value, rel=1e-9, abs=1e-12), (name, n, k)
         got = torch_nll(torch.from_numpy(probs), torch.from_numpy(y)).item()
         assert got == pytest.approx(metrics.nll(probs, y))
     probs[0] = np.eye(40)[1]  # p = 0 lies in the first class-wise bin
@@ -134,6 +134,10 @@ def test_early_stop_and_schedule():
     )  # fmt: skip
     assert done.stopped
     assert len(ticks) == done.epochs < 500
+
+
+def test_records_cannot_be_changed():
+    assert changeable_records("hcal.h_calibration") == {"HCalibrator", "Trained"}
 
 
 def test_a_map_that_still_improves_has_not_converged():

@@ -24,6 +24,7 @@ from hcal.maps.base import (
 )
 from hcal.methods._scaling import Temperature
 from hcal.methods.smooth_spline import OddsCurves
+from helpers import changeable_records
 
 
 @map_type
@@ -94,6 +95,10 @@ def toy(**changes):
 def test_a_field_that_is_not_as_declared_is_named(changes, message) -> None:
     with pytest.raises(ValueError, match=message):
         toy(**changes)
+
+
+def test_records_cannot_be_changed() -> None:
+    assert changeable_records("hcal.maps") == set()
 
 
 def test_a_size_is_not_negative() -> None:

@@ -90,6 +90,11 @@ class Data:
         return titles.index("yes") if "yes" in titles else 1
 
     @property
+    def positive_code(self) -> Any:
+        """The class "yes" for a function without ``classes``: its name if the columns have names, else its number."""
+        return self.positive if self.framed and self.named else self.place
+
+    @property
     def ordered(self) -> tuple[int, ...]:
         """The classes in the order of the columns that a function sees; numbers are put in their order."""
         by_name = self.framed and self.named and self.order is not None

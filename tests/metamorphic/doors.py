@@ -593,7 +593,7 @@ def cross_fit(pair: Pair) -> Answer:
 @door("clinical", classes=(2,), takes="")
 def clinical(pair: Pair) -> Answer:
     test = pair.test
-    panel = hcal.clinical(test.probs(), test.codes(), positive=test.place)
+    panel = hcal.clinical(test.probs(), test.codes(), positive=test.positive_code)
     return flat(test, panel.to_dict())
 
 
@@ -644,7 +644,7 @@ def metrics(pair: Pair) -> Answer:
     answer: Answer = {}
     for name in ("nll", "brier", "ece_ew", "ks", "cwece_a"):
         function = getattr(hcal.metrics, name)
-        options = {"positive": test.place} if name in ("ece_ew", "ks") else {}
+        options = {"positive": test.positive_code} if name in ("ece_ew", "ks") else {}
         weight = test.weights()
         answer[name] = function(test.probs(), test.codes(), sample_weight=weight, **options)
     return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +10,7 @@ from scipy.stats import foldnorm
 from test_metrics_oracles import SETS, draw
 
 from hcal import metrics
-from hcal.metrics.clinical import CalibrationCurve, Clinical, DecisionCurve, Estimate
-from hcal.metrics.resampling import Interval
+from helpers import changeable_records
 
 ALL = metrics.list_metrics()
 #: They compare with the base rates, or classes with each other: rows of one class have no answer.
@@ -56,18 +54,20 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
         assert (metric.rows is not None) == (name in ("nll", "brier", "accuracy"))
         assert metric.lower_is_better == (name not in ("accuracy", *SKILL))
     assert [metrics.METRICS[name].label for name in ("ece_ew", "mce")] == ["ECE^ew", "MCE"]
-    public = [getattr(metrics, name) for name in metrics.__all__]
-    results = [
-        c
-        for c in [*public, Clinical, CalibrationCurve, DecisionCurve, Estimate, Interval]
-        if is_dataclass(c)
-    ]
-    assert len(results) == 9
-    assert all(c.__dataclass_params__.frozen for c in results)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="unknown metric 'ECE'; the metrics are ece_ew"):
         metrics.get_metric("ECE")
     with pytest.raises(ValueError, match="level must be one of"):
         metrics.list_metrics("all")  # type: ignore[arg-type]
+
+
+def test_results_cannot_be_changed() -> None:
+    assert changeable_records("hcal.metrics") == {"WindowSums"}
+
+
+def test_a_single_row_is_in_a_bin() -> None:
+    """The first bin of equal mass leaves out the smallest confidence, except where it is the only one."""
+    assert metrics.ece_em([[0.1, 0.2, 0.7]], [2]) == pytest.approx(0.3)
+    assert metrics.ece_em([[0.1, 0.2, 0.7]], [0]) == pytest.approx(0.7)
 
 
 def test_integer_weight_equals_repetition_and_row_order_does_not_matter() -> None:

@@ -260,3 +260,17 @@ def test_an_evaluation_judges_the_class_that_its_sample_judges() -> None:
     assert of_sample.clinical.positive == 0
     with pytest.raises(ValueError, match="the Sample assesses class 0, and positive=1 is another"):
         hcal.evaluate(sample, positive=1, **options)
+
+
+def test_the_positive_class_may_be_named() -> None:
+    """Names that are integers are names: here class 0 is called 1."""
+    pd = pytest.importorskip("pandas")
+    risk = np.array([0.1, 0.4, 0.8, 0.9])
+    both = np.stack([1 - risk, risk], axis=1)
+    y = np.array([0, 1, 1, 1])
+    for names in (["no", "yes"], [1, 0]):
+        frame = pd.DataFrame(both, columns=names)
+        labels = np.array(names)[y]
+        for number, name in enumerate(names):
+            expected = metrics.mce(both, y, positive=number)
+            assert metrics.mce(frame, labels, positive=name) == expected

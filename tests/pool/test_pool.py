@@ -17,7 +17,7 @@ from hcal.pool import map as maps
 from hcal.pool import members
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic, fit_softmax
-from helpers import assert_as_before
+from helpers import assert_as_before, changeable_records
 
 ROOT = Path(__file__).resolve().parents[2]
 Data = tuple[np.ndarray, np.ndarray]
@@ -205,6 +205,10 @@ def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.Monkey
 
 
 # -- promises -------------------------------------------------------------------------------------------
+
+
+def test_records_cannot_be_changed() -> None:
+    assert changeable_records("hcal.pool") == {"PooledCalibrator"}
 
 
 def test_what_a_fit_notes_is_printed_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,10 @@ is nearest to q: the expected factor is then at most 1 as long as the truth lies
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.numerics import Float64
 
@@ -49,7 +49,9 @@ FAMILIES = {
 }
 
 
-def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.float64]:
+def log_payoffs(
+    p: ArrayLike, c: ArrayLike, bets: list[Bet], tolerance: ArrayLike
+) -> NDArray[np.float64]:
     """Return the logarithm of the factor by which each of E bets multiplies its capital, for each event.
 
     Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E). The tolerance is one number, or one for each

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCe
 from hcal.certificates.survey import Survey, survey_rows
 from hcal.certificates.windows import EventTable
 from hcal.class_names import ClassName, check_classes, class_title, positive_number
-from hcal.fit_record import fitted_kind, fitted_names, refuse_other_kind_of
+from hcal.fit_record import FittedModel, fitted_kind, fitted_names, refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind
 from hcal.io.doors import RowInfo, source_of
@@ -39,6 +39,9 @@ from hcal.numerics import Float64, FloatArray
 from hcal.renamed import renamed
 from hcal.rows import Rows
 from hcal.text import printable
+
+if TYPE_CHECKING:
+    from hcal.methods.base import Calibrator
 
 #: A statement about groups needs at least so many of them: each counts as one observation in the worst case.
 FEWEST_GROUPS = 20
@@ -58,7 +61,7 @@ _NLL = "a gain in NLL: it has no upper limit, so one unseen row could outweigh a
 
 @renamed(level="confidence", n_folds="folds")
 def certify(  # noqa: PLR0913 - a public door
-    predictor: Any,
+    predictor: Calibrator | AnyArray,
     scores: AnyArray = None,
     y: AnyArray = None,
     *,
@@ -172,11 +175,11 @@ class _Judged:
     """What is certified: the rows, and the calibrator that predicts them (None if they are predictions)."""
 
     source: RowSource
-    calibrator: Any = None
+    calibrator: FittedModel | None = None
 
 
 def _judged(
-    predictor: Any,
+    predictor: Calibrator | AnyArray,
     scores: AnyArray,
     y: AnyArray,
     info: RowInfo,
@@ -227,7 +230,7 @@ def certify_source(
     terms: Terms,
     positive: int,
     *,
-    calibrator: Any = None,
+    calibrator: FittedModel | None = None,
     other: FloatArray | None = None,
     gain: bool = False,
 ) -> Certificate:
@@ -309,13 +312,13 @@ def _check_groups(rows: Rows) -> None:
 class FoldRows:
     """What an out-of-fold certificate is made from: a method, and the rows to fit and to certify it on."""
 
-    method: Any
+    method: Calibrator
     rows: Rows
     positive: int
 
 
 def rows_to_fold(
-    predictor: Any,
+    predictor: Calibrator | str,
     scores: AnyArray,
     y: AnyArray,
     info: RowInfo,
@@ -326,8 +329,8 @@ def rows_to_fold(
     from hcal.methods.registry import make_calibrator
 
     method = predictor
-    if isinstance(predictor, str):
-        method = make_calibrator(predictor, input=input or "logits")
+    if isinstance(method, str):
+        method = make_calibrator(method, input=input or "logits")
     if not hasattr(method, "predict_proba") or scores is None:
         raise ValueError(
             "out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)"

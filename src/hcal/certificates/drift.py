@@ -8,7 +8,7 @@ rows are old and which are new.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -92,7 +92,11 @@ class Drift(Result):
 
 
 def drift(
-    reference: Any, scores: AnyArray, *, input: inputs.InputKind = "logits", random_state: int = 0
+    reference: AnyArray,
+    scores: AnyArray,
+    *,
+    input: inputs.InputKind = "logits",
+    random_state: int = 0,
 ) -> Drift:
     """Compare new scores with reference scores, without labels.
 

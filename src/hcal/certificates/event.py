@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
@@ -28,6 +28,7 @@ from hcal.certificates.windows import (
     SMALLEST,
     Band,
     EventTable,
+    Marks,
     MonotoneBand,
     Windows,
     bin_of,
@@ -371,7 +372,9 @@ class EventCertificate:
         }
 
 
-def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
+def certify_event(
+    name: str, p: ArrayLike, c: ArrayLike, *, failure: float = 0.05
+) -> EventCertificate:
     """Certify one event from claims (N,) and marks (N,); all statements hold but with probability ``failure``.
 
     Examples
@@ -489,7 +492,7 @@ class _SegmentCounts:
         self.cells = np.zeros(0, dtype=np.int64)
         self.sums = np.zeros((3, 0))
 
-    def update(self, claims: Float64, marks: Any, by: Segments) -> None:
+    def update(self, claims: Float64, marks: Marks, by: Segments) -> None:
         cells = self._numbers_of(by.names)[by.codes] * BINS + bin_of(claims)
         self._add(cells, np.stack([np.ones(len(claims)), claims, marks]))
 
@@ -537,14 +540,14 @@ def _rows_of_segments(by: Segments | None) -> list[tuple[str, IntArray]]:
     return [(name, rows) for name, rows in zip(by.names, parts, strict=True) if len(rows)]
 
 
-def main_event(data: Data, positive: int) -> tuple[Float64, Any]:
+def main_event(data: Data, positive: int) -> tuple[Float64, Marks]:
     """Return claims and marks of the headline's event: P(positive) with two classes, else the top label."""
     if data.k == 2:
         return data.column(positive), data.y == positive
     return data.conf, data.hit
 
 
-def _counts(claims: Float64, marks: Any) -> Float64:
+def _counts(claims: Float64, marks: Marks) -> Float64:
     """Return the number of rows, the sum of claims and the sum of marks in every fine bin, shape (3, BINS)."""
     which = bin_of(claims)
     columns = (np.ones(len(claims)), claims, marks)

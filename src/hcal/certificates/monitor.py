@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date as day_of_text
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from hcal.certificates import monitor_file
 from hcal.certificates.bets import FAMILIES, Gamblers, log_mean
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.class_names import ClassName, check_classes, class_part, class_title
-from hcal.frames import AnyArray
+from hcal.fit_record import FittedModel
+from hcal.frames import AnyArray, ColumnName
 from hcal.numerics import Float64, IntArray
 from hcal.renamed import renamed
 from hcal.rows import ClassNames, Rows
@@ -152,13 +153,12 @@ class Monitor:
         *,
         confidence: float = 0.95,
         tolerance: float | str = 0.0,
-        classes: Iterable[ClassName] | None = None,
-        calibrator: Any = None,
+        classes: Collection[ClassName] | None = None,
+        calibrator: FittedModel | None = None,
     ) -> None:
         self.confidence = inputs.check_confidence(confidence)
         self.tolerance = _check_tolerance(tolerance)
-        names = () if classes is None else tuple(classes)
-        self.classes = None if classes is None else check_classes(names, max(len(names), 2))
+        self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         #: Tolerance of the top label and of every checked class, (1 + C,), where the calibrator's fit decides it.
         self._automatic: Float64 | None = None
         if self.tolerance == "auto":
@@ -166,11 +166,11 @@ class Monitor:
         self._lock = threading.RLock()
         self.reset()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         with self._lock:
             return {name: value for name, value in vars(self).items() if name != "_lock"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         self._lock = threading.RLock()
 
@@ -567,7 +567,7 @@ class Monitor:
         return monitor_file.read_state(path, cls.from_state)
 
 
-def automatic_tolerance(calibrator: Any) -> Float64:
+def automatic_tolerance(calibrator: FittedModel | None) -> Float64:
     """Return the tolerance of the top label and of every checked class, (1 + C,), from a calibrator's fit.
 
     It is :func:`hcal.certificates.event.class_tolerance` of each class's frequency in the fit, and of the top label's
@@ -611,7 +611,7 @@ def check_day(text: str | None) -> None:
         raise ValueError(f"a day is written as 2026-05-01, got {quoted(text)}")
 
 
-def _check_tolerance(tolerance: Any) -> float | str:
+def _check_tolerance(tolerance: float | np.number | str) -> float | str:
     if isinstance(tolerance, str) and tolerance == "auto":
         return tolerance
     if not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1):
@@ -625,11 +625,12 @@ def _running(start: Float64, rows: Float64) -> Float64:
     return np.cumsum(from_start, axis=1)[:, 1:]
 
 
-def _names_of(columns: Any) -> ClassNames | None:
+def _names_of(columns: Sequence[ColumnName] | None) -> ClassNames | None:
     """Return the names of the classes that the names of a frame's columns contain; later frames are read by them."""
-    if columns is None or not all(isinstance(name, str) for name in columns):
+    texts = [name for name in columns or () if isinstance(name, str)]
+    if columns is None or len(texts) < len(columns):
         return None
-    return check_classes([class_part(name) for name in columns], len(columns))
+    return check_classes([class_part(name) for name in texts], len(texts))
 
 
 def _window(sums: Float64) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from hcal.certificates.event import (
     ESTIMATE_ROWS,
@@ -64,7 +64,23 @@ def estimate_words(value: float | None) -> str:
     return points(value) if value >= 0.001 else "less than 0.1 points"
 
 
-def error_words(certificate: Any, limit: float | None = None) -> str:
+class JudgedError(Protocol):
+    """An event, or a certificate, with what is estimated and proven of its error."""
+
+    @property
+    def estimate(self) -> float | None:
+        """The estimated error; None where there are too few rows."""
+
+    @property
+    def share_far(self) -> float | None:
+        """The estimated share of rows that are off by more than 5 points."""
+
+    @property
+    def bound(self) -> float:
+        """The proven error."""
+
+
+def error_words(certificate: JudgedError, limit: float | None = None) -> str:
     """Write the estimated and the proven error of an event or an out-of-fold certificate, with its tolerance."""
     tolerance = "" if limit is None else f" (tolerance {points(limit)})"
     if certificate.estimate is None:
@@ -73,7 +89,7 @@ def error_words(certificate: Any, limit: float | None = None) -> str:
             f"an estimate needs at least {ESTIMATE_ROWS} rows."
         )
     far = "less than 0.1 %"
-    if certificate.share_far >= 0.001:
+    if certificate.share_far is not None and certificate.share_far >= 0.001:
         far = share(certificate.share_far)
     return (
         f"estimated {estimate_words(certificate.estimate)} off on average, "

@@ -8,11 +8,11 @@ intervals are computed on the sample. Of rows in memory the sample is everything
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from hcal import leakage
 from hcal.certificates.event import EventCounts
-from hcal.fit_record import fitted_segments
+from hcal.fit_record import FittedModel, fitted_segments
 from hcal.io.sources import RowSample, RowSource
 from hcal.metrics.sample import Data
 from hcal.metrics.streaming import StreamingMetrics
@@ -107,7 +107,7 @@ class SurveyPlan:
     n_rows: int | None
     most_rows: int
     most_scores: int
-    calibrator: Any
+    calibrator: FittedModel | None
 
     def empty(self) -> _Totals:
         """Return the totals of no rows."""
@@ -185,7 +185,7 @@ class _RowSums:
 
 def survey_rows(  # noqa: PLR0913
     source: RowSource,
-    calibrator: Any = None,
+    calibrator: FittedModel | None = None,
     *,
     streamed: tuple[str, ...] = (),
     positive: int = 1,
@@ -238,7 +238,7 @@ def survey_rows(  # noqa: PLR0913
     return _survey_of(totals, calibrator)
 
 
-def _survey_of(totals: _Totals, calibrator: Any) -> Survey:
+def _survey_of(totals: _Totals, calibrator: FittedModel | None) -> Survey:
     """Return the survey that follows from the totals of all rows."""
     rows = totals.sample.rows()
     record = getattr(calibrator, "fit_", None)
@@ -279,14 +279,16 @@ def _changed(before: FloatArray, after: FloatArray) -> int:
     return int((before.argmax(axis=1) != after.argmax(axis=1)).sum())
 
 
-def _inputs(calibrator: Any, rows: Rows) -> Any:
+def _inputs(calibrator: FittedModel, rows: Rows) -> FloatArray:
     """Return the logits (N, K) by which rows of the fit are recognised."""
-    own_rows = getattr(calibrator, "rows", None)
+    if not hasattr(calibrator, "rows"):
+        return rows.logits()
     # A calibrator of questions brings them to one width.
-    return rows.logits() if own_rows is None else own_rows(rows.scores)
+    padded: FloatArray = calibrator.rows(rows.scores)
+    return padded
 
 
-def _overlap(calibrator: Any, seen: leakage.Fingerprint | None) -> leakage.Overlap | None:
+def _overlap(calibrator: FittedModel, seen: leakage.Fingerprint | None) -> leakage.Overlap | None:
     record = getattr(calibrator, "fit_", None)
     if record is None or seen is None:
         return None

@@ -27,6 +27,9 @@ from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, prefix_sums, run_starts
 from hcal.text import JsonObject
 
+#: Whether an event happened, by row: as 0 and 1, or as marks.
+Marks = Vector | NDArray[np.bool_]
+
 #: Bins of a stream in each interval [2^−(i+1), 2^−i) below ½, and in its mirror image above ½.
 PER_OCTAVE = 64
 _OCTAVES = 32
@@ -53,7 +56,7 @@ class EventTable:
     members: DependentRows | None = None  # which rows depend on each other; None if none do
 
     @classmethod
-    def of_rows(cls, p: Vector, c: Vector, members: IntArray | None = None) -> EventTable:
+    def of_rows(cls, p: Vector, c: Marks, members: IntArray | None = None) -> EventTable:
         """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
 
         ``members`` (N,) are the numbers of groups of dependent rows.

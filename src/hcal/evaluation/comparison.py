@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hcal import inputs, leakage
 from hcal._version import __version__
 from hcal.class_names import ClassName
 from hcal.evaluation.comparison_table import Cell, Comparison, chance_column
-from hcal.evaluation.crossfit import predict_unseen, score_folds
+from hcal.evaluation.crossfit import Learner, predict_unseen, score_folds
 from hcal.evaluation.evaluator import chosen_metrics
 from hcal.evaluation.results_file import append_cell, read_cells
 from hcal.frames import AnyArray
@@ -32,10 +32,10 @@ from hcal.language_models import MultipleChoiceCalibrator
 from hcal.methods import Calibrator, list_calibrators, make_calibrator
 from hcal.metrics import Sample
 from hcal.metrics.by_chance import levels_by_chance
-from hcal.metrics.registry import add_metrics, metrics_of_others
+from hcal.metrics.registry import Metric, add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
 from hcal.metrics.scores import mean_confidence
-from hcal.numerics import IntArray
+from hcal.numerics import IntArray, NumpyArray
 from hcal.passes import Processes, WorkerDiedError
 from hcal.progress import progress as show_progress
 from hcal.progress import silent
@@ -43,6 +43,8 @@ from hcal.renamed import renamed
 from hcal.rows import Rows
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from hcal.io import DataFile
 
 #: The default metrics: a plug-in and a debiased top-label error, a class-wise error, and the proper scores, without
@@ -195,7 +197,7 @@ def compare(  # noqa: PLR0913 - a public door
     resamples: int = RESAMPLES,
     results: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
-    scheduler: Any = None,
+    scheduler: str | Client | None = None,
     progress: bool | None = None,
     classes: Iterable[ClassName] | None = None,
 ) -> Comparison:
@@ -341,7 +343,7 @@ def named_methods(
     return calibrators
 
 
-def _labelled(methods: Methods | None) -> list[tuple[str | None, Any]]:
+def _labelled(methods: Methods | None) -> list[tuple[str | None, Method]]:
     """Return pairs of a label, where there is one, and a method."""
     if isinstance(methods, Mapping):
         return list(methods.items())
@@ -352,7 +354,7 @@ def _labelled(methods: Methods | None) -> list[tuple[str | None, Any]]:
     return [(None, method) for method in methods]
 
 
-def _build(method: Any, input: inputs.InputKind) -> Calibrator:
+def _build(method: Method, input: inputs.InputKind) -> Calibrator:
     name, parameters = method if isinstance(method, tuple) and len(method) == 2 else (method, {})
     if isinstance(name, str):
         return make_calibrator(name, **{"input": input, **parameters})
@@ -388,13 +390,14 @@ class Work:
         settings = (__version__, self.rows, name, params, self.metrics, self.resamples)
         return hashlib.sha256(repr(settings).encode()).hexdigest()[:24]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[dict[str, object], list[Metric]]:
         """Include the user's own metrics, which a worker process does not know."""
-        return {**self.__dict__, "of_others": metrics_of_others(self.metrics)}
+        return self.__dict__, metrics_of_others(self.metrics)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        add_metrics(state.pop("of_others"))
-        self.__dict__.update(state)
+    def __setstate__(self, state: tuple[dict[str, object], list[Metric]]) -> None:
+        entries, of_others = state
+        add_metrics(of_others)
+        self.__dict__.update(entries)
 
 
 def run_cell(work: Work) -> Cell:
@@ -448,7 +451,7 @@ def run_cell(work: Work) -> Cell:
     )
 
 
-def _method_for(task: Task, calibrator: Calibrator) -> Any:
+def _method_for(task: Task, calibrator: Calibrator) -> Learner:
     """Return an unfitted calibrator for the rows of a task: for questions the one that ``hcal fit`` makes of it."""
     if not task.questions:
         return calibrator.clone().set_params(input=task.cal.kind)
@@ -468,7 +471,7 @@ class UncalibratedQuestions:
         """Learn nothing."""
         return self
 
-    def predict_proba(self, scores: AnyArray) -> Any:
+    def predict_proba(self, scores: AnyArray) -> AnyArray:
         """Return the softmax over each question's own options."""
         return MultipleChoiceCalibrator().uncalibrated(scores)
 
@@ -477,7 +480,11 @@ class UncalibratedQuestions:
 
 
 def _run(
-    work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
+    work: list[Work],
+    path: str | os.PathLike[str] | None,
+    n_jobs: int | None,
+    scheduler: str | Client | None,
+    progress: bool | None,
 ) -> list[Cell]:
     finished = {} if path is None else read_cells(Path(path))
     keys = {(w.name, w.label): w.key for w in work}
@@ -508,24 +515,22 @@ def _fingerprint(task: TaskSource) -> str:
     digest = hashlib.sha256(repr((task.cal.kind, task.cal.names, task.questions)).encode())
     for rows in (task.cal, task.test):
         for array in (rows.scores, rows.y, rows.weight, rows.groups):
-            _add_array(digest, array)
+            digest.update(_bytes_of(array))
         if rows.by is not None:
             digest.update(repr(rows.by.names).encode())
-            _add_array(digest, rows.by.codes)
-    _add_array(digest, task.fold)
+            digest.update(_bytes_of(rows.by.codes))
+    digest.update(_bytes_of(task.fold))
     return digest.hexdigest()
 
 
-def _add_array(digest: Any, array: Any) -> None:
-    """Add an array, with its shape, to a digest."""
+def _bytes_of(array: NumpyArray | None) -> bytes:
+    """Return the shape, the type and the values of an array."""
     if array is None:
-        digest.update(b"none")
-        return
-    digest.update(repr((array.shape, array.dtype.str)).encode())
-    digest.update(np.ascontiguousarray(array).tobytes())
+        return b"none"
+    return repr((array.shape, array.dtype.str)).encode() + array.tobytes()
 
 
-def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
+def _cells(work: list[Work], n_jobs: int | None, scheduler: str | Client | None) -> Iterator[Cell]:
     """Run cells here, in processes, or on a cluster."""
     if scheduler is not None:
         from hcal.integrations.dask import Runner

@@ -12,9 +12,9 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from hcal.methods import CalibrationWarning, Calibrator, make_calibrator
 from hcal.methods.folds import deal_folds, fold_sides
 from hcal.metrics.estimates import calibration_line, log_odds_of
 from hcal.metrics.scores import brier as brier_score
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, RowIndex
 from hcal.progress import progress
 from hcal.renamed import renamed
 from hcal.results import Result
@@ -240,21 +240,38 @@ def cross_fit_rows(
     return CrossFit(probs, fold, final, slope, brier, resamples, note)
 
 
-def fit_on(calibrator: Any, rows: Rows) -> Any:
+class Learner(Protocol):
+    """What is fitted on some rows and predicts others: a calibrator, or what stands for none."""
+
+    @property
+    def fit(self) -> Callable[..., Self]:
+        """The method that learns from rows; its options differ from class to class."""
+
+    def clone(self) -> Self:
+        """Return an unfitted copy."""
+
+    def predict_proba(self, scores: AnyArray) -> AnyArray:
+        """Return the probabilities of rows."""
+
+
+L = TypeVar("L", bound=Learner)
+
+
+def fit_on(calibrator: L, rows: Rows) -> L:
     """Fit a calibrator on rows with all that belongs to them, and return it."""
     if isinstance(calibrator, Calibrator):
         return calibrator.fit(rows)
     return calibrator.fit(rows.scores, rows.labels)
 
 
-def takes_segments(calibrator: Any) -> bool:
+def takes_segments(calibrator: Learner) -> bool:
     """Return whether a calibrator fits segments of rows, so that ``by`` belongs to its fit."""
     return "by" in inspect.signature(calibrator.fit).parameters
 
 
-def _predict(fitted: Any, rows: Rows) -> FloatArray:
+def _predict(fitted: Learner, rows: Rows) -> FloatArray:
     """Return the probabilities (N, K) of rows."""
-    if rows.by is not None and takes_segments(fitted):
+    if isinstance(fitted, Calibrator) and rows.by is not None and takes_segments(fitted):
         with warnings.catch_warnings():
             # That a fold does not see a rare segment is how new segments will be predicted.
             warnings.filterwarnings("ignore", ".*that the fit did not see")
@@ -271,7 +288,7 @@ def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
 
 
 def predict_unseen(
-    calibrator: Calibrator, cal: Rows, test: Rows, fold: IntArray | None = None
+    calibrator: Learner, cal: Rows, test: Rows, fold: IntArray | None = None
 ) -> tuple[FloatArray, float, float]:
     """Fit on ``cal`` and predict ``test``; with folds, predict each row by a fit without its fold.
 
@@ -281,7 +298,9 @@ def predict_unseen(
     fit_s, predict_s : float
         Wall-clock seconds.
     """
-    sides: list[Any] = [(slice(None), slice(None))] if fold is None else fold_sides(fold)
+    sides: Sequence[tuple[RowIndex, RowIndex]] = [(slice(None), slice(None))]
+    if fold is not None:
+        sides = fold_sides(fold)
     probs = np.empty(test.scores.shape, dtype=test.scores.dtype)
     fit_s = 0.0
     predict_s = 0.0

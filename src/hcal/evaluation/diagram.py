@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from hcal.text import JsonObject
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import ColorType
 
 #: How many curves are printed, how many panels and how many curves of one panel are drawn.
 _PRINTED: Final = 5
@@ -143,7 +144,7 @@ class Reliability(Result):
         classes: Sequence[int] | None = None,
         curves: Sequence[str] | None = None,
         title: str | None = None,
-        colors: Sequence[Any] | None = None,
+        colors: Sequence[ColorType] | None = None,
         legend: bool = True,
     ) -> Axes | Figure:
         """Draw observed frequency against predicted probability, with the share of rows below.
@@ -191,7 +192,7 @@ class Reliability(Result):
         chosen: Sequence[int],
         title: str | None,
         *,
-        colors: Sequence[Any] | None = None,
+        colors: Sequence[ColorType] | None = None,
         legend: bool = True,
     ) -> None:
         """Draw curves in one panel, with the share of their rows below."""
@@ -237,7 +238,7 @@ class Reliability(Result):
         rows = int(np.ceil(len(classes) / columns))
         figure.set_size_inches(3.2 * columns, 3.7 * rows)
         for position, k in enumerate(classes, start=1):
-            panel: Any = figure.add_subplot(rows, columns, position)
+            panel: Axes = figure.add_subplot(rows, columns, position)
             self._draw_together(panel, [k], None, legend=position == 1)
 
     def _worst(self, count: int) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from hcal import inputs, leakage
 from hcal.class_names import ClassName, check_classes, positive_number
@@ -18,7 +17,7 @@ from hcal.evaluation.measurement import (
     survey_source,
 )
 from hcal.evaluation.result import Evaluation
-from hcal.fit_record import refuse_other_kind_of
+from hcal.fit_record import FittedModel, refuse_other_kind_of
 from hcal.frames import AnyArray
 from hcal.io.doors import RowInfo, source_of
 from hcal.io.sources import RowSource
@@ -30,7 +29,7 @@ from hcal.rows import Rows
 
 @renamed(ci="confidence", n_resamples="resamples")
 def evaluate(  # noqa: PLR0913 - a public door
-    predictor: Any,
+    predictor: FittedModel | AnyArray,
     scores: AnyArray = None,
     y: AnyArray = None,
     *,
@@ -43,7 +42,7 @@ def evaluate(  # noqa: PLR0913 - a public door
     input: inputs.InputKind | None = None,
     classes: Iterable[ClassName] | None = None,
     positive: ClassName | None = None,
-    calibration: Any = None,
+    calibration: AnyArray = None,
     test: bool | None = None,
     resamples: int = 1000,
     random_state: int = 0,
@@ -190,7 +189,7 @@ def chosen_metrics(metrics: str | Iterable[str] | None) -> list[str]:
     return names
 
 
-def _coincidence(rows: Rows, calibration: Any) -> list[str]:
+def _coincidence(rows: Rows, calibration: AnyArray) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None:
         return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -17,6 +16,7 @@ from hcal.certificates.survey import Side, Survey, survey_rows
 from hcal.class_names import ClassName, class_title, positive_number
 from hcal.evaluation.assessment import assess, vector_test
 from hcal.evaluation.result import Difference, Evaluation, MetricResult, PositiveRate
+from hcal.fit_record import FittedModel
 from hcal.inputs import check_confidence
 from hcal.io.sources import RowSource
 from hcal.metrics.by_chance import levels_by_chance
@@ -141,7 +141,9 @@ def _how(bound: float | None) -> str:
     return f"all rows, within {bound:.1e}" if bound else "all rows"
 
 
-def survey_source(source: RowSource, settings: Settings, calibrator: Any = None) -> Survey:
+def survey_source(
+    source: RowSource, settings: Settings, calibrator: FittedModel | None = None
+) -> Survey:
     """Return the survey that an evaluation of the rows of a source needs."""
     return survey_rows(
         source,

@@ -7,10 +7,10 @@ Nemenyi's test: Benavoli, Corani, Mangili, JMLR 2016). A test of few tasks canno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import numpy as np
 from scipy.stats import rankdata
@@ -19,6 +19,8 @@ from hcal.numerics import Float64
 from hcal.results import OnePanel, Result
 from hcal.text import JsonObject
 
+#: How the p-values that are corrected together are called.
+Name = TypeVar("Name", bound=Hashable)
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -63,7 +65,7 @@ def fewest_tasks(n_methods: int) -> int:
     return 1 + int(np.ceil(np.log2(max(pairs, 1) / LEVEL)))
 
 
-def holm(p: Mapping[Any, float]) -> dict[Any, float]:
+def holm(p: Mapping[Name, float]) -> dict[Name, float]:
     """Return p-values corrected for their number by Holm's step-down rule.
 
     >>> holm({"a": 0.01, "b": 0.03, "c": 0.04})

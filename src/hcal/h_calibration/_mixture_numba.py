@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.compiled import Kernel, exponential, jit
+from hcal.numerics import NumpyArray as Numbers
 from hcal.numerics import in_threads, split
-
-Numbers = NDArray[Any]
 
 _jit = jit()
 
@@ -45,7 +42,7 @@ def _less_column_maximum(depth: Numbers, top: Numbers) -> None:
 
 
 @_jit
-def _member(a: Any, depth: Numbers, score: Numbers, out: Numbers, mass: Numbers) -> None:
+def _member(a: float, depth: Numbers, score: Numbers, out: Numbers, mass: Numbers) -> None:
     """Compute exp(a·depth) of a block, and 1/Σ of it over the classes."""
     flat = depth.reshape(-1)
     for k in range(len(flat)):

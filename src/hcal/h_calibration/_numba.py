@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 from hcal.compiled import Kernel, jit
 from hcal.h_calibration.definition import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.numerics import Float64, in_threads, split
-
-Numbers = NDArray[Any]
+from hcal.numerics import NumpyArray as Numbers
 
 # Bits of a digit of the radix sort: few enough that the counts stay in the first-level cache.
 _WIDTH = 11

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from hcal.frames import AnyArray
 from hcal.h_calibration import definition
 from hcal.h_calibration.definition import ObjectiveSettings
 from hcal.h_calibration.events import EventsArgument, Family, family_of
 from hcal.numerics import FloatArray, IntArray
+from hcal.xp import Array
 
-Engine = Callable[[Any, Any, ObjectiveSettings, bool], tuple[Any, Any]]
+#: (q (F, n), marks (F, n), settings, need_grad) ↦ (the mean loss, its gradient (F, n) or None).
+Engine = Callable[[Array, Array, ObjectiveSettings, bool], tuple[Array, Array]]
 
 #: Triton's kernels count events in 32 bits.
 TRITON_EVENTS = 2**31 - 2**16
@@ -62,8 +63,8 @@ def loss_and_grad(
 
 
 def evaluate_loss(
-    probs: AnyArray, y: AnyArray, settings: ObjectiveSettings, family: Family, need_grad: bool
-) -> tuple[Any, Any]:
+    probs: Array, y: Array, settings: ObjectiveSettings, family: Family, need_grad: bool
+) -> tuple[Array, Array]:
     """Return the loss and its gradient (N, K), or None; of input that has been checked.
 
     ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.
@@ -84,7 +85,7 @@ def evaluate_loss(
     return loss, None if slope is None else family.scatter(slope, probs, events)
 
 
-def engine_for(q: Any) -> Engine:
+def engine_for(q: Array) -> Engine:
     """Return the fastest engine that takes events q (F, n).
 
     >>> import torch
@@ -111,14 +112,14 @@ def has_kernel(module: str) -> bool:
     return all(find_spec(name) for name in (module.rpartition("._")[2], module))
 
 
-def takes_triton(q: Any) -> bool:
+def takes_triton(q: Array) -> bool:
     """Return whether the Triton kernels take this tensor: float32 on CUDA, fewer than 2**31 events."""
     is_cuda_float32 = bool(q.is_cuda) and str(q.dtype) == "torch.float32"
     fits = is_cuda_float32 and q.numel() < TRITON_EVENTS
     return fits and has_kernel("hcal.h_calibration._triton")
 
 
-def check_shapes(probs: AnyArray, y: AnyArray) -> None:
+def check_shapes(probs: Array, y: Array) -> None:
     """Raise ValueError unless probs is (N, K), y (N,), and neither is empty."""
     if probs.ndim != 2 or 0 in probs.shape or y.shape != probs.shape[:1]:
         shapes = f"{tuple(probs.shape)} and {tuple(y.shape)}"

@@ -9,38 +9,40 @@ for each class. Every family works on numpy arrays and torch tensors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from hcal.frames import AnyArray
-from hcal.xp import namespace
+import numpy as np
 
-#: A name, a class index, a list of subsets of classes, or a family itself.
-EventsArgument = Any
+from hcal.xp import Array, namespace
 
 
 class FamilyEvents(NamedTuple):
     """The events of a family: probabilities (F, n), marks (F, n), and an optional index for ``scatter``."""
 
-    q: Any
-    marks: Any
-    index: Any = None
+    q: Array
+    marks: Array
+    index: Array = None
 
 
 class Family(ABC):
     """A choice of events; subclass it and pass an instance as ``events=``."""
 
     @abstractmethod
-    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
+    def gather(self, probs: Array, y: Array) -> FamilyEvents:
         """Return the events of probabilities (N, K) and labels (N,), arrays or tensors."""
 
     @abstractmethod
-    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Array, probs: Array, events: FamilyEvents) -> Array:
         """Return the gradient (N, K) in the probabilities, given the one (F, n) in ``events.q``."""
 
     def __repr__(self) -> str:
         return type(self).__name__
+
+
+#: A name, a class index, a list of subsets of classes, or a family itself.
+EventsArgument: TypeAlias = str | int | Iterable[Iterable[int]] | Family
 
 
 def family_of(events: EventsArgument) -> Family:
@@ -65,7 +67,7 @@ def family_of(events: EventsArgument) -> Family:
                 f"got {events!r}"
             )
         return _FAMILIES[events]()
-    if isinstance(events, Integral):
+    if isinstance(events, int | np.integer):
         return Subsets(((int(events),),))
     try:
         subsets = [sorted({int(c) for c in subset}) for subset in events]
@@ -74,7 +76,7 @@ def family_of(events: EventsArgument) -> Family:
         raise ValueError(f"events must be a list of subsets of classes, got {events!r}") from None
 
 
-def _label_marks(y: AnyArray, probs: AnyArray) -> Any:
+def _label_marks(y: Array, probs: Array) -> Array:
     """Return the marks (N, K), true in the column of each row's label."""
     return namespace(y).one_hot(y, probs.shape[1], like=y < 0)  # booleans
 
@@ -82,11 +84,11 @@ def _label_marks(y: AnyArray, probs: AnyArray) -> Any:
 class PooledEvents(Family):
     """All N·K events "the label is k" in one list: the paper's choice."""
 
-    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
+    def gather(self, probs: Array, y: Array) -> FamilyEvents:
         """Return one row of all entries."""
         return FamilyEvents(probs.reshape(1, -1), _label_marks(y, probs).reshape(1, -1))
 
-    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Array, probs: Array, events: FamilyEvents) -> Array:
         """Return the gradient entry by entry."""
         return gradient.reshape(probs.shape)
 
@@ -94,14 +96,14 @@ class PooledEvents(Family):
 class TopLabel(Family):
     """The event that the most probable class is the label."""
 
-    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
+    def gather(self, probs: Array, y: Array) -> FamilyEvents:
         """Return one row of the largest entries."""
         xp = namespace(probs)
         top = xp.argmax(probs)
         is_label = top == y[:, None]
         return FamilyEvents(xp.take_along(probs, top).T, is_label.T, top)
 
-    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Array, probs: Array, events: FamilyEvents) -> Array:
         """Return the gradient in the largest entries, 0 elsewhere."""
         return namespace(probs).put_along(0 * probs, events.index, gradient.T)
 
@@ -109,11 +111,11 @@ class TopLabel(Family):
 class ClassWise(Family):
     """One row for each class k, with the N events "the label is k"."""
 
-    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
+    def gather(self, probs: Array, y: Array) -> FamilyEvents:
         """Return K rows, the columns of ``probs``."""
         return FamilyEvents(probs.T, _label_marks(y, probs).T)
 
-    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Array, probs: Array, events: FamilyEvents) -> Array:
         """Return the gradient, row by column."""
         return gradient.T
 
@@ -135,7 +137,7 @@ class Subsets(Family):
                 "events: a list of subsets needs at least one subset, and no empty one"
             )
 
-    def gather(self, probs: AnyArray, y: AnyArray) -> FamilyEvents:
+    def gather(self, probs: Array, y: Array) -> FamilyEvents:
         """Return the sum of the entries of each subset."""
         n_classes = probs.shape[1]
         unknown = set().union(*self.subsets) - set(range(n_classes))
@@ -152,7 +154,7 @@ class Subsets(Family):
         xp = namespace(probs)
         return FamilyEvents(xp.stack(q).T, xp.stack(happened).T)
 
-    def scatter(self, gradient: Any, probs: AnyArray, events: FamilyEvents) -> Any:
+    def scatter(self, gradient: Array, probs: Array, events: FamilyEvents) -> Array:
         """Return for each class the sum of the gradients of the subsets that hold it."""
         out = 0 * probs
         for of_subset, subset in zip(gradient, self.subsets, strict=True):

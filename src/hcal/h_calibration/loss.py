@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -93,22 +93,32 @@ class HCalibrationLoss(torch.nn.Module):
         return f"{self.settings}, events={self.events!r}"
 
 
+class Context(Protocol):
+    """What the forward pass of a function keeps for the backward pass; torch's own type names no attributes."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors."""
+
+
 class WithGradient(torch.autograd.Function):
     """A loss whose value and gradient come from one call of ``compute(probs, y, need_grad=...)``, with one sort."""
 
     @staticmethod
     def forward(
-        ctx: Any, probs: Tensor, y: Tensor, compute: Callable[..., tuple[Any, Any]]
+        ctx: Context, probs: Tensor, y: Tensor, compute: Callable[..., tuple[Tensor, Tensor | None]]
     ) -> Tensor:
         """Return the loss, a scalar in the dtype of ``probs``, and keep its gradient."""
         loss, grad = compute(probs.detach(), y, need_grad=ctx.needs_input_grad[0])
         if grad is not None:
             ctx.save_for_backward(grad)
-        return loss.to(probs.dtype)  # type: ignore[no-any-return]
+        return loss.to(probs.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, upstream: Tensor) -> tuple[Tensor, None, None]:
         """Return the gradient in the probabilities."""
         (grad,) = ctx.saved_tensors
         # usually the factor is 1 and a copy can be saved; on a GPU, reading the factor would wait for the device

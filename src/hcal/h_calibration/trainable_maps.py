@@ -13,7 +13,7 @@ import importlib
 import math
 from abc import abstractmethod
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.h_calibration.engines import TRITON_EVENTS, has_kernel
+from hcal.h_calibration.loss import Context
 from hcal.h_calibration.paper_maps import MixtureMap, Reference, TableMap, mixture, table_scores
 from hcal.maps.base import Map
+from hcal.xp import Array
 
 Init = Literal["identity", "published"]
 
@@ -307,7 +309,17 @@ def _uniform(bound: float, *shape: int, draw: torch.Generator) -> Tensor:
     return (unit * 2 - 1) * bound
 
 
-def kernels_for(x: Tensor) -> Any:
+class MixtureKernels(Protocol):
+    """A module of kernels; they take contiguous tensors on a GPU, and arrays on the CPU."""
+
+    def mixture_forward(self, x: Array, slopes: Array, shares: Array) -> Array:
+        """Return the probabilities of the mixture."""
+
+    def mixture_backward(self, x: Array, slopes: Array, grad: Array) -> tuple[Array, Array]:
+        """Return the gradients by the shares, and by the slopes of members with a share of 1."""
+
+
+def kernels_for(x: Tensor) -> MixtureKernels | None:
     """Return the module of kernels for x (float32; numba on the CPU, Triton on CUDA), or None if there is none."""
     if x.is_cuda:
         module = "hcal.h_calibration._mixture_triton"
@@ -317,7 +329,8 @@ def kernels_for(x: Tensor) -> Any:
         fits = x.device.type == "cpu"
     if x.dtype != torch.float32 or not fits or not has_kernel(module):
         return None
-    return importlib.import_module(module)
+    kernels: MixtureKernels = importlib.import_module(module)
+    return kernels
 
 
 def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
@@ -327,11 +340,20 @@ def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
     return cell, t - cell
 
 
+class _TableContext(Context, Protocol):
+    """What the backward pass of a table needs beside tensors."""
+
+    cells: int
+    order: CellOrder
+
+
 class _TableSoftmax(torch.autograd.Function):
     """softmax of the table; the gradient in its values is a sum over ordered events, which is fast on a GPU."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder) -> Tensor:
+    def forward(
+        ctx: _TableContext, x: Tensor, values: Tensor, step: float, order: CellOrder
+    ) -> Tensor:
         probs = torch.softmax(table_scores(x, values, step), dim=1)
         ctx.save_for_backward(x, probs)
         ctx.cells = len(values) - 1
@@ -340,7 +362,7 @@ class _TableSoftmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+    def backward(ctx: _TableContext, grad: Tensor) -> tuple[None, Tensor, None, None]:
         x, probs = ctx.saved_tensors
         inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
         by_value = -_cell_sums(inner, ctx.order, ctx.cells).to(x.dtype)
@@ -372,22 +394,26 @@ class _Mixture(torch.autograd.Function):
     """The mixture, one member at a time in both passes, so that memory holds one softmax and not m."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
+        kernels = kernels_for(x)
+        assert kernels is not None, "without kernels, the formula itself is called"
         ctx.save_for_backward(x, slopes, shares)
         arguments = _for_kernels(x, slopes, shares)
-        return torch.as_tensor(kernels_for(x).mixture_forward(*arguments))
+        return torch.as_tensor(kernels.mixture_forward(*arguments))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         x, slopes, shares = ctx.saved_tensors
+        kernels = kernels_for(x)
+        assert kernels is not None, "the forward pass had some"
         arguments = _for_kernels(x, slopes, grad)
-        gradients = kernels_for(x).mixture_backward(*arguments)
+        gradients = kernels.mixture_backward(*arguments)
         by_share, by_slope = map(torch.as_tensor, gradients)
         return None, shares * by_slope, by_share
 
 
-def _for_kernels(*tensors: Tensor) -> list[Any]:
+def _for_kernels(*tensors: Tensor) -> list[Array]:
     """Return contiguous tensors on a GPU, arrays on the CPU."""
     contiguous = [tensor.detach().contiguous() for tensor in tensors]
     return [tensor if tensor.is_cuda else tensor.numpy() for tensor in contiguous]

@@ -127,7 +127,7 @@ def train(  # noqa: PLR0913 - a public door
     0.75
     """
     settings = settings or AdamSettings()
-    stop = Best(settings.patience)
+    stop = Best[int](settings.patience)
     result = Trained(history={name: [] for name in (LOSS, MONITOR, *select)})
     scores = {MONITOR: epoch_ece_ew, **select}
     with _threads_for(x):

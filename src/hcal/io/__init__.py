@@ -37,7 +37,7 @@ Errors are ValueError or OSError with one line that names the file and what to d
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hcal.io.blocks import Batches, batches, read_piece
@@ -64,7 +64,7 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'hcal.io' has no attribute {name!r}")
     value = getattr(import_module(f"hcal.io.{_HOME[name]}"), name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 from hcal.class_names import ClassName
-from hcal.fit_record import fitted_kind, fitted_names, fitted_request
+from hcal.fit_record import FittedModel, fitted_kind, fitted_names, fitted_request
 from hcal.frames import AnyArray, refuse_lazy, refuse_other_index
 from hcal.inputs import InputKind
 from hcal.io.blocks import batches, rows_of
@@ -75,7 +75,7 @@ def source_of(
     info: RowInfo = NOTHING,
     *,
     input: InputKind,
-    calibrator: Any = None,
+    calibrator: FittedModel | None = None,
     part: Part = "test",
 ) -> RowSource:
     """Return rows with their labels as a source; with a calibrator, as it was fitted.
@@ -105,7 +105,7 @@ def source_of(
         raise ValueError("y is missing: pass one label a row")
     if calibrator is None:
         return source_of_rows(info.rows(scores, y, input))
-    rows: Rows = calibrator.rows_like(
+    rows = calibrator.rows_like(
         scores, y, weight=info.weight, groups=info.groups, classes=info.classes
     )
     if info.by is not None:
@@ -126,7 +126,7 @@ def rows_to_fit(scores: AnyArray, y: AnyArray, info: RowInfo, input: InputKind) 
     return rows
 
 
-def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
+def _opened(data: AnyArray, info: RowInfo, calibrator: FittedModel | None, part: Part) -> RowSource:
     """Return files, or blocks of rows, as a source."""
     if not _is_files(data) and not info.empty:
         raise ValueError(
@@ -151,10 +151,10 @@ def _opened(data: Any, info: RowInfo, calibrator: Any, part: Part) -> RowSource:
     return source_of_rows(rows_of(read(data, request, part=part, order=order)))
 
 
-def _like_fit(source: RowSource, calibrator: Any) -> RowSource:
+def _like_fit(source: RowSource, calibrator: FittedModel | None) -> RowSource:
     """Return a source with the classes in the order of a calibrator's fit, where these have names."""
     names = fitted_names(calibrator)
-    if names is None or names == source.names:
+    if calibrator is None or names is None or names == source.names:
         return source
     if source.whole is None:
         return replace(source, names=names)  # each block is put in this order where it is predicted
@@ -163,7 +163,7 @@ def _like_fit(source: RowSource, calibrator: Any) -> RowSource:
 
 
 def _dask_source(
-    scores: AnyArray, y: AnyArray, info: RowInfo, input: InputKind, calibrator: Any
+    scores: AnyArray, y: AnyArray, info: RowInfo, input: InputKind, calibrator: FittedModel | None
 ) -> RowSource:
     """Return Dask collections as a source."""
     # Only who passes Dask collections has Dask.
@@ -182,20 +182,20 @@ def _dask_source(
     return source
 
 
-def _is_files(data: Any) -> bool:
+def _is_files(data: object) -> bool:
     """Whether data are names of files, folders or patterns."""
     if isinstance(data, list | tuple):
         return all(isinstance(entry, str | os.PathLike) for entry in data)
     return isinstance(data, str | os.PathLike)
 
 
-def _column(name: Any, what: str) -> str | None:
+def _column(name: object, what: str) -> str | None:
     if name is None or isinstance(name, str):
         return name
     raise TypeError(f"{what} must be the name of a column of the files, got {type(name).__name__}")
 
 
-def _columns(names: Any) -> Sequence[str]:
+def _columns(names: str | Iterable[str]) -> Sequence[str]:
     columns = [names] if isinstance(names, str) else list(names)
     for name in columns:
         _column(name, "by")

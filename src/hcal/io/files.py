@@ -156,7 +156,7 @@ def parse_json(text: bytes | str, where: str) -> Any:
         raise ValueError(f"{where}: not JSON ({one_line(error, 80)})") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
+def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     entries = dict(pairs)
     if len(entries) < len(pairs):
         raise ValueError("an object names a key twice")

@@ -14,8 +14,10 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from io import BufferedReader
 from itertools import accumulate, islice
-from typing import Any, BinaryIO, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from numpy.lib import format as npy
@@ -26,16 +28,21 @@ from hcal.extras import load_extra
 from hcal.io.arrow_sizes import declared_batches, declared_dictionaries
 from hcal.io.files import GROWTH_ALLOWED, check_memory, check_unpacked, parse_json, size_of
 from hcal.io.request import BARE, CLASSES, Plan
+from hcal.io.row_reader import Block, Cut, RowReader
 from hcal.numerics import NumpyArray
 from hcal.text import JsonObject, one_line, quoted, text_of_spreadsheet
 
+if TYPE_CHECKING:
+    from pyarrow import Array as ArrowArray
+    from pyarrow import DataType, RecordBatch
+    from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile, RowGroupMetaData
+
 #: Where a file says which calibrator made its probabilities.
 MODEL: Final = "hcal_model"
-#: Where a piece may begin: the number of a row, and its place in the unit of the format.
-Cut = tuple[int, int]
-Block = dict[str, Any]
-#: By name, a function that returns an array, or an object with its shape, dtype, nbytes and rows.
-Openers = dict[str, Callable[[], Any]]
+#: By name, a function that returns an array in an open file.
+Openers = dict[str, Callable[[], "Stored"]]
+#: A column of a text file: texts, or values of JSON.
+TextCells = Sequence[Any]
 _MARK_BYTES: Final = 2**22
 _LONGEST_LINE: Final = 2**24
 #: The longest text of a cell of a parquet or feather file, in bytes.
@@ -50,6 +57,7 @@ _SMALLER_BATCHES: Final = "if you trust it, write it again in smaller batches, o
 #: The most cells that are held as text at the same time: each takes some 60 bytes.
 _CELLS: Final = 2**20
 
+
 # -- arrays -------------------------------------------------------------------------------------------
 
 
@@ -57,7 +65,7 @@ _CELLS: Final = 2**20
 class Stored:
     """An array in an open file, of which ``stored[10:20]`` reads some rows."""
 
-    file: Any
+    file: BufferedReader | zipfile.ZipExtFile
     shape: tuple[int, ...]
     dtype: np.dtype
     fortran: bool
@@ -104,7 +112,9 @@ class Stored:
         return flat.view(np.uint8) != 0 if self.dtype.kind == "b" else flat
 
 
-def _header(file: Any, size: int, packed: int | None = None) -> Stored:
+def _header(
+    file: BufferedReader | zipfile.ZipExtFile, size: int, packed: int | None = None
+) -> Stored:
     """Read the header of an ``.npy`` of ``size`` bytes; only numbers and text are accepted."""
     is_first_version = npy.read_magic(file) == (1, 0)
     read = npy.read_array_header_1_0 if is_first_version else npy.read_array_header_2_0
@@ -131,11 +141,11 @@ def _header(file: Any, size: int, packed: int | None = None) -> Stored:
     return stored
 
 
-def _open_npy(file: BinaryIO) -> Openers:
+def _open_npy(file: BufferedReader) -> Openers:
     return {BARE: cache(partial(_header, file, size_of(file)))}
 
 
-def _open_npz(file: BinaryIO) -> Openers:
+def _open_npz(file: BufferedReader) -> Openers:
     archive = zipfile.ZipFile(file)
     openers = Openers()
     for entry in archive.infolist():
@@ -146,12 +156,13 @@ def _open_npz(file: BinaryIO) -> Openers:
     return openers
 
 
-def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
+def _open_entry(file: BufferedReader, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``; one that is not compressed is read from its place in the file."""
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         # Python's zipfile unpacks these in one step, however much comes out.
         raise ValueError("it is compressed in another way than numpy does: use np.savez_compressed")
     stream = archive.open(entry)
+    assert isinstance(stream, zipfile.ZipExtFile)
     # zipfile has just read the entry's own header, so that the array begins here.
     begin = file.tell()
     is_packed = entry.compress_type != zipfile.ZIP_STORED or file.read(6) != npy.MAGIC_PREFIX
@@ -167,16 +178,25 @@ OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz}
 class ArrayRows:
     """The rows of a file of arrays, which can be cut anywhere unless it is compressed."""
 
-    table = False
+    table: ClassVar[bool] = False
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BufferedReader, name: str) -> None:
         self._openers = OPENERS[name[name.rfind(".") :].lower()](file)
         self.names = list(self._openers)
-        self.scores, self.spatial, self.pixels = "", tuple[int, ...](), 1
+        self.scores = ""
+        self.spatial: tuple[int, ...] = ()
+        self.pixels = 1
 
-    def array(self, name: str) -> Any:
-        """Return an array, or a :class:`Stored` one, without opening the others."""
+    def array(self, name: str) -> Stored:
+        """Return an array, without opening the others."""
         return self._openers[name]()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, if the file holds them."""
+        if CLASSES not in self.names:
+            return None
+        return tuple(map(str, self.array(CLASSES)[:].ravel().tolist()))
 
     @property
     def made_by(self) -> str:
@@ -263,8 +283,12 @@ def check_mask(mask: tuple[int, ...], spatial: tuple[int, ...]) -> None:
 class TableRows:
     """What all tables have in common: columns by name, each with a value in every row."""
 
-    table, spatial, made_by = True, (), ""
-    file: BinaryIO
+    table: ClassVar[bool] = True
+    spatial: ClassVar[tuple[int, ...]] = ()
+    classes: ClassVar[tuple[str, ...] | None] = None
+    scores: ClassVar[str] = ""
+    made_by: str = ""
+    file: BufferedReader
     names: list[str]
     #: Rows that pieces may begin with, each with its place in the unit of the format; the last is the end.
     marks: list[Cut]
@@ -298,7 +322,7 @@ class TableRows:
 class TextRows(TableRows):
     """The rows of a text file, one per line: cells below a line of names, or JSON objects with the same keys."""
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BufferedReader, name: str) -> None:
         self.file, self.csv = file, name.lower().endswith(".csv")
         line = file.readline(_LONGEST_LINE)
         if not line.strip():
@@ -339,11 +363,11 @@ class TextRows(TableRows):
                 for name in columns
             }
 
-    def _texts(self, cells: Sequence[Any]) -> list[Any]:
+    def _texts(self, cells: TextCells) -> list[object]:
         return list(map(text_of_spreadsheet, cells)) if self.csv else list(cells)
 
 
-def _numbers(name: str, cells: Sequence[Any], first: int) -> NDArray[np.float64]:
+def _numbers(name: str, cells: TextCells, first: int) -> NDArray[np.float64]:
     """Return the cells of a column as numbers (N,), or lists as (N, K); raise ValueError for other cells."""
     lists = isinstance(cells[0], list)
     try:
@@ -384,7 +408,7 @@ def _has_semicolons(names: Sequence[str]) -> bool:
     return len(pieces) > len(names) and all(map(is_number, pieces))
 
 
-def _csv_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+def _csv_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, TextCells]:
     rows = _split(lines)
     for number, row in enumerate(rows, first + 2):
         if len(row) != len(names):
@@ -402,7 +426,7 @@ def _split(lines: list[bytes]) -> list[list[str]]:
     return rows
 
 
-def _json_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+def _json_cells(lines: list[bytes], first: int, names: Sequence[str]) -> dict[str, TextCells]:
     rows = _objects(lines, first)
     for number, row in enumerate(rows, first + 1):
         if odd := row.keys() ^ set(names):
@@ -423,7 +447,7 @@ def _objects(lines: list[bytes], first: int) -> list[JsonObject]:
 class ArrowRows(TableRows):
     """The rows of a parquet or feather file, which can be cut between row groups or record batches."""
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BufferedReader, name: str) -> None:
         self.file, self.parquet = file, name.lower().endswith(".parquet")
         if self.parquet:
             self.source = _open_parquet(file)
@@ -469,7 +493,7 @@ class ArrowRows(TableRows):
                 yield arrow_block(batch.slice(row, size), columns, texts, size_of(self.file))
 
 
-def _checked_batch(batch: Any, columns: Sequence[str]) -> Any:
+def _checked_batch(batch: RecordBatch, columns: Sequence[str]) -> RecordBatch:
     """Return some columns of a record batch of a feather file.
 
     pyarrow takes the places of texts and lists from the file as they are: wrong ones would end the process.
@@ -479,7 +503,9 @@ def _checked_batch(batch: Any, columns: Sequence[str]) -> Any:
     return chosen
 
 
-def arrow_block(batch: Any, columns: Sequence[str], texts: Collection[str], n_bytes: int) -> Block:
+def arrow_block(
+    batch: RecordBatch, columns: Sequence[str], texts: Collection[str], n_bytes: int
+) -> Block:
     """Return columns of an Arrow batch: ``texts`` as Python values, the others as numbers.
 
     ``n_bytes`` is the size of what the batch was unpacked from.
@@ -499,11 +525,11 @@ def arrow_block(batch: Any, columns: Sequence[str], texts: Collection[str], n_by
     return block
 
 
-def _row_groups(metadata: Any) -> list[Any]:
+def _row_groups(metadata: FileMetaData) -> list[RowGroupMetaData]:
     return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
 
-def _declared_bytes(source: Any, columns: Sequence[str]) -> int:
+def _declared_bytes(source: ParquetFile, columns: Sequence[str]) -> int:
     """Return the bytes that columns of a parquet file take when they are unpacked, as far as the file says it.
 
     Texts that many rows repeat count once here, and :func:`_arrow_cells` counts them again.
@@ -521,7 +547,7 @@ def _declared_bytes(source: Any, columns: Sequence[str]) -> int:
     )
 
 
-def _rows_at_once(source: Any, columns: Sequence[str]) -> int:
+def _rows_at_once(source: ParquetFile, columns: Sequence[str]) -> int:
     """Return how many rows of a parquet file are decoded at a time, so that long texts do not fill the memory."""
     widest = 1.0
     for group in _row_groups(source.metadata):
@@ -532,13 +558,13 @@ def _rows_at_once(source: Any, columns: Sequence[str]) -> int:
     return max(int(_DECODED / widest), 1)
 
 
-def _chunks(group: Any, columns: Sequence[str]) -> list[Any]:
+def _chunks(group: RowGroupMetaData, columns: Sequence[str]) -> list[ColumnChunkMetaData]:
     """Return the parts of a row group that hold some columns."""
     chunks = [group.column(number) for number in range(group.num_columns)]
     return [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
 
 
-def _open_parquet(file: BinaryIO) -> Any:
+def _open_parquet(file: BufferedReader) -> ParquetFile:
     """Open a parquet file whose texts stay in dictionaries, where one that many rows repeat stands once."""
     parquet = load_extra("reading .parquet", "pyarrow.parquet", "frames")
     types = load_extra("reading .parquet", "pyarrow.types", "frames")
@@ -549,19 +575,19 @@ def _open_parquet(file: BinaryIO) -> Any:
     return parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**16, read_dictionary=texts)
 
 
-def _is_text(types: Any, kind: Any) -> bool:
+def _is_text(types: ModuleType, kind: DataType) -> bool:
     """Whether an Arrow type is one of text or bytes, of any length."""
     kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return _is_view(types, kind) or any(is_kind(kind) for is_kind in kinds)
 
 
-def _is_view(types: Any, kind: Any) -> bool:
+def _is_view(types: ModuleType, kind: DataType) -> bool:
     """Whether an Arrow type is one of texts that may share their bytes; older versions have none."""
     names = ("is_string_view", "is_binary_view")
     return any(getattr(types, name)(kind) for name in names if hasattr(types, name))
 
 
-def _text_lengths(values: Any, types: Any) -> NumpyArray:
+def _text_lengths(values: ArrowArray, types: ModuleType) -> NumpyArray:
     """Return how many bytes each text of an Arrow array has."""
     if _is_view(types, values.type):
         views = np.frombuffer(values.buffers()[1], dtype=np.int32).reshape(-1, 4)
@@ -573,7 +599,7 @@ def _text_lengths(values: Any, types: Any) -> NumpyArray:
     return lengths
 
 
-def _arrow_cells(column: Any, name: str, packed: int) -> list[Any]:
+def _arrow_cells(column: ArrowArray, name: str, packed: int) -> list[object]:
     """Return a column as Python values; long texts that many rows repeat are refused before each row gets a copy."""
     has_dictionary = hasattr(column, "dictionary")
     values = column.dictionary if has_dictionary else column
@@ -588,11 +614,11 @@ def _arrow_cells(column: Any, name: str, packed: int) -> list[Any]:
             lengths = lengths[texts]
         n_bytes = int(lengths.sum())
         check_unpacked(f"column {quoted(name)}", n_bytes, packed, advice=_SHORTER_TEXTS)
-    cells: list[Any] = column.to_pylist()
+    cells: list[object] = column.to_pylist()
     return cells
 
 
-def _arrow_numbers(column: Any, name: str) -> NumpyArray:
+def _arrow_numbers(column: ArrowArray, name: str) -> NumpyArray:
     """Return a column of numbers (N,), or of lists of equally many numbers (N, K)."""
     if hasattr(column, "dictionary"):
         raise ValueError(f"column {quoted(name)} holds string, not numbers")
@@ -609,7 +635,7 @@ def _arrow_numbers(column: Any, name: str) -> NumpyArray:
     return numbers.reshape(len(column), -1) if lists else numbers
 
 
-READERS: Final[dict[str, Any]] = {
+READERS: Final[dict[str, Callable[[BufferedReader, str], RowReader]]] = {
     **dict.fromkeys(OPENERS, ArrayRows),
     **dict.fromkeys((".csv", ".jsonl"), TextRows),
     **dict.fromkeys((".parquet", ".feather"), ArrowRows),

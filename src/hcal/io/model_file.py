@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +81,7 @@ def digest(text: str, arrays: Mapping[str, NumpyArray]) -> NDArray[np.uint8]:
     return np.frombuffer(sha256.digest(), dtype=np.uint8)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Return numpy scalars and arrays, paths and devices as values that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()

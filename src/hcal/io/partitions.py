@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from hcal.class_names import is_number
-from hcal.io.formats import Block, Cut
+from hcal.class_names import ColumnCells, is_number
+from hcal.io.request import Plan
+from hcal.io.row_reader import Block, Cut, RowReader
 from hcal.text import quoted
 
 
@@ -18,17 +18,43 @@ class PartitionedRows:
     A column of the file that has the same name is the one that counts.
     """
 
-    def __init__(self, rows: Any, values: Mapping[str, str | None]) -> None:
+    def __init__(self, rows: RowReader, values: Mapping[str, str | None]) -> None:
         self._rows = rows
         self._values = {name: text for name, text in values.items() if name not in rows.names}
         self.names = [*rows.names, *self._values]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rows, name)
+    @property
+    def table(self) -> bool:
+        """Whether the file is a table."""
+        return self._rows.table
+
+    @property
+    def scores(self) -> str:
+        """The array of the scores."""
+        return self._rows.scores
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """The shape of the pixels of dense scores."""
+        return self._rows.spatial
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, if the file holds them."""
+        return self._rows.classes
+
+    @property
+    def made_by(self) -> str:
+        """The calibrator that made the probabilities, if the file says so."""
+        return self._rows.made_by
+
+    def follow(self, plan: Plan) -> None:
+        """Count rows as the scores of a plan have them."""
+        self._rows.follow(plan)
 
     def count(self, columns: Sequence[str]) -> int:
         """Return how many rows there are."""
-        return int(self._rows.count(self._in_file(columns)))
+        return self._rows.count(self._in_file(columns))
 
     def beside(self, columns: Sequence[str]) -> list[str]:
         """Return the other columns."""
@@ -37,12 +63,11 @@ class PartitionedRows:
 
     def n_bytes(self, columns: Sequence[str]) -> int:
         """Return about how much memory columns take."""
-        return int(self._rows.n_bytes(self._in_file(columns)))
+        return self._rows.n_bytes(self._in_file(columns))
 
     def cuts(self, columns: Sequence[str], step: int) -> list[Cut]:
         """Return where pieces of about ``step`` rows begin."""
-        cuts: list[Cut] = self._rows.cuts(self._in_file(columns), step)
-        return cuts
+        return self._rows.cuts(self._in_file(columns), step)
 
     def blocks(
         self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
@@ -59,9 +84,9 @@ class PartitionedRows:
     def _in_file(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that are read from the file; one of them at least, because it has the number of rows."""
         in_file = [name for name in columns if name not in self._values]
-        return in_file or [getattr(self._rows, "scores", "") or self._rows.names[0]]
+        return in_file or [self._rows.scores or self._rows.names[0]]
 
-    def _cells(self, name: str, n_rows: int, *, as_text: bool) -> Any:
+    def _cells(self, name: str, n_rows: int, *, as_text: bool) -> ColumnCells:
         value = self._values[name]
         if as_text:
             return [value] * n_rows

@@ -8,33 +8,36 @@ format, and it yields blocks of rows: a whole file is one block.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal import class_names
-from hcal.class_names import ClassName, label_cells, typed
+from hcal.class_names import ClassName, ColumnCells, label_cells, typed
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind
 from hcal.io.files import (
     TYPES,
+    FilesLike,
     check_memory,
     checksum,
     explained,
     files_of,
     open_regular,
     partition_values,
+    paths_of,
 )
-from hcal.io.formats import READERS, Block, Cut, check_mask
+from hcal.io.formats import READERS, check_mask
 from hcal.io.partitions import PartitionedRows
 from hcal.io.records import are_answers, is_answers
-from hcal.io.request import CLASSES, Part, Plan, Request, listed, plan_of
+from hcal.io.request import Part, Plan, Request, listed, plan_of
+from hcal.io.row_reader import Block, Cut, RowReader
 from hcal.io.scale import Scale
 from hcal.numerics import NumpyArray
 from hcal.progress import logger
@@ -100,7 +103,7 @@ class DataFile:
     segments: dict[str, NumpyArray] = field(default_factory=dict)
     more: tuple[Path, ...] = ()
     questions: bool = False
-    beside: dict[str, Any] = field(default_factory=dict)
+    beside: dict[str, NumpyArray] = field(default_factory=dict)
     dropped: int = 0
     notes: tuple[str, ...] = ()
     made_by: str = ""
@@ -138,7 +141,7 @@ class DataFile:
             )
         return np.asarray(class_names.encode(y, self.classes))
 
-    def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
+    def in_order_of(self, classes: Sequence[ClassName] | None) -> DataFile:
         """Return the same rows with the columns in the order of a model's classes, matched by name.
 
         Parameters
@@ -162,7 +165,7 @@ class DataFile:
 
     def rows(self, kept: NumpyArray) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, AnyArray] = {}
         for name in _BY_ROW:
             column = getattr(self, name)
             columns[name] = None if column is None else column[kept]
@@ -226,18 +229,23 @@ class Piece:
 
 
 @contextmanager
-def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
-    """Open a file and yield its reader and the plan of what to read; errors inside the block name the file."""
+def open_rows(path: Path) -> Iterator[RowReader]:
+    """Open a file and yield its reader; errors inside the block name the file."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
     with open_regular(path) as file, explained(path.name):
-        rows, plan = reader(file, path.name), None
-        if folders := partition_values(path):
-            rows = PartitionedRows(rows, folders)
-        if reading is not None:
-            plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
-            rows.follow(plan)
+        rows = reader(file, path.name)
+        folders = partition_values(path)
+        yield PartitionedRows(rows, folders) if folders else rows
+
+
+@contextmanager
+def planned_rows(path: Path, reading: Reading) -> Iterator[tuple[RowReader, Plan]]:
+    """Open a file and yield its reader and the plan of what to read; errors inside the block name the file."""
+    with open_rows(path) as rows:
+        plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
+        rows.follow(plan)
         yield rows, plan
 
 
@@ -248,7 +256,7 @@ def column_names(path: Path) -> list[str]:
         return list(reader(file, path.name).names)
 
 
-def preview(path: Path, n_rows: int) -> dict[str, list[Any]]:
+def preview(path: Path, n_rows: int) -> dict[str, list[object]]:
     """Return the first cells of every column of a table, as they stand in the file.
 
     Examples
@@ -259,7 +267,7 @@ def preview(path: Path, n_rows: int) -> dict[str, list[Any]]:
     >>> preview(path, 1)
     {'p': ['0.5'], 'y': ['1']}
     """
-    with open_rows(path) as (rows, _):
+    with open_rows(path) as rows:
         if not rows.table:
             raise ValueError("it holds arrays, and no table of columns")
         if not rows.count(rows.names):
@@ -280,7 +288,7 @@ def pieces_of(
     start = origin = needed = 0
     for path in paths:
         pieces = []
-        with open_rows(path, reading) as (rows, plan):
+        with planned_rows(path, reading) as (rows, plan):
             n_rows = rows.count(plan.columns)
             if size is None:
                 if not n_rows:
@@ -321,7 +329,7 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, NumpyArray]:
     >>> read_columns(path, ["id", "y"])
     {'id': array(['7', '8'], dtype='<U1'), 'y': array(['dog', 'cat'], dtype='<U3')}
     """
-    with open_rows(path) as (rows, _):
+    with open_rows(path) as rows:
         for name in names:
             if name not in rows.names:
                 raise ValueError(
@@ -338,7 +346,7 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, NumpyArray]:
 
 def _read_labels(path: Path) -> NumpyArray:
     """Return the labels of a file that has one column only, or a column ``y``."""
-    with open_rows(path) as (rows, _):
+    with open_rows(path) as rows:
         if "y" not in rows.names and len(rows.names) != 1:
             raise ValueError(f"it has no 'y'; it holds: {listed(sorted(rows.names))}")
         name = "y" if "y" in rows.names else rows.names[0]
@@ -347,7 +355,7 @@ def _read_labels(path: Path) -> NumpyArray:
 
 
 def _left_out(
-    y: NumpyArray, reading: Reading, plan: Plan, row: int, classes: Any
+    y: NumpyArray, reading: Reading, plan: Plan, row: int, classes: Sequence[ClassName] | None
 ) -> NDArray[np.bool_]:
     """Return which rows are left out for their labels; raise ValueError for missing ones that may not be dropped."""
     request = reading.request
@@ -374,18 +382,19 @@ def _left_out(
 
 
 def _count_left_out(
-    rows: Any, plan: Plan, cut: Cut, stop: int, labels: AnyArray, reading: Reading
+    rows: RowReader, plan: Plan, cut: Cut, stop: int, labels: NumpyArray | None, reading: Reading
 ) -> int:
     """Return how many rows of a piece will be left out for their labels."""
-    request, name = reading.request, plan.roles.get("label")
-    if (request.unlabelled != "drop" and request.ignore_index is None) or (
-        labels is None and name is None
-    ):
+    request = reading.request
+    if request.unlabelled != "drop" and request.ignore_index is None:
         return 0
-    blocks = (
-        [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
-    )
-    label_blocks = (label_cells(block[name], reading.order) for block in blocks)
+    name = plan.roles.get("label")
+    cells: Iterable[ColumnCells] = []
+    if labels is not None:
+        cells = [labels]
+    elif name is not None:
+        cells = (block[name] for block in rows.blocks([name], [name], cut, stop, 2**16))
+    label_blocks = (label_cells(block, reading.order) for block in cells)
     return sum(int(_left_out(y, reading, plan, cut[0], reading.order).sum()) for y in label_blocks)
 
 
@@ -393,12 +402,10 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     """Yield the blocks of a piece, each with the number of its first row in the whole source."""
     reading, first, row = piece.reading, piece.start, piece.cut[0]
     n_classes = reading.n_classes
-    with open_rows(piece.path, reading) as (rows, plan):
+    with planned_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
         texts = plan.texts | set(keep)
-        names = reading.request.classes or plan.classes
-        if names is None and CLASSES in rows.names and not rows.table:
-            names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
+        names = reading.request.classes or plan.classes or rows.classes
         for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, piece.end, piece.size):
             length, begin = len(block[plan.scores[0]]), row - piece.cut[0]
             if piece.labels is not None:
@@ -485,7 +492,7 @@ def _data(
     return replace(data, classes=tuple(map(str, checked)))
 
 
-def _segment_cells(cells: Any) -> NumpyArray:
+def _segment_cells(cells: ColumnCells) -> NumpyArray:
     """Return the values of segments; those that are True or False stay so, as in a csv file."""
     if not isinstance(cells, np.ndarray) and any(isinstance(cell, bool) for cell in cells):
         return np.array(cells, dtype=object)
@@ -589,7 +596,7 @@ def _end_to_end(parts: Sequence[DataFile]) -> DataFile:
     first = parts[0]
     if len(parts) == 1:
         return first
-    columns: dict[str, Any] = {}
+    columns: dict[str, AnyArray] = {}
     for name in _BY_ROW:
         arrays = [getattr(part, name) for part in parts]
         missing = [array is None for array in arrays]
@@ -614,8 +621,7 @@ def _joined(columns: Sequence[dict[str, NumpyArray]]) -> dict[str, NumpyArray]:
     return {name: np.concatenate([block[name] for block in columns]) for name in names}
 
 
-def by_blocks(source: Any) -> bool:
+def by_blocks(source: FilesLike) -> bool:
     """Whether a source is several files whose rows are read by blocks; answers of language models are read whole."""
     paths = files_of(source)
-    named = [Path(name) for name in (source if isinstance(source, list | tuple) else [source])]
-    return (len(paths) > 1 or paths != named) and not are_answers(paths)
+    return (len(paths) > 1 or paths != paths_of(source)) and not are_answers(paths)

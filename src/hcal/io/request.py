@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from hcal.class_names import PREFIX, class_part
 from hcal.inputs import INPUT_KINDS, InputKind
@@ -96,9 +96,9 @@ class Request:
     segments: str | None = None
     weight: str | None = None
     time: str | None = None
-    input: Any = None
-    unit: Any = None
-    option_score: Any = None
+    input: str | None = None
+    unit: str | None = None
+    option_score: str | None = None
     classes: tuple[str, ...] | None = None
     labels: Path | None = None
     unlabelled: str = "error"
@@ -113,16 +113,18 @@ class Request:
             if value is not None and value not in choices:
                 what = {"input": "the kind of scores", "option_score": "score"}.get(name, name)
                 raise ValueError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
-        if self.unit is not None:
-            if not isinstance(self.unit, str):
-                raise ValueError(f"unit must be a text, got {quoted(self.unit)}")
-            Scale.of(self.unit)
+        _check_unit(self.unit)
         for name in ("scores", *ROLES):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST):
                 raise ValueError(f"{name} must be the name of a column, got {quoted(value)}")
         if self.ignore_index is not None and type(self.ignore_index) is not int:
             raise ValueError(f"ignore_index must be an integer, got {quoted(self.ignore_index)}")
+
+    @property
+    def kind(self) -> InputKind | None:
+        """What the scores are, if the request says it."""
+        return next((kind for kind in INPUT_KINDS if kind == self.input), None)
 
     def to_json(self) -> JsonObject:
         """Return what a model file stores of this request, as plain values."""
@@ -145,7 +147,7 @@ class Request:
         return columns
 
     @classmethod
-    def from_json(cls, stored: Any) -> Request:
+    def from_json(cls, stored: object) -> Request:
         """Return the request that a model file stores; raise ValueError if it is not a valid one."""
         if not isinstance(stored, Mapping) or not set(stored) <= set(_REMEMBERED):
             raise ValueError(f"'request' must be an object with some of {', '.join(_REMEMBERED)}")
@@ -156,7 +158,7 @@ class Request:
             raise ValueError("'request.classes' must be a list of names")
         return cls(**{**stored, "classes": None if names is None else tuple(names)})
 
-    def for_model(self, remembered: Any) -> Request:
+    def for_model(self, remembered: object) -> Request:
         """Return this request, with whatever it leaves open filled in from the request of a model's fit.
 
         A label, id, group, subgroup or weight that only the model names may be missing in the file, and the model's
@@ -191,6 +193,14 @@ class Request:
     def plain(self) -> bool:
         """Whether no columns were named."""
         return self.scores is None and self.labels is None and not self.roles
+
+
+def _check_unit(unit: object) -> None:
+    if unit is None:
+        return
+    if not isinstance(unit, str):
+        raise ValueError(f"unit must be a text, got {quoted(unit)}")
+    Scale.of(unit)
 
 
 # -- which columns are read ---------------------------------------------------------------------------
@@ -307,9 +317,9 @@ def _find_scores(
         suffix = next((s for s in suffixes if request.scores + s in names), "")
         columns = match_scores(names, request.scores + suffix)
         return columns, _kind(request, columns[0], request.scores), suffix
-    kinds_to_try: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
+    kinds_to_try = (request.kind,) if request.kind else INPUT_KINDS
     for suffix in suffixes:
-        matches = [
+        matches: list[tuple[list[str], InputKind, str]] = [
             (columns, kind, suffix)
             for kind in kinds_to_try
             if (columns := _columns_of(kind + suffix, names))
@@ -329,9 +339,9 @@ def _find_scores(
 
 def _kind(request: Request, *names: str) -> InputKind:
     """Return the kind of the scores: what the request says, or else the first of some names that says it."""
-    for kind in (request.input, *map(kind_by_name, names)):
+    for kind in (request.kind, *map(kind_by_name, names)):
         if kind is not None:
-            return kind  # type: ignore[no-any-return]
+            return kind
     raise ValueError(
         "it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)"
     )

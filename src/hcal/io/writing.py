@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.lib import format as npy
 
-from hcal.class_names import typed
+from hcal.class_names import ClassName, typed
 from hcal.extras import load_extra
 from hcal.frames import AnyArray
 from hcal.io.files import atomic_path
@@ -22,6 +22,10 @@ from hcal.io.formats import MODEL
 from hcal.io.request import CLASSES
 from hcal.numerics import NumpyArray
 from hcal.text import json_without_controls, spreadsheet_text, without_nan
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatchFileWriter, Schema
+    from pyarrow.parquet import ParquetWriter
 
 Arrays = dict[str, NumpyArray]
 Add = Callable[[Arrays], None]
@@ -49,9 +53,9 @@ def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
         yield add
 
 
-def _csv_column(column: NumpyArray) -> list[Any]:
+def _csv_column(column: NumpyArray) -> list[object]:
     """Return the cells of a column; texts are written so that a spreadsheet does not compute them."""
-    cells: list[Any] = column.tolist()
+    cells: list[object] = column.tolist()
     if column.dtype.kind not in "OU":
         return cells
     return [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in cells]
@@ -66,16 +70,17 @@ def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
 
     create = parquet.ParquetWriter if suffix == ".parquet" else ipc.new_file
     with ExitStack() as stack:
-        writers = list[Any]()
+        opened: list[tuple[ParquetWriter | RecordBatchFileWriter, Schema]] = []
 
         def add(arrays: Arrays) -> None:
             table = arrow.table(
                 {n: a.tolist() if a.dtype == object else a for n, a in arrays.items()}
             )
-            if not writers:
+            if not opened:
                 schema = table.schema.with_metadata({MODEL: model}) if model else table.schema
-                writers.extend([stack.enter_context(create(str(path), schema)), schema])
-            writers[0].write_table(table.cast(writers[1]))
+                opened.append((stack.enter_context(create(str(path), schema)), schema))
+            writer, schema = opened[0]
+            writer.write_table(table.cast(schema))
 
         yield add
 
@@ -93,7 +98,7 @@ def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
             if archive is None
             else archive.open(f"{_PROBS}.npy", "w", force_zip64=True)
         )
-        file: Any = stack.enter_context(opened)
+        file = stack.enter_context(opened)
         written = 0
 
         def add(arrays: Arrays) -> None:
@@ -144,7 +149,7 @@ def write_blocks(
     path: str | Path,
     n_rows: int,
     *,
-    classes: Sequence[Any] | None = None,
+    classes: Sequence[ClassName] | None = None,
     names: Called | None = None,
     model: str = "",
 ) -> Iterator[BlockWriter]:
@@ -211,7 +216,7 @@ class _Columns:
     """How the columns of a file are called, and their order."""
 
     suffix: str
-    classes: Sequence[Any] | None
+    classes: Sequence[ClassName] | None
     called: Called
 
     def of_block(

@@ -135,7 +135,7 @@ class DecisionCalibration(Calibrator):
         most = min(self.max_critics, max(5, int(_MOST_WORK / size)))
 
         held_out = present.at(is_held_out)
-        best = Best(_PATIENCE)
+        best = Best[int](_PATIENCE)
         best.over(held_out.brier(floor), 0)
         training = present.at(~is_held_out)
         training = training._replace(weight=training.weight / training.weight.sum())
@@ -144,7 +144,8 @@ class DecisionCalibration(Calibrator):
             held_out = held_out._replace(probs=adjusted(held_out.probs, critic, shift))
             if best.over(held_out.brier(floor), count):
                 break
-        return int(best.what)
+        assert best.what is not None  # the score of no critic is the first
+        return best.what
 
 
 class _Predictions(NamedTuple):

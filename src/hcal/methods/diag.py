@@ -158,7 +158,7 @@ class _Networks:
     def train(self, size: int, sides: Sides, _previous: _Network | None) -> _Network:
         """Train a network of a size on the first side; early stopping looks at the second."""
         net = MonotoneNet(size, self.cells, self.random_state)
-        best = Best(_PATIENCE)
+        best = Best[Float64](_PATIENCE)
         watch = partial(self._is_over, net, best, sides) if self.stops_early else None
         search = Search(max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9, watch=watch)
         x, y, weight = self._part(sides[0])
@@ -171,7 +171,7 @@ class _Networks:
         """Return the mean NLL of the second side."""
         return self._nll_of_table(network.table, sides)
 
-    def _is_over(self, net: MonotoneNet, best: Best, sides: Sides, theta: Float64) -> bool:
+    def _is_over(self, net: MonotoneNet, best: Best[Float64], sides: Sides, theta: Float64) -> bool:
         score = self._nll_of_table(net.table(theta), sides)
         return best.over(score, theta.copy())
 

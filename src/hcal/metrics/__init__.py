@@ -10,7 +10,7 @@ shape (N,). Metrics that count rows need whole weights, which stand for repeated
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 # Tables list the metrics in the order in which these modules are imported.
 # isort: off
@@ -48,7 +48,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Callable[..., float]:
     if name in METRICS:  # metrics that users registered
         return METRICS[name].function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

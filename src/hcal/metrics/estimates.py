@@ -9,7 +9,7 @@ few, stands beside each function. ``studies/coverage.py`` counts how often each 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -279,7 +279,7 @@ def _without_skew(quantile: float, skew: float) -> float:
 
 
 def calibration_line(
-    log_odds: Vector, event: Any, weight: Vector | None = None
+    log_odds: Vector, event: NumpyArray, weight: Vector | None = None
 ) -> tuple[float, float]:
     """Return intercept and slope of the logistic regression of an event on log-odds; NaN where there is none.
 
@@ -295,7 +295,7 @@ def calibration_line(
     return float(theta[0]), float(theta[1])
 
 
-def no_slope(log_odds: Vector, event: Any) -> str:
+def no_slope(log_odds: Vector, event: NumpyArray) -> str:
     """Return why a logistic regression on log-odds has no finite slope; empty if it has one."""
     happened = np.asarray(event, dtype=bool)
     if happened.all() or not happened.any():
@@ -455,7 +455,7 @@ def _shares_below(risk: Vector, happened: NDArray[np.bool_]) -> tuple[Vector, Ve
     return above / n_no, 1 - below / n_yes
 
 
-def concordance(risk: Vector, event: Any) -> float:
+def concordance(risk: Vector, event: NumpyArray) -> float:
     """Return the area under the ROC curve alone; NaN where all rows have the same outcome.
 
     >>> concordance(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))

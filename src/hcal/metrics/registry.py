@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.metadata import entry_points
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hcal.metrics.sample import MOST_COPIES, Sample, Vector, as_sample
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
 LEVELS: tuple[Level, ...] = ("top-label", "class-wise", "canonical", "score")
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., float])
 #: Names appear in command lines, CSV files and tables.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Entry points of this group are loaded when metrics are listed, or when a name is not known yet.
@@ -115,7 +115,7 @@ class Metric:
         """Whether it is one of hcal's own metrics."""
         return self.function.__module__.startswith("hcal.")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         """Pickle a metric of hcal by its name: every process knows it."""
         return (get_metric, (self.name,)) if self.is_ours else super().__reduce_ex__(protocol)
 
@@ -193,7 +193,7 @@ def complete_docstring(text: str | None, *, counts: bool = False, event: bool = 
 
 
 def register_metric(  # noqa: PLR0913 - a public door
-    function: Any = None,
+    function: Callable[..., float] | None = None,
     *,
     name: str | None = None,
     level: Level = "top-label",
@@ -201,7 +201,7 @@ def register_metric(  # noqa: PLR0913 - a public door
     explain: str | None = None,
     lower_is_better: bool = True,
     kind: Literal["plug-in", "debiased", "score"] | None = None,
-) -> Any:
+) -> Callable[..., Any]:
     """Add a metric of your own, for use by its name in ``hcal.evaluate``, ``hcal.compare`` and all commands.
 
     Parameters
@@ -266,12 +266,12 @@ def register_metric(  # noqa: PLR0913 - a public door
     return function
 
 
-def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callable[..., float]:
+def _on_sample(function: Callable[..., float], name: str, weighs: bool) -> Callable[..., float]:
     """Wrap a user's metric so that it checks its input and accepts a ``Sample``, as hcal's metrics do."""
 
     @wraps(function)
     def call(
-        probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, **options: Any
+        probs: AnyArray, y: AnyArray = None, *, sample_weight: AnyArray = None, **options: object
     ) -> float:
         s = as_sample(probs, y, sample_weight)
         if weighs:
@@ -313,7 +313,7 @@ def _load_entry_points(name: str | None = None) -> None:
             warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _check_level(level: Any) -> None:
+def _check_level(level: object) -> None:
     if level not in LEVELS:
         raise ValueError(f"level must be one of {', '.join(map(repr, LEVELS))}, got {level!r}")
 

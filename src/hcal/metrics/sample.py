@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from copy import copy
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from hcal.class_names import number_of_class
 from hcal.frames import AnyArray
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, prefix_sums, row_blocks
 from hcal.rows import ClassNames, Rows
+
+if TYPE_CHECKING:
+    from hcal.metrics.windowed import HError
 
 Vector = Float64
 #: What top-label metrics measure. "auto": P(positive) if there are two classes, else the predicted class.
@@ -52,7 +55,7 @@ class Data:
     """Probabilities and labels without weights; everything derived from them is computed at its first use."""
 
     def __init__(
-        self, probs: AnyArray, y: AnyArray, event: Event = "auto", positive: int = 1
+        self, probs: AnyArray, y: AnyArray, event: Event = "auto", positive: PositiveClass = 1
     ) -> None:
         self.probs, _ = inputs.check_probs(probs)
         self.n, self.k = self.probs.shape
@@ -63,7 +66,7 @@ class Data:
         self.places: dict[Hashable, IntArray] = {}
         # Caches of costly results that do not depend on weights: kernel sums, h-errors.
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
-        self.h_errors: dict[tuple[str, int], Any] = {}
+        self.h_errors: dict[tuple[str, int], HError] = {}
 
     @cached_property
     def pred(self) -> IntArray:
@@ -211,7 +214,7 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
     return np.asarray(columns, dtype=np.int64)
 
 
-def check_event(event: Any, positive: Any, n_classes: int) -> tuple[Event, int]:
+def check_event(event: Event, positive: PositiveClass, n_classes: int) -> tuple[Event, int]:
     """Return what top-label metrics measure, or refuse it.
 
     >>> check_event("auto", 2, 3)
@@ -221,15 +224,15 @@ def check_event(event: Any, positive: Any, n_classes: int) -> tuple[Event, int]:
     """
     if event not in get_args(Event):
         raise ValueError(f"event must be 'auto' or 'top-label', got {event!r}")
-    integer = isinstance(positive, int | np.integer) and not isinstance(positive, bool)
-    if n_classes == 2 and (not integer or positive not in (0, 1)):
+    is_number = isinstance(positive, int | np.integer) and not isinstance(positive, bool)
+    if n_classes == 2 and (not is_number or positive not in (0, 1)):
         raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    if n_classes != 2 and not (integer and positive == 1):
+    if n_classes != 2 and (not is_number or positive != 1):
         raise ValueError(
             f"positive chooses one of two classes, and probs has {n_classes}: leave it out, "
             "or pass two columns"
         )
-    return event, int(positive)
+    return event, 1 if positive == 1 else 0
 
 
 class Ranked:
@@ -501,7 +504,7 @@ class Sample:
             )
 
 
-def _number_of(positive: PositiveClass, names: ClassNames | None) -> Any:
+def _number_of(positive: PositiveClass, names: ClassNames | None) -> PositiveClass:
     """Return the number of the positive class of two; what cannot be a name is left to :func:`check_event`."""
     if positive is None:
         return 1
@@ -510,7 +513,7 @@ def _number_of(positive: PositiveClass, names: ClassNames | None) -> Any:
     return number_of_class(positive, names, 2)
 
 
-def check_integer(name: str, value: Any, least: int) -> int:
+def check_integer(name: str, value: object, least: int) -> int:
     """Return an integer argument of a metric; anything else, or less than ``least``, is refused.
 
     >>> check_integer("bins", 2.5, 1)

@@ -14,8 +14,9 @@ predictor ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -262,7 +263,9 @@ def decompose(
     return Decomposition(total, total - refinement, refinement)
 
 
-def _recalibrated_rows(s: Sample, rows: Any, folds: int, random_state: int) -> Vector:
+def _recalibrated_rows(
+    s: Sample, rows: Callable[[Sample], Vector], folds: int, random_state: int
+) -> Vector:
     """Return the score of every row after a temperature that was found without it."""
     from hcal.solvers.temperature import solve_temperature
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -503,7 +503,7 @@ class StreamingMetrics:
         return float((2 * moves.sum() + left_out) / totals.weight)
 
     @property
-    def _kind(self) -> tuple[Any, ...]:
+    def _kind(self) -> tuple[object, ...]:
         return self.n_classes, self.metrics, self.event, self.positive
 
     def _totals(self) -> Totals:

@@ -102,8 +102,7 @@ def h_error(
     key = (events, window)
     if key not in s.data.h_errors:
         s.data.h_errors[key] = _combine(_members(s, events, window), s.n)
-    error: HError = s.data.h_errors[key]
-    return error
+    return s.data.h_errors[key]
 
 
 def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums]:

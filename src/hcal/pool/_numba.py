@@ -8,20 +8,20 @@ best. Without this file prediction is slower, and nothing else changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numba import types
 from numba.extending import overload
-from numpy.typing import NDArray
 
 from hcal.compiled import Kernel, exponential, jit
+from hcal.numerics import NumpyArray as Numbers
 from hcal.numerics import in_threads, split
 from hcal.pool.map import BENDS, FLOOR, Curve, Margins, PoolMap, TopCurve, TopVersusRestMap
 
-Numbers = NDArray[Any]
 _jit = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp", "nnan"})
+#: Numbers in the float width of the scores.
+Scalars = tuple[np.floating, ...]
 #: Scores of a block, and its least number of rows.
 _BLOCK = 8192
 _ROWS = 64
@@ -92,7 +92,7 @@ def compile_all() -> Iterator[tuple[str, Kernel]]:
         yield f"the default's prediction in {kind.__name__}", _predict
 
 
-def _as_tuple(kind: Any, numbers: Any) -> tuple[Any, ...]:
+def _as_tuple(kind: type[np.floating], numbers: Iterable[float]) -> Scalars:
     return tuple(kind(number) for number in numbers)
 
 
@@ -106,20 +106,21 @@ _exp_32 = exponential(np.float32)
 _exp_64 = exponential(np.float64)
 
 
-def _exp(v: Any, out: Any) -> None:
+def _exp(v: Numbers, out: Numbers) -> None:
     raise NotImplementedError("compiled code takes the exponential of its float type")
 
 
-def _exp_in_32(v: Any, out: Any) -> None:
+def _exp_in_32(v: Numbers, out: Numbers) -> None:
     _exp_32(v, out)
 
 
-def _exp_in_64(v: Any, out: Any) -> None:
+def _exp_in_64(v: Numbers, out: Numbers) -> None:
     _exp_64(v, out)
 
 
+# numba passes types, and wants the annotations of the functions that are returned.
 @overload(_exp)
-def _exp_of_type(v: Any, out: Any) -> Kernel:
+def _exp_of_type(v: Numbers, out: Numbers) -> Kernel:
     return _exp_in_32 if v.dtype == types.float32 else _exp_in_64
 
 
@@ -153,7 +154,7 @@ def _largest(s: Numbers, top: Numbers, place: Numbers) -> None:
 
 @_jit
 def _set_margins(
-    s: Numbers, top: Numbers, beta: Any, sharpness: Any, part: Numbers, mass: Numbers
+    s: Numbers, top: Numbers, beta: float, sharpness: float, part: Numbers, mass: Numbers
 ) -> None:
     """Turn scores (K, R) into margins below the top, and sum them in ``mass``.
 
@@ -175,7 +176,7 @@ def _set_margins(
 
 @_jit
 def _powers(
-    s: Numbers, margin: Numbers, sharpness: Any, part: Numbers, place: Numbers, most: Numbers,
+    s: Numbers, margin: Numbers, sharpness: float, part: Numbers, place: Numbers, most: Numbers,
     out: Numbers, mass: Numbers,
 ) -> None:  # fmt: skip
     """Subtract from s (K, R) the largest score below the top, ``most``; set out to e^s and mass to its sum there."""
@@ -201,7 +202,7 @@ def _powers(
 
 
 @_jit
-def _fill_shares(margin: Numbers, r: int, sharpness: Any, share: Numbers) -> None:
+def _fill_shares(margin: Numbers, r: int, sharpness: float, share: Numbers) -> None:
     """Set ``share`` (K,) to how far the margin of each class of row r is below that of a tie, or 0."""
     one, zero = margin.dtype.type(1), margin.dtype.type(0)
     for j in range(len(share)):
@@ -209,7 +210,7 @@ def _fill_shares(margin: Numbers, r: int, sharpness: Any, share: Numbers) -> Non
 
 
 @_jit
-def _lower(p: Numbers, share: Numbers, t: int, over: Any) -> None:
+def _lower(p: Numbers, share: Numbers, t: int, over: float) -> None:
     """Set what overtakes the top class t equal to it; t stays on top, if need be by the last bit of its float."""
     top = 0.0
     tied = 0.0
@@ -243,8 +244,8 @@ def _lower(p: Numbers, share: Numbers, t: int, over: Any) -> None:
 
 @_jit
 def _predict(
-    x: Numbers, numbers: Any, bends: Any, steps: Any, constants: Numbers, matrix: Numbers,
-    spread: Numbers, curve: Numbers, last: Numbers, keep: bool, out: Numbers,
+    x: Numbers, numbers: Scalars, bends: Scalars, steps: Scalars, constants: Numbers,
+    matrix: Numbers, spread: Numbers, curve: Numbers, last: Numbers, keep: bool, out: Numbers,
 ) -> None:  # fmt: skip
     beta, sharpness, cap, scale, weight, slope_0, by_spread, last_by_spread, floor, over = numbers
     n, k = x.shape

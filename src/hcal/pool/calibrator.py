@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -39,9 +39,20 @@ from hcal.pool.members import (
 from hcal.pool.two_classes import fit_binary_pool
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic
+from hcal.text import JsonObject
 
 MEMBERS = ("temperature", "top-versus-rest", "matrix")
 BINARY_MEMBERS = ("temperature", "quadratic", "spline")
+#: Which predictions stay.
+Preserve = Literal["auto", "accuracy", "order"] | None
+#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
+MATRIX_CLASSES = 32
+#: How often the last curve may change its slope.
+KNOTS = 12
+#: The predicted class may change if that is right more often than wrong by so many standard deviations.
+_DEVIATIONS = 3.0
+#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
+_EXACT = 1e12
 
 
 @parameters
@@ -86,7 +97,7 @@ class PooledCalibrator(Calibrator):
     grouped = True
     map_types = (PoolMap, BinaryPoolMap, Margins, TopVersusRestMap, TopCurve, Curve)
 
-    preserve: Literal["auto", "accuracy", "order"] | None = "auto"
+    preserve: Preserve = "auto"
     verbose: bool = False
 
     def _fit(self, rows: Rows) -> Fitted:
@@ -137,18 +148,6 @@ class PooledCalibrator(Calibrator):
 
 
 # -- the pool from beginning to end -----------------------------------------------------------------
-
-
-Preserve = Literal["auto", "accuracy", "order"] | None
-
-#: Matrix scaling is a member for up to this many classes, because its K² parameters need many rows.
-MATRIX_CLASSES = 32
-#: How often the last curve may change its slope.
-KNOTS = 12
-#: The predicted class may change if that is right more often than wrong by so many standard deviations.
-_DEVIATIONS = 3.0
-#: The sharpness of the top if the order of all classes is to stay: then only exact ties share the top.
-_EXACT = 1e12
 
 
 class Pool(NamedTuple):
@@ -279,7 +278,7 @@ def pool_map(members: list[Member], weights: Float64, last: TopCurve, *, keep: b
     )
 
 
-def _details(members: tuple[str, ...], weights: Float64, changed: float) -> dict[str, Any]:
+def _details(members: tuple[str, ...], weights: Float64, changed: float) -> JsonObject:
     by_member = dict(zip(members, weights.tolist(), strict=True))
     return {"weights": by_member, "changed_predictions": changed}
 

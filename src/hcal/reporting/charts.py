@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,11 +54,11 @@ class Chart:
     marks: list[tuple[str, str]] = field(default_factory=list)
     bins: list[JsonObject] = field(default_factory=list)
 
-    def x(self, values: ArrayLike) -> Any:
+    def x(self, values: ArrayLike) -> Float64:
         """Return the SVG x coordinates of data values."""
         return np.round(54 + 300 * self.across.place(values), 1)
 
-    def y(self, values: ArrayLike) -> Any:
+    def y(self, values: ArrayLike) -> Float64:
         """Return the SVG y coordinates of data values."""
         return np.round(10 + self.height * (1 - self.upward.place(values)), 1)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -241,7 +241,8 @@ def measure_report(  # noqa: PLR0913
     >>> measure_report([[2.0, 0.0], [0.0, 1.0]], [0, 1]).counts
     array([1, 1])
     """
-    kind: Any = input or getattr(calibrator, "input", "logits")
+    kind_of_fit: InputKind = getattr(calibrator, "input", "logits")
+    kind = input or kind_of_fit
     info = RowInfo(None, groups, by, classes)
     if cross_fit:
         rows = in_memory(source_of(scores, y, info, input=kind), "cross-fitting")

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hcal.evaluation.axes import probability_axis, round_up
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.result import Evaluation
 from hcal.metrics.clinical import decision_curve
-from hcal.numerics import Float64
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.reporting import charts
 from hcal.reporting.charts import Chart
 from hcal.reporting.content import VIEWS, Content
@@ -97,7 +97,7 @@ def reliability_charts(content: Content) -> dict[Binning, dict[str, Chart]]:
     return diagrams
 
 
-def _judged(content: Content) -> list[Any]:
+def _judged(content: Content) -> list[FloatArray]:
     """Return the probabilities that the report is about, one array a side."""
     if content.binary:
         positive = content.options.positive
@@ -123,7 +123,7 @@ def mapping(content: Content) -> Chart | None:
     if content.after is None:
         return None
     rows = np.arange(len(content.rows))
-    column: Any = content.options.positive
+    column: int | IntArray = content.options.positive
     if not content.binary:
         column = content.before.probs.argmax(axis=1)
     before = content.before.probs[rows, column].astype(np.float64)
@@ -335,7 +335,7 @@ def _fact(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, default=str)
 
 
-def report_options(content: Content) -> dict[str, Any]:
+def report_options(content: Content) -> JsonObject:
     """Return the options of the report as plain values."""
     options = content.options
     return {

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.numerics import Float64, IntArray, in_threads, prefix_sums, row_blocks
-from hcal.solvers.optimise import Search, Solution, lbfgs, newton, solve_curved
+from hcal.solvers.optimise import Candidate, Search, Solution, lbfgs, newton, solve_curved
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -24,6 +24,10 @@ NEWTON_PARAMETERS = 600
 _BLOCK_EVENTS = 32_768
 _BLOCK_ROWS = 32
 _PART_EVENTS = 1_000_000
+#: Gradient in the scores (N, K) ↦ gradient in θ (P,).
+Pullback = Callable[[Float64], Float64]
+
+_LEAST_SLOPE = 1e-8
 
 
 class Ridge(NamedTuple):
@@ -201,20 +205,24 @@ def second_sums(
     return np.asarray(total)
 
 
-class Selection(NamedTuple):
+Fold = TypeVar("Fold")
+Model = TypeVar("Model")
+
+
+class Selection(NamedTuple, Generic[Candidate, Model]):
     """The chosen candidate, its model in every fold, and the mean held-out score of each candidate."""
 
-    chosen: Any
-    models: list[Any]
+    chosen: Candidate
+    models: list[Model]
     scores: list[float]
 
 
 def select(
-    grid: Sequence[Any],
-    folds: Sequence[tuple[Any, Any]],
-    fit: Callable[[Any, Any, Any], Any],
-    score: Callable[[Any, Any], float],
-) -> Selection:
+    grid: Sequence[Candidate],
+    folds: Sequence[tuple[Fold, Fold]],
+    fit: Callable[[Candidate, Fold, Model | None], Model],
+    score: Callable[[Model, Fold], float],
+) -> Selection[Candidate, Model]:
     """Choose the candidate with the lowest mean held-out score; the first one if several tie.
 
     ``fit`` takes a candidate, the rows to fit on and the model of the previous candidate (or None) as a start, so
@@ -229,13 +237,14 @@ def select(
     scores = np.zeros(len(grid))
     models_of_folds = []
     for rows, held_out in folds:
-        models = []
-        previous = None
+        models: list[Model] = []
+        previous: Model | None = None
         for i, candidate in enumerate(grid):
-            previous = fit(candidate, rows, previous)
-            value = score(previous, held_out)
+            model = fit(candidate, rows, previous)
+            value = score(model, held_out)
             scores[i] += value if np.isfinite(value) else np.inf
-            models.append(previous)
+            models.append(model)
+            previous = model
         models_of_folds.append(models)
     best = int(np.argmin(scores))
     mean_scores = (scores / len(folds)).tolist()
@@ -243,12 +252,6 @@ def select(
 
 
 # -- families of softmax maps -----------------------------------------------------------------------
-
-
-#: Gradient in the scores (N, K) ↦ gradient in θ (P,).
-Pullback = Callable[[Float64], Float64]
-
-_LEAST_SLOPE = 1e-8
 
 
 class SoftmaxFamily(Protocol):

@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from hcal.numerics import Float64
 
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
 Loss = Callable[[Float64], tuple[float, Float64]]
+#: What a loss returns beside its value, for the next step.
+State = TypeVar("State")
+Candidate = TypeVar("Candidate")
 
 _MOST_STEPS = 100  # of Newton
 _LEAST_STEP = 1e-10
@@ -31,10 +37,16 @@ class Solution:
     converged: bool
     message: str
     iterations: int
-    state: Any = None  # of Newton: what the loss returned beside its value
 
 
-class Best:
+@dataclass(frozen=True)
+class NewtonSolution(Solution, Generic[State]):
+    """The solution of :func:`newton`, and what the loss returned beside its value there."""
+
+    state: State
+
+
+class Best(Generic[Candidate]):
     """Early stopping: keeps the candidate with the lowest score until ``patience`` candidates have not been better.
 
     >>> best = Best(patience=2)
@@ -43,12 +55,12 @@ class Best:
     """
 
     def __init__(self, patience: int) -> None:
-        self.what: Any = None
+        self.what: Candidate | None = None
         self._patience = patience
         self._least = np.inf
         self._since = 0
 
-    def over(self, score: float, what: Any) -> bool:
+    def over(self, score: float, what: Candidate) -> bool:
         """Add a candidate ``what`` with its score, and return whether to stop."""
         self._since += 1
         if score < self._least:
@@ -95,14 +107,6 @@ def lbfgs(
     if search.bounds is not None:
         lowest, highest = search.bounds
         box = Bounds(lowest / unit, highest / unit)
-    stops: Any = {
-        "maxiter": search.max_iterations,
-        "maxfun": 2 * search.max_iterations,
-        "gtol": search.tolerance,
-        "ftol": search.gain,
-        "maxcor": 20,
-    }
-
     result = minimize(
         partial(_scaled_loss, loss, unit),
         start / unit,
@@ -110,7 +114,13 @@ def lbfgs(
         method="L-BFGS-B",
         bounds=box,
         callback=None if search.watch is None else _Callback(search.watch, unit),
-        options=stops,
+        options={
+            "maxiter": search.max_iterations,
+            "maxfun": 2 * search.max_iterations,
+            "gtol": search.tolerance,
+            "ftol": search.gain,
+            "maxcor": 20,
+        },
     )
     iterations = int(result.nit)
     theta = np.asarray(unit * result.x, dtype=np.float64)
@@ -133,19 +143,19 @@ class _Callback:
     watch: Callable[[Float64], bool]
     unit: Float64
 
-    def __call__(self, intermediate_result: Any) -> None:
+    def __call__(self, intermediate_result: OptimizeResult) -> None:
         if self.watch(self.unit * intermediate_result.x):
             raise StopIteration
 
 
 def newton(
-    loss: Callable[[Float64], tuple[float, Any]],
-    direction: Callable[[Float64, Any], tuple[Float64, Float64]],
+    loss: Callable[[Float64], tuple[float, State]],
+    direction: Callable[[Float64, State], tuple[Float64, Float64]],
     start: Float64,
     *,
     tolerance: float = 1e-12,
     lowest: float = -np.inf,
-) -> Solution:
+) -> NewtonSolution[State]:
     """Minimise a convex function by damped Newton steps.
 
     ``loss`` is θ ↦ (value, state), where the state is what the next step needs, such as the gradient; ``direction`` is
@@ -175,9 +185,9 @@ def newton(
         theta = trial
         value = trial_value
         if expected_gain <= tolerance * (1 + abs(value)):
-            return Solution(theta, value, True, "", iteration, state)
+            return NewtonSolution(theta, value, True, "", iteration, state)
     message = f"Newton stopped after {_MOST_STEPS} iterations before it converged"
-    return Solution(theta, value, False, message, _MOST_STEPS, state)
+    return NewtonSolution(theta, value, False, message, _MOST_STEPS, state)
 
 
 def solve_curved(hessian: Float64, gradient: Float64) -> Float64:
