@@ -22,7 +22,6 @@ from hcal.text import quoted
 
 #: The column that says which answers are right, unless the caller names another.
 _LABEL: Final = "correct"
-_Columns = Mapping[str, NumpyArray]
 
 
 def parse_kinds(text: str) -> dict[str, str]:
@@ -101,7 +100,7 @@ def apply_joint(
 
 
 def _confidences(
-    columns: _Columns, kinds: Mapping[str, str], request: Request
+    columns: Mapping[str, NumpyArray], kinds: Mapping[str, str], request: Request
 ) -> dict[str, NumpyArray]:
     """Return columns of confidences as numbers; what a model stated is read as in a file of answers."""
     confidences: dict[str, NumpyArray] = {}
@@ -119,7 +118,7 @@ def _confidences(
     return confidences
 
 
-def _numbers(columns: _Columns, name: str) -> Float64:
+def _numbers(columns: Mapping[str, NumpyArray], name: str) -> Float64:
     """Return a column as numbers; refuse text that is none."""
     try:
         return columns[name].astype(np.float64)
