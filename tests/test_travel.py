@@ -11,7 +11,7 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream
-from hcal.io import Request, read
+from hcal.io import Request, batches, read
 from hcal.rows import Rows
 from helpers import synthetic
 
@@ -512,3 +512,59 @@ def test_a_table_of_costs_meets_columns_without_labels_by_name() -> None:
     no_index = polars.DataFrame(prices[TURNED].to_dict("list"))
     with pytest.raises(ValueError, match="columns of the table of costs are cat, ant, bee, and"):
         hcal.estimate(PROBS, "cost", cost=no_index)
+
+
+COUNT_FROM_1 = "count from 1 and no label is 0"
+
+
+@pytest.mark.parametrize("rows", [None, 40])
+def test_files_whose_columns_count_from_1_need_to_say_what_their_labels_count(
+    rows: int | None, tmp_path: Path
+) -> None:
+    """Labels 1 and 2 were taken for the second and the third column, as labels from 0 are."""
+    table = pd.DataFrame(LOGITS, columns=["logit_1", "logit_2", "logit_3"])
+    table = table.assign(y=POSITIONS + 1)[POSITIONS < 2]
+    path = tmp_path / "from_1.csv"
+    table.to_csv(path, index=False)
+    request = Request("logit_*", "y", input="logits")
+    calls: list[Callable[[Request], Any]] = [
+        lambda request: hcal.evaluate(batches(path, request, rows=rows), metrics=["accuracy"]),
+        lambda request: hcal.certify(batches(path, request, rows=rows)),
+        lambda request: hcal.make_calibrator("ts").fit(batches(path, request, rows=rows)),
+        lambda request: read(path, request).labels(),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=COUNT_FROM_1):
+            call(request)
+        call(Request("logit_*", "y", input="logits", classes=("1", "2", "3")))
+
+    # A model knows what labels count.
+    cal = hcal.make_calibrator("ts").fit(LOGITS, POSITIONS)
+    cal.remember_source(request.to_json(), "", "", "")
+    table.assign(y=POSITIONS[POSITIONS < 2] + 1).to_csv(path, index=False)
+    assert hcal.evaluate(cal, path, metrics=["nll"])["nll"] > 0
+
+
+def test_columns_that_are_listed_in_another_order_than_their_numbers_keep_their_labels(
+    tmp_path: Path,
+) -> None:
+    """Label 0 was the first listed column, whatever its number."""
+    table = pd.DataFrame(LOGITS, columns=["logit_0", "logit_1", "logit_2"]).assign(y=POSITIONS)
+    path = tmp_path / "numbers.csv"
+    table.to_csv(path, index=False)
+    expected = hcal.evaluate(LOGITS, POSITIONS, input="logits", metrics=["nll"])["nll"]
+    for order in ("logit_2,logit_0,logit_1", "logit_0,logit_1,logit_2"):
+        data = read(path, Request(order, "y", input="logits"))
+        judged = hcal.evaluate(data.values, data.labels(), input="logits", metrics=["nll"])
+        assert judged["nll"] == pytest.approx(expected)
+
+
+def test_dask_columns_that_count_from_1_are_as_those_of_frames() -> None:
+    pytest.importorskip("distributed")
+    dd = pytest.importorskip("dask.dataframe")
+    two = POSITIONS < 2
+    frame = pd.DataFrame(LOGITS[two], columns=["x1", "x2", "x3"])
+    y = pd.Series(POSITIONS[two] + 1)
+    collections = dd.from_pandas(frame, npartitions=3), dd.from_pandas(y, npartitions=3)
+    with pytest.raises(ValueError, match=COUNT_FROM_1):
+        hcal.make_calibrator("ts").fit(*collections)

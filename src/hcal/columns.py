@@ -195,12 +195,13 @@ def _from_zero(names: Sequence[ColumnName]) -> Sequence[ColumnName]:
 def refuse_numbers_from_one(columns: tuple[ColumnName, ...], labels: IntArray) -> None:
     """Refuse labels without a 0 where the columns count from 1: the labels may count from 1 too."""
     numbers = _numbers_behind_prefix([str(name) for name in columns])
-    if _from_zero(numbers) is not numbers and labels.min() > 0:
+    if columns and _from_zero(numbers) is not numbers and labels.min() > 0:
         from_one = list(range(1, len(numbers) + 1))
         raise ValueError(
             f"the columns {listing(columns)} count from 1 and no label is 0, so the labels "
-            f"may count from 1 too: pass classes={from_one} if they do, and "
-            "labels from 0 in an array without names if they do not"
+            f"may count from 1 too: pass classes={from_one} (--classes "
+            f"{','.join(map(str, from_one))}) if they do, and labels from 0 in an array without "
+            "names if they do not"
         )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +91,23 @@ def test_what_hcal_does_not_know_is_not_captured() -> None:
     assert HCalibrationLoss(check=False).capturable
     assert not HCalibrationLoss().capturable
     assert not HCalibrationLoss(check=False, events=[{0, 1}]).capturable
+
+
+def test_a_loop_is_captured_if_all_of_it_is_known_to_hcal() -> None:
+    x, _ = problem(20, 3)
+    module = build_trainable("piecewise-10", x)
+    on_gpu: Any = SimpleNamespace(is_cuda=True)
+    known = HCalibrationLoss(check=False)
+
+    def foreign(probs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch_nll(probs, y)
+
+    assert can_be_captured(module, on_gpu, torch_nll, SCORES)
+    assert can_be_captured(module, on_gpu, known, SCORES)
+    assert not can_be_captured(torch.nn.Identity(), on_gpu, known, SCORES)
+    assert not can_be_captured(module, on_gpu, foreign, SCORES)
+    assert not can_be_captured(module, on_gpu, HCalibrationLoss(), SCORES)
+    assert not can_be_captured(module, on_gpu, known, SCORES | {"foreign": foreign})
 
 
 @needs_gpu

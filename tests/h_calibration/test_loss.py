@@ -79,11 +79,12 @@ def lloyd_by_hand(x, clusters, iterations):
 
 def test_kmeans_is_lloyd_from_quantiles():
     x = np.sort(np.random.default_rng(1).random(500) ** 4)
-    for iterations in (1, 25, 400):
-        centres, edges = kmeans_ranges(x, 15, iterations)
-        by_hand, nearest = lloyd_by_hand(x, 15, iterations)
+    few = x[::40]  # clusters of one value
+    for values, clusters, iterations in ((x, 15, 1), (x, 15, 25), (x, 15, 400), (few, 8, 400)):
+        centres, edges = kmeans_ranges(values, clusters, iterations)
+        by_hand, nearest = lloyd_by_hand(values, clusters, iterations)
         assert centres == pytest.approx(by_hand)
-        expected = np.bincount(nearest, minlength=15).tolist()
+        expected = np.bincount(nearest, minlength=clusters).tolist()
         assert np.diff(edges).tolist() == expected
     by_itself = kmeans_ranges(x, 15, 400)[1]
     assert kmeans_ranges(x, 15, 10**6)[1].tolist() == by_itself.tolist()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hcal.h_calibration import trainable_maps
+from hcal.h_calibration.engines import has_kernel
 from hcal.h_calibration.paper_maps import MixtureMap, TableMap, table_scores
 from hcal.h_calibration.trainable_maps import (
     PAPER_MAPS,
@@ -149,9 +152,11 @@ def test_starts():
     flat = build_trainable("monotonic-3", torch.zeros(4, 3))  # identical logits have no spread
     probs = flat(torch.zeros(1, 3)).detach()
     np.testing.assert_allclose(probs, 1 / 3, atol=1e-12)
-    for name in ("monotonic-3", "ensemble-4"):  # the seed decides, and it is 0 unless given
+    makers = [partial(MonotonicNet, 3, mean=-1.0, std=1.0), partial(EnsembleLinear, 4)]
+    makers += [partial(build_trainable, name, x) for name in ("monotonic-3", "ensemble-4")]
+    for make in makers:  # the seed decides, and it is 0 unless given
         seeds = ({}, {"random_state": 0}, {"random_state": 1})
-        starts = [build_trainable(name, x, init="published", **seed) for seed in seeds]
+        starts = [make(init="published", **seed) for seed in seeds]
         one, two, other = (
             torch.cat([p.detach().ravel() for p in start.parameters()]) for start in starts
         )
@@ -185,6 +190,7 @@ def test_kernels_formula_and_fitted_map_agree(monkeypatch):
     """Deleting the kernels leaves everything working; the fitted map is the same on numpy and torch."""
     pytest.importorskip("numba")
     x = problem(300, 11, dtype=np.float32)
+    assert trainable_maps.kernels_for(x) is not None
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
 
     def run(new):
@@ -209,6 +215,16 @@ def test_kernels_formula_and_fitted_map_agree(monkeypatch):
         np.testing.assert_allclose(of_numpy, probs, atol=2e-6)
         if (compiled := fitted.compiled(x.numpy())) is not None:
             np.testing.assert_allclose(compiled, probs, atol=2e-6)
+
+
+def test_a_module_of_kernels_is_there_if_its_compiler_is():
+    """The package of ``_mixture_numba`` was taken to be mixture_numba, so no kernel of it ever ran."""
+    for compiler in ("numba", "triton"):
+        for module in (f"_{compiler}", f"_mixture_{compiler}"):
+            is_installed = find_spec(compiler) is not None
+            assert has_kernel(f"hcal.h_calibration.{module}") == is_installed
+    assert not has_kernel("hcal.h_calibration._absent_numba")
+    assert not has_kernel("hcal.h_calibration._absent")
 
 
 def test_sums_over_ordered_cells_are_the_same_gradient():

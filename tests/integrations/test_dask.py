@@ -89,6 +89,18 @@ def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Pa
     assert narrow.dtype == narrow.compute().dtype == np.float32
 
 
+def test_a_graph_keeps_the_fit_that_it_was_made_of() -> None:
+    logits, y = synthetic(200, 3)
+    cal = hcal.make_calibrator("ts").fit(logits, y)
+    expected = cal.predict_proba(logits)
+    frame = dd.from_pandas(pd.DataFrame(logits, columns=list("abc")), npartitions=2)
+    of_array = on_dask.predict_proba(cal, da.from_array(logits, chunks=(100, 3)))
+    of_frame = on_dask.predict_proba(cal, frame)
+    cal.fit(3 * logits, y)
+    np.testing.assert_array_equal(of_array.compute(scheduler="sync"), expected)
+    np.testing.assert_array_equal(of_frame.compute(scheduler="sync"), expected)
+
+
 def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> None:
     ids = pd.Index(np.arange(ROWS) + 7, name="id")
     frame = pd.DataFrame(LOGITS, columns=list("abcd"), index=ids)

@@ -235,7 +235,9 @@ def survey_rows(  # noqa: PLR0913
         calibrator=calibrator,
     )
     totals = source.add_up(_Totals.update, plan.empty)
-    return _survey_of(totals, calibrator)
+    survey = _survey_of(totals, calibrator)
+    source.check_labels(survey.rows)
+    return survey
 
 
 def _survey_of(totals: _Totals, calibrator: FittedModel | None) -> Survey:

@@ -136,7 +136,7 @@ class Task:
             cal.values,
             cal.labels(),
             test.values,
-            test.labels(),
+            replace(test, from_one=()).labels(),
             cal.kind,
             cal_rows=info,
             test_rows=RowInfo(test.weight, test.groups, test.by or None, cal.classes),

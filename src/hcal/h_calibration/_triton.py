@@ -52,8 +52,8 @@ def _keyed_loss(key: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Ten
     partial = torch.empty(blocks, dtype=torch.float64, device=key.device)
     total_of = torch.zeros(blocks + 1, dtype=torch.float64, device=key.device)
     _windows[(blocks,)](
-        mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window, s.epsilon,
-        s.scale / window,
+        mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window,
+        s.scale / window, EPSILON=s.epsilon,
         CLUSTERS=len(weights), LANES=triton.next_power_of_2(len(weights)), SQUARED=s.norm == 2,
         GRAD=need_grad, BLOCK=_BLOCK, BEFORE=min(_BLOCK, triton.next_power_of_2(window)),
     )  # fmt: skip
@@ -246,7 +246,7 @@ def _weight(edges, weights, k, first, last, CLUSTERS: tl.constexpr, LANES: tl.co
 
 @triton.jit
 def _slopes(
-    mass, hits, edges, weights, first, window, m, epsilon,
+    mass, hits, edges, weights, first, window, m, EPSILON: tl.constexpr,
     CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Weighted excess of the windows first .. first + BLOCK − 1, and their slopes; 0 where there is none."""
@@ -260,7 +260,7 @@ def _slopes(
     error = (total - count) * share
     weight = _weight(edges, weights, k, first, first + BLOCK - 1, CLUSTERS, LANES)
     weight = tl.where(inside, weight, 0.0)
-    excess = tl.abs(error) - epsilon
+    excess = tl.abs(error) - tl.full([], EPSILON, tl.float64)  # an argument would be float32
     # EVEN of the settings: a sum that equals its count up to rounding has no sign
     excess = tl.where(excess > count * share * 1e-9, excess, 0.0)
     signed_weight = tl.where(error > 0, weight, -weight)
@@ -273,8 +273,8 @@ def _slopes(
 
 @triton.jit
 def _windows(
-    mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window, epsilon, factor,
-    CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, GRAD: tl.constexpr,
+    mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window, factor,
+    EPSILON: tl.constexpr, CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, GRAD: tl.constexpr,
     BLOCK: tl.constexpr, BEFORE: tl.constexpr,
 ):  # fmt: skip
     """Loss of the windows of a block of ranks; the gradient at those ranks, its prefix sums and its total.
@@ -286,18 +286,18 @@ def _windows(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     j = start + tl.arange(0, BLOCK)
     excess, entering = _slopes(
-        mass, hits, edges, weights, start, window, m, epsilon, CLUSTERS, LANES, SQUARED, BLOCK
+        mass, hits, edges, weights, start, window, m, EPSILON, CLUSTERS, LANES, SQUARED, BLOCK
     )
     tl.store(partial + tl.program_id(0), tl.sum(excess, axis=0))
     if GRAD:
         _other, leaving = _slopes(
-            mass, hits, edges, weights, start - window, window, m, epsilon,
+            mass, hits, edges, weights, start - window, window, m, EPSILON,
             CLUSTERS, LANES, SQUARED, BLOCK,
         )  # fmt: skip
         before = tl.zeros([BEFORE], dtype=tl.float64)
         for first in range(0, window, BEFORE):
             _excess, slope = _slopes(
-                mass, hits, edges, weights, start - window + first, window, m, epsilon,
+                mass, hits, edges, weights, start - window + first, window, m, EPSILON,
                 CLUSTERS, LANES, SQUARED, BEFORE,
             )  # fmt: skip
             is_before = first + tl.arange(0, BEFORE) < window

@@ -109,7 +109,8 @@ def engine_for(q: Array) -> Engine:
 
 def has_kernel(module: str) -> bool:
     """Return whether a module of kernels and the package that compiles it are there."""
-    return all(find_spec(name) for name in (module.rpartition("._")[2], module))
+    package = module.rpartition("_")[2]  # "numba" of "hcal.h_calibration._mixture_numba"
+    return all(find_spec(name) for name in (package, module))
 
 
 def takes_triton(q: Array) -> bool:

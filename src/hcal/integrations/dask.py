@@ -7,6 +7,7 @@ with any number of workers. Every worker needs the same packages and access to t
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,14 +122,16 @@ def predict_proba(calibrator: Calibrator, scores: AnyArray) -> AnyArray:
         raise ValueError(
             f"scores has {n_columns} classes (columns), the calibrator was fitted on {k}"
         )
+    # The graph may be computed after the calibrator was fitted again.
+    present = copy.copy(calibrator)
     if frame:
         narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
         names = _ordered_columns(calibrator, scores)
         meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
-        return scores.map_partitions(partial(_predict_block, calibrator, meta), meta=meta)
+        return scores.map_partitions(partial(_predict_block, present, meta), meta=meta)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
     return array.map_blocks(
-        partial(_predict_block, calibrator, np.empty((0, k), dtype)),
+        partial(_predict_block, present, np.empty((0, k), dtype)),
         chunks=(array.chunks[0], (k,)),
         dtype=dtype,
         meta=np.empty((0, 0), dtype),
@@ -383,6 +386,7 @@ def rows(  # noqa: PLR0913
         title="Dask collections",
         grouped=groups is not None,
         segmented=by is not None,
+        from_one=() if titles is None or like is not None else tuple(map(str, titles)),
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.integrations.recording import Operand, Program, Step
-from hcal.numerics import Float64
+from hcal.numerics import Float64, NumpyArray
 
 #: The number of a node in its graph.
 NodeId: TypeAlias = int
@@ -27,7 +27,7 @@ _ARITHMETIC = ("add", "subtract", "multiply", "divide", "floor", "maximum", "min
 _NEUTRAL = {"add": 0.0, "subtract": 0.0, "multiply": 1.0, "divide": 1.0}
 _FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "less", "less_equal", "equal", "where")
 #: Operations on numbers, as numpy computes them.
-NUMPY: dict[str, Callable[..., Any]] = {
+NUMPY: dict[str, Callable[..., NumpyArray]] = {
     name: getattr(np, name) for name in (*_ARITHMETIC, *_FUNCTIONS)
 }
 
@@ -66,13 +66,27 @@ class Node:
         ``"constant"``, ``"input"``, ``"place"`` (which of the cells a number lies in), ``"cell"`` (a value for each
         cell), ``"softmax"`` and ``"log_softmax"`` (of the first of the operands among all), or one of ``NUMPY``.
     operands : tuple of int
-    content : object
-        The constant, the name of the input, the :class:`NodeColumns`, or the values of a cell.
+    value : float, optional
+        Of a constant.
+    name : str
+        Of an input.
+    cells : NodeColumns, optional
+        Of a place.
+    by_cell : tuple of float
+        The values of a cell.
     """
 
     operation: str
     operands: tuple[NodeId, ...] = ()
-    content: Any = None
+    value: float | None = None
+    name: str = ""
+    cells: NodeColumns | None = None
+    by_cell: tuple[float, ...] = ()
+
+    @property
+    def known(self) -> Float64:
+        """The constant, or the value for each cell."""
+        return np.array(self.by_cell if self.value is None else self.value)
 
 
 @dataclass
@@ -91,25 +105,25 @@ class Graph:
 
     def constant(self, value: float) -> NodeId:
         """Return the node of a constant."""
-        return self.add(Node("constant", content=float(value) + 0.0))
+        return self.add(Node("constant", value=float(value) + 0.0))
 
     def input(self, name: str) -> NodeId:
         """Return the node of an input."""
-        return self.add(Node("input", content=name))
+        return self.add(Node("input", name=name))
 
     def place(self, x: NodeId, cells: NodeColumns) -> NodeId:
         """Return the number of the cell that a number lies in."""
-        place = self.add(Node("place", (x,), cells))
+        place = self.add(Node("place", (x,), cells=cells))
         return self._cell(place, np.arange(cells.count, dtype=np.float64))
 
     def take(self, array: Float64, index: NodeId) -> NodeId:
         """Return the entry of an array at an index that depends on a single place."""
         node = self.nodes[index]
-        if node.operation == "constant":
-            return self.constant(array[int(node.content)])
+        if node.value is not None:
+            return self.constant(array[int(node.value)])
         if node.operation != "cell":
             raise Unsupported("an entry of an array whose number is computed from several others")
-        return self._cell(node.operands[0], array[np.array(node.content, dtype=np.int64)])
+        return self._cell(node.operands[0], array[np.array(node.by_cell, dtype=np.int64)])
 
     def softmax(self, k: int, logits: ColumnNumbers, *, logarithm: bool = False) -> NodeId:
         """Return the softmax, or its logarithm, of one of several numbers; what is added to all does not count."""
@@ -136,8 +150,7 @@ class Graph:
 
     def value(self, number: NodeId) -> float | None:
         """Return the value of a constant, else None."""
-        node = self.nodes[number]
-        return node.content if node.operation == "constant" else None
+        return self.nodes[number].value
 
     def apply(self, operation: str, *operands: NodeId) -> NodeId:
         """Return an operation on nodes; what is constant, or depends on one place alone, is computed at once."""
@@ -150,17 +163,17 @@ class Graph:
         if not fixed or len(places) > 1:
             return self.add(Node(operation, tuple(operands)))
         with np.errstate(all="ignore"):
-            result = NUMPY[operation](*[np.array(node.content) for node in nodes])
+            result = NUMPY[operation](*[node.known for node in nodes])
         if not places:
             return self.constant(float(result))
         [place] = places
-        count = self.nodes[place].content.count
-        return self._cell(place, np.broadcast_to(np.asarray(result, dtype=np.float64), (count,)))
+        shape = np.broadcast_shapes(*[node.known.shape for node in nodes])
+        return self._cell(place, np.broadcast_to(np.asarray(result, dtype=np.float64), shape))
 
     def _cell(self, place: NodeId, values: Float64) -> NodeId:
         if (values == values[0]).all():
             return self.constant(values[0])
-        return self.add(Node("cell", (place,), tuple(values.tolist())))
+        return self.add(Node("cell", (place,), by_cell=tuple(values.tolist())))
 
     def _simplified(self, operation: str, operands: tuple[NodeId, ...]) -> NodeId | None:
         """Return a node that the operation leaves as it is, or a shorter way to write it."""
@@ -298,7 +311,7 @@ class _Expansion:
         return np.array([self.graph.constant(value) for value in np.atleast_1d(values)])
 
     def _array(self, operand: Operand) -> Float64:
-        values: Any = self.program.arrays[operand] if isinstance(operand, str) else operand
+        values = self.program.arrays[operand] if isinstance(operand, str) else operand
         return np.asarray(values, dtype=np.float64)
 
     def _fold(self, operation: str, operand: Operand) -> ColumnNumbers:

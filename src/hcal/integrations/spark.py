@@ -251,7 +251,7 @@ def rows(
     request = _request_of(columns, calibrator)
     probed = _Table.of(frame, request, calibrator)
     first = probed.first()
-    first.labels()
+    first.labels(complete=False)
     table = probed.like_first(first)
     counts = table.counts
     classes = table.reader.reading.order
@@ -265,6 +265,7 @@ def rows(
         title="a Spark frame",
         grouped=first.groups is not None,
         segmented=bool(first.by or first.segments),
+        from_one=first.from_one,
         table=table,
     )
 

@@ -148,7 +148,7 @@ class _Buckets:
         with np.errstate(invalid="ignore"):
             position = np.nan_to_num((edges - self.start) * self.scale, nan=0.0)
         bucket = np.floor(np.maximum(0.0, np.minimum(self.last, position)))
-        values = np.stack([edges[:-1], edges[1:], *(np.array(n.content) for n in columns)], axis=1)
+        values = np.stack([edges[:-1], edges[1:], *(n.known for n in columns)], axis=1)
         rows = []
         for cell in np.flatnonzero(edges[:-1] < edges[1:]):  # a cell between equal edges is empty
             for number in np.arange(bucket[cell], bucket[cell + 1] + 1):
@@ -339,20 +339,21 @@ class _Query:
         needed = sorted(_uses(self.graph, probs))
         for place in needed:
             node = self.graph.nodes[place]
-            if node.operation != "place":
+            cells = node.cells
+            if cells is None:
                 continue
             columns = [n for n in needed if _is_cell_of(self.graph.nodes[n], place)]
             alias = f"hcal_cells_{len(tables) + 1}"
             for i, number in enumerate(columns):
                 self.names[number] = f"{alias}.c{i}"
             x = writer.expression(node.operands[0])
-            buckets = _Buckets.of(node.content)
+            buckets = _Buckets.of(cells)
             definition = self._table(
                 alias,
                 ["bucket", "low", "high", *(f"c{i}" for i in range(len(columns)))],
-                buckets.rows(node.content, [self.graph.nodes[n] for n in columns]),
+                buckets.rows(cells, [self.graph.nodes[n] for n in columns]),
             )
-            left, right = (">=", "<") if node.content.closed else (">", "<=")
+            left, right = (">=", "<") if cells.closed else (">", "<=")
             join = (
                 f"LEFT JOIN {alias} ON {alias}.bucket = {self._bucket(x, buckets)}\n"
                 f"  AND {x} {left} {alias}.low AND {x} {right} {alias}.high"

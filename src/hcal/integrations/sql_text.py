@@ -157,8 +157,8 @@ class SqlWriter:
     def own_expression(self, number: NodeId) -> str:
         """Return the expression of a node that has a name, in terms of others."""
         node = self.graph.nodes[number]
-        if node.operation == "constant":
-            return sql_number(node.content, self.dialect)
+        if node.value is not None:
+            return sql_number(node.value, self.dialect)
         if node.operation == "where":
             condition, yes, no = node.operands
             yes_text = self.expression(yes)

@@ -45,7 +45,7 @@ def rows_of(data: DataFile, start: int = 0, *, complete: bool = True) -> Rows:
     labels = None
     if data.y is not None:
         with rows_from(start):
-            labels = data.labels()
+            labels = data.labels(complete=complete)
     values = data.values
     kind = data.kind
     if data.questions:
@@ -123,7 +123,9 @@ class Batches:
 
     def check_labels(self) -> None:
         """Raise an error before a long pass, and not in it, if labels are missing or are not classes."""
-        inputs.check_labels(self.first.labels(), len(self.first.values), self.n_classes)
+        inputs.check_labels(
+            self.first.labels(complete=False), len(self.first.values), self.n_classes
+        )
 
     def pieces(self) -> list[Piece]:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
@@ -159,6 +161,7 @@ class Batches:
             title=self.name,
             grouped=self.first.groups is not None,
             segmented=bool(self.first.by or self.first.segments),
+            from_one=self.first.from_one,
         )
 
     def __iter__(self) -> Iterator[Rows]:

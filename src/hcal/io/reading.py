@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hcal import class_names
 from hcal.class_names import ClassName, ColumnCells, label_cells, typed
+from hcal.columns import refuse_numbers_from_one
 from hcal.frames import AnyArray
 from hcal.inputs import InputKind
 from hcal.io.files import (
@@ -87,6 +88,8 @@ class DataFile:
         The calibrator that made the probabilities, if the file says so.
     turned : bool
         Whether the columns are in another order than in the file, which labels that are numbers may count.
+    from_one : tuple of str
+        The columns of the scores where these are numbered from 1 to K and no model says what they are.
     """
 
     path: Path
@@ -108,6 +111,7 @@ class DataFile:
     notes: tuple[str, ...] = ()
     made_by: str = ""
     turned: bool = False
+    from_one: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -124,8 +128,11 @@ class DataFile:
         digests = "".join(checksum(path) for path in (self.path, *self.more))
         return hashlib.sha256(digests.encode()).hexdigest() if self.more else digests
 
-    def labels(self) -> NumpyArray:
-        """Return the labels, with names turned into the numbers of their classes; refuse a file without labels."""
+    def labels(self, *, complete: bool = True) -> NumpyArray:
+        """Return the labels, with names turned into the numbers of their classes; refuse a file without labels.
+
+        ``complete`` says whether these are all rows: a block alone does not show from which number they count.
+        """
         if self.y is None:
             advice = "name the column with label= (--label), or a file with labels= (--labels)"
             raise ValueError(
@@ -139,7 +146,10 @@ class DataFile:
                 f"{listed(self.classes or ())}, and the labels are numbers, which may count "
                 "either: write names of classes as labels"
             )
-        return np.asarray(class_names.encode(y, self.classes))
+        labels = np.asarray(class_names.encode(y, self.classes))
+        if complete and self.classes is None and labels.ndim == 1:
+            refuse_numbers_from_one(self.from_one, labels)
+        return labels
 
     def in_order_of(self, classes: Sequence[ClassName] | None) -> DataFile:
         """Return the same rows with the columns in the order of a model's classes, matched by name.
@@ -485,6 +495,7 @@ def _data(
         by=by,
         segments=segments,
         beside=beside,
+        from_one=tuple(plan.scores) if plan.from_one and not reading.request.of_model else (),
     )
     if names is None:
         return data

@@ -80,6 +80,8 @@ class Request:
         Whether a stated "70-80 %" counts as unreadable or as 0.75.
     optional : frozenset of str
         Which of ``label``, ``id``, ``groups``, ``by``, ``weight`` and ``time`` may be missing in a file.
+    of_model : bool
+        Whether a model's fit has said how rows are read, so that its classes are known.
 
     Examples
     --------
@@ -106,6 +108,7 @@ class Request:
     ranges: str = "error"
     ignore_index: int | None = None
     optional: frozenset[str] = frozenset()
+    of_model: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -174,7 +177,7 @@ class Request:
                 )
         filled = {n: getattr(model, n) for n in _REMEMBERED if getattr(self, n) is None}
         lacking = {role for role in ROLES if filled.get(role) is not None} - {"segments"}
-        return replace(self, **filled, optional=self.optional | lacking)
+        return replace(self, **filled, optional=self.optional | lacking, of_model=True)
 
     @property
     def roles(self) -> dict[str, str]:
@@ -225,6 +228,8 @@ class Plan:
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
     classes : tuple of str, or None
         Names of the classes that the names of the columns contain.
+    from_one : bool
+        Whether the columns are numbered from 1 to K, so that labels may be too.
     """
 
     kind: InputKind
@@ -234,6 +239,7 @@ class Plan:
     segments: list[str] = field(default_factory=list)
     part: str = ""
     classes: tuple[str, ...] | None = None
+    from_one: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -278,12 +284,9 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
     if "label" not in roles and request.labels is None and label in free and label not in scores:
         roles["label"] = label
     parts = _class_parts(scores, request.scores)
-    named = (
-        len(parts) > 1
-        and all(parts)
-        and len(set(parts)) == len(parts)
-        and not _by_number(parts, parts)
-    )
+    different = len(parts) > 1 and all(parts) and len(set(parts)) == len(parts)
+    # Numbers in another order than their own, as the caller listed them, are names.
+    counted = _by_number(parts, parts) == parts
     return Plan(
         kind,
         scores,
@@ -291,7 +294,8 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) 
         by=lists["by"],
         segments=lists["segments"],
         part=suffix.lstrip("_"),
-        classes=tuple(parts) if named else None,
+        classes=tuple(parts) if different and not counted else None,
+        from_one=different and counted and int(parts[0]) == 1,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Final, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.columns import refuse_numbers_from_one
 from hcal.inputs import InputKind
 from hcal.io.reading import Piece
 from hcal.numerics import IntArray
@@ -60,6 +61,8 @@ class RowSource:
         All rows, where they are in memory.
     grouped, segmented : bool
         Whether rows have groups, or segments.
+    from_one : tuple of str
+        The columns of files where these are numbered from 1 to K, so that labels may be too.
 
     Examples
     --------
@@ -80,6 +83,7 @@ class RowSource:
     whole: Rows | None = None
     grouped: bool = False
     segmented: bool = False
+    from_one: tuple[str, ...] = ()
 
     def add_up(self, update: Callable[[P, Rows], object], empty: Callable[[], P]) -> P:
         """Return the partial result of all rows; ``update`` adds a block of rows to one."""
@@ -101,7 +105,14 @@ class RowSource:
         1
         """
         empty = partial(RowSample, most_rows, most_scores, self.n_rows)
-        return self.add_up(RowSample.update, empty).rows()
+        rows = self.add_up(RowSample.update, empty).rows()
+        self.check_labels(rows)
+        return rows
+
+    def check_labels(self, sample: Rows) -> None:
+        """Refuse labels that may count from 1, as the columns do; a block alone does not show it."""
+        if sample.y is not None and self.names is None:
+            refuse_numbers_from_one(self.from_one, sample.y)
 
 
 def _add_piece(update: Callable[[P, Rows], object], empty: Callable[[], P], piece: RowPiece) -> P:
