@@ -23,6 +23,7 @@ from hcal.h_calibration.training import MONITOR, AdamSettings, Loop, epoch_dece,
 from hcal.integrations.torch import CalibrationHead
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
+TWO_CLASSES = (5000, 2)
 
 
 def seconds(work: Callable[[], object], repeats: int = 5) -> float:
@@ -146,7 +147,8 @@ def main() -> None:
     say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
     chosen = sys.argv[1:] or [work.__name__ for work in (of_size, one_launch, steps, training)]
     for work in (of_size, one_launch, steps, training):
-        for size in SIZES if work.__name__ in chosen else ():
+        sizes = (TWO_CLASSES, *SIZES) if work is one_launch else SIZES
+        for size in sizes if work.__name__ in chosen else ():
             try:
                 work(*size)
             except Exception as error:

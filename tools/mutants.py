@@ -66,7 +66,7 @@ def places(tree: ast.Module) -> list[ast.AST]:
         aside = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         aside += [node] if isinstance(node, ast.Raise | ast.JoinedStr) else []
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            aside.append(node.test)
+            aside.append(node)
         skipped |= {id(inner) for one in aside if one is not None for inner in ast.walk(one)}
     nodes = (node for node in ast.walk(tree) if id(node) not in skipped)
     return [node for node in nodes if variants(node)]

@@ -102,7 +102,8 @@ def test_a_loop_is_captured_if_all_of_it_is_known_to_hcal() -> None:
     def foreign(probs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch_nll(probs, y)
 
-    assert can_be_captured(module, on_gpu, torch_nll, SCORES)
+    for name in ("piecewise-10", "monotonic-5", "ensemble-4"):
+        assert can_be_captured(build_trainable(name, x), on_gpu, torch_nll, SCORES)
     assert can_be_captured(module, on_gpu, known, SCORES)
     assert not can_be_captured(torch.nn.Identity(), on_gpu, known, SCORES)
     assert not can_be_captured(module, on_gpu, foreign, SCORES)

@@ -9,6 +9,7 @@ from scipy.special import softmax
 import hcal
 from hcal import metrics
 from hcal.evaluation.assessment import knows_more
+from hcal.metrics.estimates import Outcome
 from hcal.metrics.registry import METRICS
 from hcal.metrics.resampling import dependence, intervals, mean_interval, measure
 from hcal.metrics.sample import Sample
@@ -170,3 +171,29 @@ def test_who_states_the_base_rates_does_not_know_more_than_they(classes: int) ->
         y[: n // 5] = 0
         rates = np.bincount(y, minlength=classes) / n
         assert knows_more(Sample(np.tile(rates, (n, 1)), y), 0.95).status == "open", n
+
+
+def test_the_interval_of_a_change_of_accuracy_is_that_of_bonett_and_price() -> None:
+    """Of 40 rows the first predictor alone is right in 6, and the second alone in 2."""
+    y = np.ones(40, dtype=int)
+    first = np.repeat([0.9, 0.2, 0.9], [6, 2, 32])
+    second = np.repeat([0.2, 0.9, 0.9], [6, 2, 32])
+    one, other = (Sample(p, y) for p in (first, second))
+    accuracy = METRICS["accuracy"]
+    interval = mean_interval(accuracy, one, 0.95, other=other)
+    turned = mean_interval(accuracy, other, 0.95, other=one)
+
+    gained = 7 / 42
+    lost = 3 / 42
+    deviation = np.sqrt((gained + lost - (gained - lost) ** 2) / 42)
+    expected = gained - lost + 1.959964 * deviation * np.array([-1, 1])
+    np.testing.assert_allclose([interval.low, interval.high], expected, rtol=1e-6)
+    np.testing.assert_allclose([-turned.high, -turned.low], expected, rtol=1e-6)
+
+
+def test_ten_rows_of_the_rarer_outcome_have_an_interval() -> None:
+    for n_events, words in ((10, ""), (9, "9 rows with the rarer outcome, and intervals need 10")):
+        event = np.arange(200) < n_events
+        for happened in (event, ~event):
+            rows = Outcome(risk=np.full(200, happened.mean()), event=happened.astype(float))
+            assert rows.no_interval() == words

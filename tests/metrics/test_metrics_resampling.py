@@ -197,3 +197,15 @@ def test_parts_are_those_of_the_truth() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             metrics.decompose(q, y, **options)
+
+
+def test_clusters_are_those_of_the_weights() -> None:
+    """Of a replicate they are those of the sample that it is drawn from."""
+    p, y = draw(300, 4, 1)
+    weight = np.repeat([1.0, 5.0, 1.0], 100)
+    plain = Sample(p, y)
+    of_plain = metrics.tcwece_k(plain)
+    weighted = metrics.tcwece_k(p, y, sample_weight=weight)
+    assert metrics.tcwece_k(plain.reweighted(weight)) == weighted
+    assert metrics.tcwece_k(plain.reweighted(weight).reweighted(None)) == of_plain
+    assert metrics.tcwece_k(plain.replicate(weight)) not in (of_plain, weighted)
