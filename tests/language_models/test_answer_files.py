@@ -117,3 +117,40 @@ def test_compare_measures_the_calibrator_that_fit_writes(
     command = run("compare", cal, "--test", test, "--methods", method, "--json").stdout
     compared = json.loads(command)["methods"][method]["nll"]
     assert compared == pytest.approx(fitted["metrics"]["nll"]["value"], abs=1e-9)
+
+
+def test_a_target_that_can_be_read_in_two_ways_is_refused(tmp_path: Path) -> None:
+    """The target 2 of the options 1 to 4 was taken for the third of them."""
+    path = tmp_path / "responses.jsonl"
+    top = [{"token": token, "logprob": -1.0 - int(token)} for token in "1234"]
+    response = {"choices": [{"logprobs": {"content": [{"token": "1", "top_logprobs": top}]}}]}
+    for target, answer in (("2", 1), (2, None)):
+        record = {"response": response, "options": ["1", "2", "3", "4"], "target": target}
+        path.write_text(json.dumps(record), encoding="utf-8")
+        if answer is None:
+            with pytest.raises(ValueError, match="the target 2 may be the option '2', or the ind"):
+                read(path)
+        else:
+            assert read(path).labels().tolist() == [answer]
+
+
+@pytest.mark.parametrize(("accuracy", "answers"), [(None, None), (1.0, [0, 1]), (0.0, [1, 2])])
+def test_an_index_that_is_an_option_too_needs_the_accuracy(
+    accuracy: float | None, answers: list[int] | None, tmp_path: Path
+) -> None:
+    lines = []
+    for best, target, options in ((0, "1", ["1", "2", "0"]), (1, "2", ["0", "2", "1"])):
+        record = {
+            "doc_id": best,
+            "filtered_resps": [[-1.0 - abs(best - place), True] for place in range(3)],
+            "arguments": [["question", f" {option}"] for option in options],
+            "target": target,
+        }
+        lines.append(json.dumps(record if accuracy is None else {**record, "acc": accuracy}))
+    path = tmp_path / "samples_numbers.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    if answers is None:
+        with pytest.raises(ValueError, match="may be an option or its index, and no accuracy"):
+            read_lm_eval(path)
+    else:
+        assert read_lm_eval(path).y.tolist() == answers

@@ -222,6 +222,16 @@ def _answers(samples: list[_Question]) -> list[int]:
     line, and the harness's own ``acc`` if the file has it.
     """
     ways = [list(way) for way in zip(*(sample.answers for sample in samples), strict=True)]
+    by_index, by_text, by_record = ways
+    if _NOWHERE not in by_index + by_text and by_index != by_text and by_record not in ways[:2]:
+        number = next(k for k in range(len(samples)) if by_index[k] != by_text[k])
+        sample = samples[number]
+        raise ValueError(
+            f"{sample.where}: the target {quoted(sample.target)} may be an option or its index, "
+            "and no accuracy in the file tells which"
+        )
+    if _NOWHERE not in by_index + by_text and by_record == by_text:
+        return by_text
     for answers in ways:
         if _NOWHERE not in answers:
             return answers

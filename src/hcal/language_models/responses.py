@@ -78,6 +78,7 @@ def _question(record: Record) -> tuple[Float64, int | None]:
 def _target(target: object, labels: Sequence[str], texts: Sequence[str]) -> int:
     """Return the right option of a target that is a label, the text of an option, or an index."""
     is_number = isinstance(target, bool | int)
+    _refuse_two_readings(target, texts)
     for plain, options in ((option_label, labels), (normal_answer, texts)):
         names = [plain(option) for option in options]
         name = plain(str(target))
@@ -88,6 +89,18 @@ def _target(target: object, labels: Sequence[str], texts: Sequence[str]) -> int:
     if is_index and int(digits) < len(labels):
         return int(digits)
     raise ValueError(no_target(target))
+
+
+def _refuse_two_readings(target: object, texts: Sequence[str]) -> None:
+    """Refuse a number that is the index of one option and the name of another."""
+    if not isinstance(target, int) or isinstance(target, bool) or not 0 <= target < len(texts):
+        return
+    names = [text.strip() for text in texts]
+    if str(target) in names and names.index(str(target)) != target:
+        raise ValueError(
+            f"the target {target} may be the option {str(target)!r}, or the index of the option "
+            f"{names[target]!r}: write a text for the option"
+        )
 
 
 def option_label(text: str) -> str:
