@@ -304,3 +304,19 @@ def test_the_argmax_is_kept_after_a_kernel() -> None:
     predicted = Prediction(map=Rounded(), preserves="order").in_blocks(scores)
     np.testing.assert_allclose(predicted, 1 / 3)  # the kernel's
     assert (predicted.argmax(axis=1) == 2).all()
+
+
+@map_type
+class Widening(Map):
+    """A formula that computes in float64."""
+
+    def __call__(self, x):
+        return xp.log_softmax(x.astype(np.float64))
+
+
+def test_probabilities_have_the_width_of_the_scores() -> None:
+    prediction = Prediction(map=Widening())
+    for width in (np.float32, np.float64):
+        scores = np.zeros((2, 3), width)
+        assert prediction(scores).dtype == width
+        assert prediction.in_blocks(scores).dtype == width

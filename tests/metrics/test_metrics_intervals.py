@@ -207,3 +207,8 @@ def test_scores_of_certain_predictions_are_no_shares() -> None:
     width = 2 * 1.96 * 2 * np.sqrt(0.6 * 0.4 / 100)
     assert interval.low < 1.2 < interval.high
     assert interval.high - interval.low == pytest.approx(width, rel=0.1)
+
+
+def test_groups_of_rows_without_error_depend_on_nothing() -> None:
+    certain = Sample(np.eye(2)[[0, 1, 1, 0]], [0, 1, 1, 0])
+    assert dependence(certain, np.array([0, 0, 1, 1])) == 1.0
