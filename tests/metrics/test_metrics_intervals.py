@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import softmax
+from scipy.stats import t
 
 import hcal
 from hcal import metrics
 from hcal.evaluation.assessment import knows_more
-from hcal.metrics.estimates import Outcome
+from hcal.metrics.estimates import Outcome, weighted_mean
 from hcal.metrics.registry import METRICS
 from hcal.metrics.resampling import dependence, intervals, mean_interval, measure
 from hcal.metrics.sample import Sample
@@ -212,3 +213,10 @@ def test_scores_of_certain_predictions_are_no_shares() -> None:
 def test_groups_of_rows_without_error_depend_on_nothing() -> None:
     certain = Sample(np.eye(2)[[0, 1, 1, 0]], [0, 1, 1, 0])
     assert dependence(certain, np.array([0, 0, 1, 1])) == 1.0
+
+
+def test_the_interval_of_a_few_means_is_that_of_students_t() -> None:
+    values = np.array([1.0, 2.0, 3.0, 4.0])
+    estimate = weighted_mean(values, np.ones(4), None, 0.95)
+    expected = t.interval(0.95, 3, loc=2.5, scale=np.std(values, ddof=1) / 2)
+    assert (estimate.low, estimate.high) == pytest.approx(expected, rel=1e-9)
