@@ -229,6 +229,19 @@ def test_the_gain_over_a_baseline() -> None:
     assert back.at_most < 0
 
 
+def test_the_table_of_subgroups_has_words_on_the_left_and_numbers_on_the_right() -> None:
+    tall = certify_event("tall", np.full(500, 0.9), np.zeros(500))
+    others = certify_event("others", np.full(30, 0.5), np.arange(30) % 2)
+    assert sentences.subgroup_table((tall, others), 0.05) == [
+        "segment  rows  stated  observed  off by, in points  verdict",
+        "tall      500  90.0 %     0.0 %     +89.0 to +90.0  "
+        "proven too high by at least 89.0 points",
+        "others     30  50.0 %    50.0 %     -25.2 to +25.2  "
+        "may be right; 1,870 more rows would tell",
+    ]
+    assert sentences.subgroup_table((others,) * 31, 0.05)[31:] == ["… and 1 more segments"]
+
+
 def test_after_a_calibrator_input_is_about_the_baseline() -> None:
     logits, y = synthetic(400)
     calibrator = hcal.make_calibrator("ts").fit(*synthetic(400, seed=1))

@@ -18,7 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import hcal
-from hcal.integrations.sklearn import CalibratedClassifier, CalibrationDisplay, Scorer, raw_margins
+from hcal.integrations.sklearn import (
+    CalibratedClassifier,
+    CalibrationDisplay,
+    Scorer,
+    _method_of_scores,
+    raw_margins,
+)
 
 mpl.use("Agg")
 X, CODES = make_classification(900, 8, n_informative=5, n_classes=3, random_state=0)
@@ -63,7 +69,7 @@ def test_the_wrapper_finds_the_margins_of_catboost() -> None:
     model = catboost_classifier().fit(X[:500], NAMES[:500])
     wrapped = CalibratedClassifier(model, method="ts", cv="prefit")
     wrapped.fit(X[500:], NAMES[500:])
-    assert wrapped._response(wrapped.estimator_) == "margins"
+    assert _method_of_scores(wrapped.estimator_, wrapped.response) == "margins"
     expected = wrapped.calibrator_.predict_proba(raw_margins(model, X))
     np.testing.assert_allclose(wrapped.predict_proba(X), expected, rtol=1e-12)
     assert set(wrapped.predict(X)) <= set(NAMES)
@@ -79,7 +85,7 @@ def test_the_wrapper_finds_the_margins_of_lightgbm(wrap: str) -> None:
     options = {"ensemble": False} if wrap == "cross-validated" else {"cv": "prefit"}
     estimator = FrozenEstimator(model) if wrap == "frozen" else model
     wrapped = CalibratedClassifier(estimator, method="ts", **options).fit(X[500:], NAMES[500:])
-    assert wrapped._response(wrapped.estimator_) == "margins"
+    assert _method_of_scores(wrapped.estimator_, wrapped.response) == "margins"
     assert wrapped.calibrator_.input == "logits"
     inner = wrapped.estimator_
     expected = wrapped.calibrator_.predict_proba(raw_margins(inner, X))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import pandas as pd
 import pytest
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
-from typer.testing import CliRunner
 
 import hcal
-from hcal.cli.app import app
+from command_line import run
 from hcal.io.model_file import read_model, write_model
 from hcal.language_models import JointConfidence
 from hcal.language_models.joint import odds_of_kind
@@ -145,7 +145,7 @@ def test_a_very_long_answer_has_finite_log_odds() -> None:
     assert (np.diff(odds) >= 0).all()
 
 
-def test_a_file_keeps_it_and_commands_say_that_it_is_for_python(tmp_path: Path) -> None:
+def test_a_file_keeps_it_and_what_takes_scores_refuses_it(tmp_path: Path) -> None:
     old, right, task = answers(400, 0)
     joint = JointConfidence(KINDS).fit(old, right, by={"task": task})
     path = tmp_path / "joint.hcal"
@@ -157,9 +157,9 @@ def test_a_file_keeps_it_and_commands_say_that_it_is_for_python(tmp_path: Path) 
     for call in (hcal.evaluate, hcal.certify):
         with pytest.raises(ValueError, match="joins several confidences of an answer"):
             call(joint, old, right)
-    result = CliRunner().invoke(app, ["info", str(path)])
-    assert result.exit_code == 1
-    assert "use it from Python" in result.stderr
+    np.savez(tmp_path / "rows.npz", logits=np.eye(2), y=[0, 1])
+    result = run("evaluate", tmp_path / "rows.npz", "--model", path, code=1)
+    assert "apply and info read it" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,3 +225,78 @@ def test_columns_of_other_answers_are_refused() -> None:
         for name, arguments in calls.items():
             with pytest.raises(ValueError, match=f"^{name} has the index of the scores in another"):
                 JointConfidence(KINDS).fit(confidences, **arguments)
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+def write_answers(path: Path, n: int, seed: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Write confidences, whether the answer is right, and its task; return them."""
+    confidences, right, task = answers(n, seed)
+    beside = {"correct": np.where(right, "yes", "no"), "task": task, "key": np.arange(n)}
+    pd.DataFrame(confidences | beside).to_csv(path, index=False)
+    return confidences, right, task
+
+
+LISTING = ",".join(f"{column}={kind}" for column, kind in KINDS.items())
+
+
+@pytest.mark.parametrize("segmented", [False, True])
+def test_commands_join_the_columns_of_a_table(segmented: bool, tmp_path: Path) -> None:
+    old, right, task = write_answers(tmp_path / "cal.csv", 600, 0)
+    new, new_right, new_task = write_answers(tmp_path / "new.csv", 300, 1)
+    model = tmp_path / "joint.hcal"
+    by = ("--by", "task") if segmented else ()
+    options = ("--confidences", LISTING, "--id", "key", *by)
+    answer = run("fit", tmp_path / "cal.csv", *options, "--method", "platt", "-o", model, "--json")
+    joint = JointConfidence(KINDS, "platt").fit(
+        old, right, by={"task": task} if segmented else None
+    )
+    assert json.loads(answer.stdout)["coefficients"] == pytest.approx(joint.coefficients_)
+
+    command = ("apply", model, tmp_path / "new.csv", "-o", tmp_path / "p.csv", "--keep", "--json")
+    assert json.loads(run(*command).stdout)["rows"] == 300
+    table = pd.read_csv(tmp_path / "p.csv")
+    expected = joint.predict_proba(new, by={"task": new_task} if segmented else None)
+    np.testing.assert_allclose(table[["probs_0", "probs_1"]], expected, atol=1e-12)
+    np.testing.assert_array_equal(table["key"], np.arange(300))
+    np.testing.assert_array_equal(table["correct"], new_right)
+    np.testing.assert_array_equal(table["task"], new_task)
+    assert "said " in run("info", model).output
+
+
+def test_what_a_model_said_is_read_as_in_a_file_of_answers(tmp_path: Path) -> None:
+    path = tmp_path / "cal.csv"
+    confidences, *_ = write_answers(path, 200, 0)
+    model = tmp_path / "joint.hcal"
+    run("fit", path, "--confidences", "said=stated", "-o", model, "-q")
+    said = [f"{100 * share:.0f} %" for share in confidences["said"]]
+    texts = tmp_path / "texts.csv"
+    pd.DataFrame({"said": said}).to_csv(texts, index=False)
+    for file, output in ((path, "a.npz"), (texts, "b.npz")):
+        run("apply", model, file, "-o", tmp_path / output, "-q")
+    numbers, words = (np.load(tmp_path / name)["probs"] for name in ("a.npz", "b.npz"))
+    np.testing.assert_allclose(words, numbers, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--confidences", "said"), "each column once with its kind"),
+        (("--confidences", "said=stated,said=probs"), "each column once with its kind"),
+        (("--confidences", "said=guess"), "must be one of stated"),
+        (("--confidences", "task=logits"), "the column 'task' must hold numbers"),
+        (("--confidences", "nowhere=logits"), "has no 'nowhere'"),
+        (("--confidences", "said=stated", "--label", "task"), "must be true or false"),
+        (("--confidences", "said=stated", "--scores", "mean"), "leave out --scores"),
+        (("--confidences", "said=stated", "--jobs", "2"), "leave out --jobs"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(
+    options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cal.csv"
+    write_answers(path, 50, 0)
+    result = run("fit", path, *options, "-o", tmp_path / "m.hcal", code=1)
+    assert message in result.stderr
+    assert not (tmp_path / "m.hcal").exists()

@@ -114,6 +114,7 @@ def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
     assert toy(knots=np.empty(0), values=np.zeros(1)).values.size == 1  # no value is out of range
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.how = "step"
+    assert len({one, toy(), toy()}) == 3  # each object is itself: arrays are not compared
     options = one.options()
     arrays = one.arrays()
     assert options == {"type": "Toy", "inner": {"type": "Temperature"}, "how": "line"}
@@ -271,6 +272,53 @@ def test_a_kernel_predicts_many_rows_as_the_formula_does(n, changes, options, n_
     elif prediction.kind == "log_probs":
         scores = np.log(scores)
     Compiled.calls.clear()
+    by_formula = prediction(scores)
+    assert not Compiled.calls
     by_blocks = prediction.in_blocks(scores, **options)
     assert len(Compiled.calls) == n_calls
-    np.testing.assert_allclose(by_blocks, prediction(scores), rtol=1e-12)
+    np.testing.assert_allclose(by_blocks, by_formula, rtol=1e-12)
+
+
+@map_type
+class Wide(Compiled):
+    expansion = 4
+
+
+def test_a_map_of_more_numbers_takes_fewer_rows_at_once() -> None:
+    assert Prediction(map=Compiled()).rows_at_once(5) == 65_536 // 5
+    assert Prediction(map=Wide()).rows_at_once(5) == 65_536 // 20
+    assert Prediction(map=Wide()).rows_at_once(100_000) == 1
+
+
+@map_type
+class Rounded(Map):
+    """A kernel that rounds, so that classes tie, and does not say that it keeps the argmax."""
+
+    def __call__(self, x):
+        return xp.log_softmax(x)
+
+    def compiled(self, x):
+        return np.full(x.shape, 1 / x.shape[1])
+
+
+def test_the_argmax_is_kept_after_a_kernel() -> None:
+    scores = np.resize([0.0, 1.0, 2.0], (5000, 3))
+    predicted = Prediction(map=Rounded(), preserves="order").in_blocks(scores)
+    np.testing.assert_allclose(predicted, 1 / 3)  # the kernel's
+    assert (predicted.argmax(axis=1) == 2).all()
+
+
+@map_type
+class Widening(Map):
+    """A formula that computes in float64."""
+
+    def __call__(self, x):
+        return xp.log_softmax(x.astype(np.float64))
+
+
+def test_probabilities_have_the_width_of_the_scores() -> None:
+    prediction = Prediction(map=Widening())
+    for width in (np.float32, np.float64):
+        scores = np.zeros((2, 3), width)
+        assert prediction(scores).dtype == width
+        assert prediction.in_blocks(scores).dtype == width

@@ -10,6 +10,7 @@ from scipy.stats import foldnorm
 from test_metrics_oracles import SETS, draw
 
 from hcal import metrics
+from hcal.metrics.scores import collapse_reasons
 from helpers import changeable_records
 
 ALL = metrics.list_metrics()
@@ -354,3 +355,18 @@ def test_without_ties_the_debiased_error_is_the_published_one():
         expected.append(around)
     value = metrics.dece(probs, y, event="top-label")
     assert value == pytest.approx(2 * plug - np.mean(expected))
+
+
+def test_so_many_repetitions_are_looked_at_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcal.metrics.sample.MOST_COPIES", 10)
+    p, y = draw(4, 3, 0)
+    metrics.ece_s1(p, y, sample_weight=[4, 3, 2, 1])
+    with pytest.raises(ValueError, match=r"sample_weight sums to 11; the limit is 1e\+01"):
+        metrics.ece_s1(p, y, sample_weight=[4, 3, 2, 2])
+
+
+def test_of_many_classes_thrice_a_guess_is_too_timid_for_ten_times_its_accuracy() -> None:
+    facts = {"nll": 6.0, "n_classes": 1000}
+    assert collapse_reasons(**facts, accuracy=0.011, mean_confidence=0.0029)
+    assert not collapse_reasons(**facts, accuracy=0.011, mean_confidence=0.0031)
+    assert not collapse_reasons(**facts, accuracy=0.0099, mean_confidence=0.0029)

@@ -215,3 +215,18 @@ def test_weights_of_one():
     assert mean_nll(scores, np.array([1, 0])) == pytest.approx(want)
     of_first_row = mean_nll(scores, np.array([1, 0]), np.array([1.0, 0.0]))
     assert of_first_row == pytest.approx(np.log1p(np.exp(-1)))
+
+
+def test_newton_stops_where_nothing_is_curved() -> None:
+    """A loss that falls for ever and has lost its curvature to rounding: no step goes to 1e250."""
+
+    def loss(theta: np.ndarray) -> tuple[float, None]:
+        return float(np.exp(-theta).sum()), None
+
+    def direction(theta: np.ndarray, _state: None) -> tuple[np.ndarray, np.ndarray]:
+        return -np.exp(-theta), np.full_like(theta, -1e250)
+
+    solved = newton(loss, direction, np.zeros(2))
+    np.testing.assert_array_equal(solved.theta, np.zeros(2))
+    assert not solved.converged
+    assert "nothing is curved" in solved.message

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hcal.decisions.rules import Rule
     from hcal.decisions.threshold_curve import Costs
     from hcal.decisions.thresholding import CostTable, Thresholds
-    from hcal.frames import AnyArray
     from hcal.io import DataFile
     from hcal.methods.base import Calibrator
     from hcal.numerics import FloatArray, NumpyArray
@@ -151,7 +150,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
             )
         return bool(chosen)
 
-    def _chosen(self, data: DataFile, probs: AnyArray) -> Thresholds | CostTable | Abstention:
+    def _chosen(self, data: DataFile, probs: FloatArray) -> Thresholds | CostTable | Abstention:
         """Return the thresholds for the aim, or the confidence below which no answer is given."""
         import hcal
 
@@ -194,7 +193,7 @@ class Decide(WithWeight, WithBy, WithGroups, WithLabels):
 
 
 def _abstained(
-    data: DataFile, probs: AnyArray, error: float, confidence: float, positive: str | None
+    data: DataFile, probs: FloatArray, error: float, confidence: float, positive: str | None
 ) -> Abstention:
     """Choose the confidence below which no answer is given; --positive says which class is a right answer."""
     import hcal
@@ -222,7 +221,7 @@ def _save(path: Path | None, result: Result) -> None:
         temporary.write_text(result.to_json() + "\n", encoding="utf-8")
 
 
-def _write(output: Path, data: DataFile, probs: AnyArray, decisions: NumpyArray) -> None:
+def _write(output: Path, data: DataFile, probs: FloatArray, decisions: NumpyArray) -> None:
     """Write the ids, the probabilities and the decisions of all rows."""
     from hcal.io.writing import write_blocks
 

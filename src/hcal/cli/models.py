@@ -23,15 +23,32 @@ from hcal.cli.options import (
     WithWeight,
     check_output,
     command,
+    joint_model,
     load_model,
 )
 from hcal.text import JsonObject, one_line, quoted
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
+    from hcal.language_models import JointConfidence
     from hcal.methods.base import Calibrator
     from hcal.operation.fitting import Trainable
 
+#: Options of a fit that joined confidences do not know.
+_NOT_JOINED: Final = (
+    "scores",
+    "input",
+    "labels",
+    "time",
+    "half_life",
+    "multilabel",
+    "preserve",
+    "param",
+    "sample_rows",
+    "jobs",
+    "batch_rows",
+    "scheduler",
+)
 #: Values that people write differently from JSON.
 _WORDS: Final = {"None": None, "none": None, "True": True, "False": False}
 
@@ -65,6 +82,10 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         str | None, Option(help="with --time: a row counts half when so much older, such as 90d")
     ] = None
     sample_rows: SampleRows = None
+    confidences: Annotated[
+        str | None,
+        Option(help="confidences of an answer to join: columns with kinds, said=stated,mean=probs"),
+    ] = None
 
     def run(self) -> None:
         """Fit the calibrator, write it, and print the scores before and after."""
@@ -74,6 +95,9 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
         if self.half_life is not None and self.multilabel:
             raise ValueError("--half-life fits one label a row: leave out --multilabel")
         check_output(self.output, *self.file, self.labels)
+        if self.confidences is not None:
+            self._join(self.confidences)
+            return
         warnings: list[str] = []
         if self.sample_rows is not None or (self.by_blocks and not self.multilabel):
             calibrator, data, rows, what = self._fit_sample()
@@ -94,6 +118,27 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
             "warnings": warnings,
         }
         self.show(model_facts(calibrator).to_dict() | facts, lambda: self._show(calibrator, what))
+
+    def _join(self, confidences: str) -> None:
+        """Join confidences of an answer, which stand in several columns of one table."""
+        from hcal.methods.files import save
+        from hcal.operation.fitting import joint_facts
+        from hcal.operation.joint_files import fit_joint, parse_kinds
+
+        _refuse_beside_joint(self, *_NOT_JOINED)
+        [path] = self.file
+        kinds = parse_kinds(confidences)
+        with console.working(f"joining the confidences of {path.name}", quiet=self.silent):
+            joint = fit_joint(path, kinds, self.request(), self.method or "pool")
+        save(joint, self.output)
+        what = f"{path.name} ({joint.fit_.rows:,} × {len(kinds)})"
+        facts = {
+            "model": console.title_of(self.output),
+            "rows": joint.fit_.rows,
+            "what": what,
+            "warnings": [],
+        }
+        self.show(joint_facts(joint).to_dict() | facts, lambda: self._show(joint, what))
 
     def _new_calibrator(self, data: DataFile) -> Trainable:
         """Return a calibrator with the chosen method and parameters, for the kind of rows in a file."""
@@ -135,7 +180,7 @@ class Fit(InBlocks, WithTime, WithWeight, WithBy, WithGroups, WithLabels):
             calibrator.fit(sample, half_life=self.half_life)
         return calibrator, source.first, source.n_rows, what
 
-    def _show(self, calibrator: Trainable, what: str) -> None:
+    def _show(self, calibrator: Trainable | JointConfidence, what: str) -> None:
         """Print the scores before and after calibration, notes about the fit, and the next command to try."""
         out = console.out()
         model = console.name(console.title_of(self.output))
@@ -215,6 +260,10 @@ class Apply(InBlocks, WithLabels, ModelFirst):
         import hcal
 
         check_output(self.output, self.model)
+        joint = joint_model(self.model)
+        if joint is not None:
+            self._apply_joint(joint)
+            return
         calibrator = load_model(self.model, multilabel=True)
         if self.prior is not None:
             calibrator = _for_prior(calibrator, self.prior, self)
@@ -235,6 +284,28 @@ class Apply(InBlocks, WithLabels, ModelFirst):
             console.say("warning", "yellow", f"{applied.unknown:,} rows {sentence}")
         applied = replace(applied, output=console.title_of(self.output))
         self.show(applied.to_dict(), lambda: console.show_lines(applied))
+
+    def _apply_joint(self, joint: JointConfidence) -> None:
+        """Write the P(correct) of the answers of one table."""
+        from hcal.operation.joint_files import apply_joint
+
+        _refuse_beside_joint(self, "prior", "resume", "overwrite", "jobs", "batch_rows", "scores")
+        [path] = self.file
+        check_output(self.output, path)
+        request = self.request().for_model(joint.fit_.request)
+        applied = apply_joint(joint, path, self.output, request, keep=self.keep)
+        applied = replace(applied, output=console.title_of(self.output))
+        self.show(applied.to_dict(), lambda: console.show_lines(applied))
+
+
+def _refuse_beside_joint(command: Files, *names: str) -> None:
+    """Refuse options that joined confidences do not know, and more than one file."""
+    stated = [name for name in names if getattr(command, name) not in (None, False)]
+    if stated:
+        option = stated[0].replace("_", "-")
+        raise ValueError(f"confidences are columns of one table: leave out --{option}")
+    if command.several:
+        raise ValueError("confidences are columns of one table: pass one file")
 
 
 def _for_prior(calibrator: Calibrator, prior: str, files: Files) -> Calibrator:
@@ -265,14 +336,19 @@ class Info(ModelFirst):
         from hcal._version import __version__
         from hcal.io import checksum
         from hcal.leakage import model_fingerprint
-        from hcal.operation.fitting import model_facts
+        from hcal.operation.fitting import joint_facts, model_facts
 
-        calibrator = load_model(self.model, multilabel=True)
         facts: JsonObject = {
             "model": console.title_of(self.model),
             "sha256": checksum(self.model),
             "hcal": __version__,
         }
+        joint = joint_model(self.model)
+        if joint is not None:
+            content = joint_facts(joint).to_dict() | facts
+            self.show(content, lambda: _show_info(content))
+            return
+        calibrator = load_model(self.model, multilabel=True)
         if hasattr(calibrator, "map_"):
             facts["fingerprint"] = model_fingerprint(calibrator)
             arrays = calibrator.map_.arrays()
@@ -295,6 +371,7 @@ def _show_info(content: JsonObject) -> None:
         "segments": _segments_in_words(fit),
         "fitted": f"{fit['date']} on {fit['rows']:,} rows" if fit else None,
         "from": fit.get("file"),
+        "weighs": _coefficients_in_words(content["coefficients"]),
         "options": ", ".join(options) or None,
     }
     for name, value in lines.items():
@@ -305,6 +382,13 @@ def _show_info(content: JsonObject) -> None:
         out.print(console.before_after(fit, "on the calibration rows"))
     for note in fit.get("notes", []):
         out.print(console.name(note))
+
+
+def _coefficients_in_words(coefficients: dict[str, float] | None) -> str | None:
+    """Return by how much the log-odds of a right answer grow with a standard deviation of each confidence."""
+    if coefficients is None:
+        return None
+    return ", ".join(f"{name} {value:+.2f}" for name, value in coefficients.items())
 
 
 def _segments_in_words(fit: JsonObject) -> str | None:

@@ -20,6 +20,7 @@ from hcal.text import JsonObject, quoted
 if TYPE_CHECKING:
     from hcal.class_names import ClassName
     from hcal.io import Batches, DataFile, Request, RowSource
+    from hcal.language_models import JointConfidence
     from hcal.methods.base import Calibrator
     from hcal.operation.gates import Gated
     from hcal.passes import Advance, Runner
@@ -483,7 +484,8 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> "Calibrator | 
     calibrator = None if path is None else load(path)
     if getattr(calibrator, "name", "") == "joint":
         raise ValueError(
-            f"{path} joins several confidences of an answer: use it from Python, with hcal.load"
+            f"{path} joins several confidences of an answer: apply and info read it, other "
+            "commands do not"
         )
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
         raise ValueError(
@@ -491,6 +493,17 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> "Calibrator | 
             "do not"
         )
     return calibrator
+
+
+def joint_model(path: Path) -> "JointConfidence | None":
+    """Return the joined confidences of a model file; None where it holds another model."""
+    from hcal.io.model_file import read_model
+    from hcal.language_models import JointConfidence
+    from hcal.methods.files import load
+
+    holds_joint = read_model(path)[0].get("name") == "joint"
+    joint: object = load(path) if holds_joint else None
+    return joint if isinstance(joint, JointConfidence) else None
 
 
 def check_output(output: Path | None, *inputs: Path | None) -> None:

@@ -274,8 +274,8 @@ def _slopes(
 @triton.jit
 def _windows(
     mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window, factor,
-    EPSILON: tl.constexpr, CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, GRAD: tl.constexpr,
-    BLOCK: tl.constexpr, BEFORE: tl.constexpr,
+    EPSILON: tl.constexpr, CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr,
+    GRAD: tl.constexpr, BLOCK: tl.constexpr, BEFORE: tl.constexpr,
 ):  # fmt: skip
     """Loss of the windows of a block of ranks; the gradient at those ranks, its prefix sums and its total.
 

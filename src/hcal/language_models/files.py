@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NotRequired, TypedDict
 
 import numpy as np
 
-from hcal.frames import AnyArray
+from hcal.inputs import InputKind
 from hcal.io.records import AnswerKind, Record, kind_of, records_of
 from hcal.io.request import Request
 from hcal.language_models import lm_eval, sequences
@@ -18,7 +18,7 @@ from hcal.language_models.questions import Questions
 from hcal.language_models.responses import name_of, read_responses
 from hcal.language_models.sequences import read_sequences
 from hcal.language_models.stated import read_stated
-from hcal.numerics import NumpyArray
+from hcal.numerics import Float64, IntArray, NumpyArray
 
 #: The ways to score an answer that each kind of file knows, the default first.
 _SCORES: Final[dict[AnswerKind, tuple[str, ...]]] = {
@@ -29,7 +29,28 @@ _SCORES: Final[dict[AnswerKind, tuple[str, ...]]] = {
 }
 #: The roles of columns that have a name for each answer.
 _ROLES: Final = ("id", "groups", "weight")
-Fields = dict[str, AnyArray]
+
+
+class RoleColumns(TypedDict, total=False):
+    """Columns of the answers by their roles."""
+
+    ids: NumpyArray | None
+    groups: NumpyArray | None
+    weight: NumpyArray | None
+    by: dict[str, NumpyArray]
+    segments: dict[str, NumpyArray]
+    beside: dict[str, NumpyArray]
+
+
+class Fields(RoleColumns):
+    """What is known of answers: fields of :class:`hcal.io.reading.DataFile`."""
+
+    kind: InputKind
+    values: Float64
+    y: IntArray | None
+    questions: NotRequired[bool]
+    dropped: NotRequired[int]
+    notes: NotRequired[tuple[str, ...]]
 
 
 def read_answers(paths: Sequence[Path], request: Request, *, keep: bool = False) -> Fields:
@@ -63,7 +84,7 @@ def read_answers(paths: Sequence[Path], request: Request, *, keep: bool = False)
         }
     else:
         fields = _of_stated(list(records), request, columns)
-    return fields | _with_roles(fields, request, columns)
+    return {**fields, **_with_roles(request, columns)}
 
 
 def _score(kind: AnswerKind, request: Request) -> str:
@@ -124,9 +145,9 @@ def _ids(names: Sequence[object]) -> NumpyArray | None:
     return np.array(names) if names else None
 
 
-def _with_roles(fields: Fields, request: Request, columns: AnswerColumns) -> Fields:
+def _with_roles(request: Request, columns: AnswerColumns) -> RoleColumns:
     """Return the columns that the request names, by their roles, and those that go with the rows into outputs."""
-    roles: Fields = {"beside": columns.kept()}
+    roles: RoleColumns = {"beside": columns.kept()}
     if request.id is not None:
         roles["ids"] = columns.column(request.id)
     if request.groups is not None:

@@ -185,6 +185,10 @@ class JointConfidence(Estimator):
         """What is known about the fit of the calibrator of the joined log-odds."""
         return self._calibrator.fit_
 
+    def remember_source(self, request: JsonObject, file: str, part: str, sha256: str) -> None:
+        """Note in the record of the fit how its rows were read, and from which file."""
+        self._calibrator.remember_source(request, file, part, sha256)
+
     # -- what takes calibrators of scores refuses this one ------------------------------------------
 
     @property

@@ -11,7 +11,7 @@ from hcal.fit_record import fitted_segments
 from hcal.inputs import to_probs
 from hcal.io.reading import DataFile
 from hcal.io.request import Request
-from hcal.language_models import MultipleChoiceCalibrator
+from hcal.language_models import JointConfidence, MultipleChoiceCalibrator
 from hcal.methods import Calibrator, make_calibrator
 from hcal.methods.multilabel import MultilabelCalibrator
 from hcal.metrics.scores import swapped
@@ -157,6 +157,8 @@ class ModelFacts(Result):
         The record of the fit: rows, names, file, date, version, scores before and after, notes.
     labels, own_weight : list
         Of several labels a row: their names, and how much each counts beside all together.
+    coefficients : dict of float
+        Of joined confidences: by how much the log-odds grow with a standard deviation of each.
     """
 
     schema: ClassVar[str] = "hcal/info/1"
@@ -170,6 +172,7 @@ class ModelFacts(Result):
     fit: JsonObject | None = None
     labels: list[str] | None = None
     own_weight: list[float] | None = None
+    coefficients: dict[str, float] | None = None
 
 
 def model_facts(calibrator: Trainable) -> ModelFacts:
@@ -192,4 +195,16 @@ def model_facts(calibrator: Trainable) -> ModelFacts:
         preserves=calibrator.preserves,
         params=calibrator.get_params(deep=False),
         fit=calibrator.fit_.to_json(),
+    )
+
+
+def joint_facts(joint: JointConfidence) -> ModelFacts:
+    """Return what joined confidences are, as plain values."""
+    return ModelFacts(
+        joint.name,
+        title=joint.title,
+        classes=2,
+        params=joint.get_params(deep=False),
+        fit=joint.fit_.to_json(),
+        coefficients=joint.coefficients_,
     )

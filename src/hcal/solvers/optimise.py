@@ -24,6 +24,7 @@ Candidate = TypeVar("Candidate")
 
 _MOST_STEPS = 100  # of Newton
 _LEAST_STEP = 1e-10
+_FARTHEST = 1e60  # from where a search began: no minimum lies so far, in units of the start
 _SEEN = 1e-9  # a relative gain below this is lost in the rounding of sums
 _ENDED_BY_CALLBACK = 99  # scipy's status of a search that the callback ended
 
@@ -161,7 +162,8 @@ def newton(
     ``loss`` is θ ↦ (value, state), where the state is what the next step needs, such as the gradient; ``direction`` is
     (θ, state) ↦ (gradient, H⁻¹·gradient). A step is halved until the value does not rise. Near the minimum rounding
     hides the gain, so steps are taken in full. The search ends after a step that was expected to gain at most
-    ``tolerance`` relative to 1 + |value|. No parameter falls below ``lowest``.
+    ``tolerance`` relative to 1 + |value|, or before one that goes beyond all bounds, as where nothing is curved. No
+    parameter falls below ``lowest``.
 
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> newton(square, lambda t, gradient: (gradient, gradient / 2), np.zeros(2)).theta
@@ -169,8 +171,12 @@ def newton(
     """
     theta = start
     value, state = loss(start)
+    farthest = _FARTHEST * max(1.0, float(np.abs(start).max(initial=0.0)))
     for iteration in range(1, _MOST_STEPS + 1):
         gradient, step = direction(theta, state)
+        if not np.abs(theta - step).max(initial=0.0) <= farthest:
+            message = f"Newton stopped after {iteration - 1} iterations where nothing is curved"
+            return NewtonSolution(theta, value, False, message, iteration - 1, state)
         expected_gain = float(gradient @ step)
         length = 1.0
         trial = np.maximum(theta - step, lowest)
