@@ -272,9 +272,11 @@ def test_a_kernel_predicts_many_rows_as_the_formula_does(n, changes, options, n_
     elif prediction.kind == "log_probs":
         scores = np.log(scores)
     Compiled.calls.clear()
+    by_formula = prediction(scores)
+    assert not Compiled.calls
     by_blocks = prediction.in_blocks(scores, **options)
     assert len(Compiled.calls) == n_calls
-    np.testing.assert_allclose(by_blocks, prediction(scores), rtol=1e-12)
+    np.testing.assert_allclose(by_blocks, by_formula, rtol=1e-12)
 
 
 @map_type
@@ -304,3 +306,19 @@ def test_the_argmax_is_kept_after_a_kernel() -> None:
     predicted = Prediction(map=Rounded(), preserves="order").in_blocks(scores)
     np.testing.assert_allclose(predicted, 1 / 3)  # the kernel's
     assert (predicted.argmax(axis=1) == 2).all()
+
+
+@map_type
+class Widening(Map):
+    """A formula that computes in float64."""
+
+    def __call__(self, x):
+        return xp.log_softmax(x.astype(np.float64))
+
+
+def test_probabilities_have_the_width_of_the_scores() -> None:
+    prediction = Prediction(map=Widening())
+    for width in (np.float32, np.float64):
+        scores = np.zeros((2, 3), width)
+        assert prediction(scores).dtype == width
+        assert prediction.in_blocks(scores).dtype == width

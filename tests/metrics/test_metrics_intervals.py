@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import softmax
+from scipy.stats import t
 
 import hcal
 from hcal import metrics
 from hcal.evaluation.assessment import knows_more
-from hcal.metrics.estimates import Outcome
+from hcal.metrics.estimates import Outcome, weighted_mean
 from hcal.metrics.registry import METRICS
 from hcal.metrics.resampling import dependence, intervals, mean_interval, measure
 from hcal.metrics.sample import Sample
@@ -197,3 +198,25 @@ def test_ten_rows_of_the_rarer_outcome_have_an_interval() -> None:
         for happened in (event, ~event):
             rows = Outcome(risk=np.full(200, happened.mean()), event=happened.astype(float))
             assert rows.no_interval() == words
+
+
+def test_scores_of_certain_predictions_are_no_shares() -> None:
+    """Their Brier scores are 0 and 2: the interval is that of a mean, twice as wide as that of the share of errors."""
+    y = np.zeros(100, dtype=int)
+    certain = Sample(np.eye(3)[np.repeat([0, 1], [40, 60])], y)
+    interval = mean_interval(METRICS["brier"], certain, 0.95)
+    width = 2 * 1.96 * 2 * np.sqrt(0.6 * 0.4 / 100)
+    assert interval.low < 1.2 < interval.high
+    assert interval.high - interval.low == pytest.approx(width, rel=0.1)
+
+
+def test_groups_of_rows_without_error_depend_on_nothing() -> None:
+    certain = Sample(np.eye(2)[[0, 1, 1, 0]], [0, 1, 1, 0])
+    assert dependence(certain, np.array([0, 0, 1, 1])) == 1.0
+
+
+def test_the_interval_of_a_few_means_is_that_of_students_t() -> None:
+    values = np.array([1.0, 2.0, 3.0, 4.0])
+    estimate = weighted_mean(values, np.ones(4), None, 0.95)
+    expected = t.interval(0.95, 3, loc=2.5, scale=np.std(values, ddof=1) / 2)
+    assert (estimate.low, estimate.high) == pytest.approx(expected, rel=1e-9)

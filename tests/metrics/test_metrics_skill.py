@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import d2_log_loss_score, roc_auc_score
 
 from hcal import metrics
+from hcal.metrics.estimates import concordance
 from hcal.metrics.registry import METRICS
 from studies.worlds import draw_labels
 
@@ -77,3 +78,8 @@ def test_few_outcomes_have_no_interval() -> None:
     for name in ("d2_nll", "auc"):
         metric = METRICS[name]
         assert metric.ends(s, metric.function(s), 1.96) is None
+
+
+def test_one_outcome_has_no_area() -> None:
+    for outcome in (0, 1):
+        assert np.isnan(concordance(np.array([0.3, 0.4]), np.array([outcome, outcome])))

@@ -15,6 +15,7 @@ import hcal
 from hcal.numerics import softmax
 from hcal.pool import map as maps
 from hcal.pool import members
+from hcal.pool.two_classes import LogOddsTable
 from hcal.rows import Rows
 from hcal.solvers.regression import fit_logistic, fit_softmax
 from helpers import assert_as_before, changeable_records
@@ -205,6 +206,30 @@ def test_without_the_twin_and_in_torch_it_is_the_same(monkeypatch: pytest.Monkey
 
 
 # -- promises -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("knots", "values", "beta", "below", "above"),
+    [
+        # The outer halves rise by 1 and by 2.
+        ([0, 1, 2, 3, 4], [0, 1, 2, 4, 6], 10.0, -4.0, 14.0),
+        ([0, 1, 2, 3], [0, 1, 2, 6], 10.0, -3.0, 13.5),
+        # Temperature scaling rises by 1.5.
+        ([0, 1, 2, 3, 4], [0, 1, 2, 4, 6], 1.5, -4.0, 12.0),
+        # A half that is narrower than a thousandth of the table counts as so wide.
+        ([0, 1e-6, 1e-5, 5, 10], [0, 1, 2, 3, 4], 1000.0, -2000.0, 6.0),
+        ([-10, -5, -1e-5, -1e-6, 0], [0, 1, 2, 3, 4], 1000.0, -2.0, 2004.0),
+    ],
+)
+def test_the_table_of_two_classes_goes_on_as_its_outer_half(
+    knots: list[float], values: list[float], beta: float, below: float, above: float
+) -> None:
+    table = LogOddsTable(np.array(knots, dtype=float), np.array(values, dtype=float), 1e-3)
+    longer = table.extended(beta)
+    width = knots[-1] - knots[0]
+    assert longer.knots.tolist() == [knots[0] - width, *knots, knots[-1] + width]
+    assert longer.values[1:-1].tolist() == values
+    assert longer.values[[0, -1]] == pytest.approx([below, above], rel=1e-4)
 
 
 def test_records_cannot_be_changed() -> None:

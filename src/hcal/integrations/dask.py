@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, Unpack
 import numpy as np
 
 from hcal.certificates import Certificate, CertificateStream
+from hcal.class_names import ClassName
 from hcal.columns import ClassNames, Layout, names_of_classes, names_of_columns
 from hcal.extras import load_extra
 from hcal.fit_record import refuse_segments
@@ -77,7 +78,7 @@ class ResultOptions(TypedDict, total=False):
 
     confidence: float
     tolerance: float
-    classes: AnyArray
+    classes: Iterable[ClassName] | None
     assume: str | None
 
 
@@ -334,7 +335,7 @@ def rows(  # noqa: PLR0913
     sample_weight: AnyArray = None,
     groups: AnyArray = None,
     by: AnyArray = None,
-    classes: AnyArray = None,
+    classes: Iterable[ClassName] | None = None,
     like: Layout | None = None,
 ) -> DaskSource:
     """Return Dask collections as a source of rows, for ``fit``, ``hcal.evaluate`` and ``hcal.certify``.
@@ -408,7 +409,7 @@ class _Reading(TypedDict):
     """How every block of scores is read: options of :meth:`hcal.rows.Rows.of`."""
 
     input: InputKind
-    classes: AnyArray
+    classes: Iterable[ClassName] | None
     like: _TravellingLayout | None
 
 

@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypedDict, Unp
 
 import numpy as np
 
+from hcal.ageing import HalfLifeLike
 from hcal.certificates import Certificate
 from hcal.certificates import certify as certify_rows
 from hcal.evaluation import Evaluation
@@ -86,7 +86,7 @@ class CertificateOptions(TypedDict, total=False):
 class FitOptions(TypedDict, total=False):
     """The options of ``fit`` that one pass over partitions can follow."""
 
-    half_life: str | timedelta | float | None
+    half_life: HalfLifeLike | None
 
 
 def transform(frame: DataFrame, model: Model, columns: RequestedColumns = None) -> DataFrame:
