@@ -128,12 +128,16 @@ def test_early_stop_and_schedule():
     labels = torch.from_numpy(y)
     settings = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
     ticks = []
+    module = PiecewiseLinear(1)
     done = train(
-        PiecewiseLinear(1), x, labels, torch_nll, select={"nll": torch_nll},
+        module, x, labels, torch_nll, select={"nll": torch_nll},
         settings=settings, tick=lambda: ticks.append(1),
     )  # fmt: skip
     assert done.stopped
     assert len(ticks) == done.epochs < 500
+    # The module is that of the best epoch, which is not the last.
+    assert done.best["nll"].epoch < done.epochs
+    assert torch_nll(module(x), labels).item() == pytest.approx(done.best["nll"].score, rel=1e-6)
 
 
 def test_records_cannot_be_changed():

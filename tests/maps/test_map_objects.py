@@ -214,6 +214,10 @@ def test_the_parts_of_a_prediction() -> None:
     # A class that does not occur gets nothing, also where the others have underflowed.
     excluded = np.array([0.0, np.log(3.0), -np.inf])
     np.testing.assert_allclose(reweight(np.array([[0.0, 0.0, 1.0]]), excluded), [[0.25, 0.75, 0.0]])
+    rare_before = np.array([600.0, 0.0])  # its exponential is finite, and not its square
+    np.testing.assert_allclose(
+        reweight(np.array([[0.5, 0.5]]), rare_before), [[1.0, 0.0]], atol=1e-200
+    )
     near = np.array([[0.0, np.nextafter(0, 1)], [1.0, 1.0]])
     kept = keep_argmax(np.full((2, 2), 0.5), near)
     np.testing.assert_array_equal(kept.argmax(1), [1, 0])

@@ -232,6 +232,12 @@ def test_the_table_of_two_classes_goes_on_as_its_outer_half(
     assert longer.values[[0, -1]] == pytest.approx([below, above], rel=1e-4)
 
 
+def test_many_classes_have_no_matrix() -> None:
+    for k, has_matrix in ((32, True), (33, False)):
+        z, y = draw(200, k)
+        assert (fit(z, y).map_.matrix is not None) == has_matrix
+
+
 def test_records_cannot_be_changed() -> None:
     assert changeable_records("hcal.pool") == {"PooledCalibrator"}
 
