@@ -568,3 +568,28 @@ def test_dask_columns_that_count_from_1_are_as_those_of_frames() -> None:
     collections = dd.from_pandas(frame, npartitions=3), dd.from_pandas(y, npartitions=3)
     with pytest.raises(ValueError, match=COUNT_FROM_1):
         hcal.make_calibrator("ts").fit(*collections)
+
+
+def test_without_an_index_of_the_scores_the_labels_say_which_rows_these_are() -> None:
+    """Scores of a model are an array, and its labels, weights and groups are columns of frames."""
+    rows = [f"row {k}" for k in range(300)]
+    y = pd.Series(POSITIONS, index=rows)
+    turned = pd.Series(np.ones(300), index=rows[::-1])
+    probs = PROBS.to_numpy()
+    calls: list[Callable[[], Any]] = [
+        lambda: hcal.make_calibrator("ts").fit(LOGITS, y, turned),
+        lambda: hcal.make_calibrator("ts").fit(LOGITS, y, groups=turned),
+        lambda: hcal.SegmentedCalibrator("ts").fit(LOGITS, y, by=turned),
+        lambda: hcal.evaluate(probs, y, by={"country": turned}),
+        lambda: hcal.evaluate(probs, POSITIONS, groups=y, by=turned),
+        lambda: hcal.certify(probs, y, groups=turned),
+        lambda: hcal.clinical(probs, y, by=turned),
+        lambda: hcal.reliability(probs, y, by=turned),
+        lambda: hcal.metrics.nll(probs, y, sample_weight=turned),
+        lambda: hcal.thresholds(probs, y, cost=1 - np.eye(3), sample_weight=turned),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"in another order: pass .* if its rows are those of"):
+            call()
+    # An index that only counts says nothing about the rows.
+    hcal.make_calibrator("ts").fit(LOGITS, y, turned.reset_index(drop=True))

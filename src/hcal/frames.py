@@ -5,7 +5,7 @@ Frames go through narwhals, which knows pandas (with numpy, nullable and Arrow t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -164,35 +164,48 @@ def index_of(x: AnyArray) -> pd.Index | None:
 def refuse_other_index(scores: AnyArray, others: Mapping[str, object]) -> None:
     """Refuse pandas objects whose index says that their rows are not those of the scores.
 
-    An index that only counts the rows says nothing about which rows they are, unless both indexes hold the same
-    labels in another order.
+    Where the scores have no index, the others are compared with the first of them that has one. An index that only
+    counts the rows says nothing about which rows they are, unless both indexes hold the same labels in another order.
     """
-    refuse_index_of_others(index_of(scores), others)
+    indexes = {"the scores": index_of(scores)}
+    indexes |= {what: index_of(values) for what, values in _by_name(others)}
+    for what, index in indexes.items():
+        if index is not None:
+            refuse_index_of_others(index, others, what)
+            return
 
 
-def refuse_index_of_others(index: pd.Index | None, others: Mapping[str, object]) -> None:
-    """Refuse pandas objects whose index says that their rows are not those of scores with this index."""
+def refuse_index_of_others(
+    index: pd.Index | None, others: Mapping[str, object], reference: str = "the scores"
+) -> None:
+    """Refuse pandas objects whose index says that their rows are not those of ``reference`` with this index."""
     if index is None:
         return
-    for what, values in others.items():
-        if isinstance(values, dict):
-            refuse_index_of_others(index, {f"{what}[{name!r}]": v for name, v in values.items()})
-            continue
+    for what, values in _by_name(others):
         other = index_of(values)
         if other is None or len(other) != len(index) or other.equals(index):
             continue
-        advice = f"pass {what}.to_numpy() if its rows are those of the scores as they stand"
+        advice = f"pass {what}.to_numpy() if its rows are those of {reference} as they stand"
         if index.is_unique and set(other) == set(index):
             raise ValueError(
-                f"{what} has the index of the scores in another order: {advice}, and "
-                f"{what}.loc[scores.index] if the index names the rows"
+                f"{what} has the index of {reference} in another order: {advice}, and "
+                f"{what}.loc[{reference.removeprefix('the ')}.index] if the index names the rows"
             )
         if not _counts_rows(index) and not _counts_rows(other):
             row = int(np.argmax(np.asarray(other != index)))
             raise ValueError(
-                f"{what} has another index than the scores, {other[row]} and {index[row]} in row "
+                f"{what} has another index than {reference}, {other[row]} and {index[row]} in row "
                 f"{row}: {advice}"
             )
+
+
+def _by_name(others: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield values with their names; those of a dictionary each by itself."""
+    for what, values in others.items():
+        if isinstance(values, dict):
+            yield from ((f"{what}[{name!r}]", column) for name, column in values.items())
+        else:
+            yield what, values
 
 
 def _counts_rows(index: pd.Index) -> bool:

@@ -285,7 +285,7 @@ def test_what_a_model_said_is_read_as_in_a_file_of_answers(tmp_path: Path) -> No
         (("--confidences", "said"), "each column once with its kind"),
         (("--confidences", "said=stated,said=probs"), "each column once with its kind"),
         (("--confidences", "said=guess"), "must be one of stated"),
-        (("--confidences", "task=logits"), "the column 'task' must hold numbers"),
+        (("--confidences", "task=logits"), "the column 'task' must hold numbers, and row 0 is"),
         (("--confidences", "nowhere=logits"), "has no 'nowhere'"),
         (("--confidences", "said=stated", "--label", "task"), "must be true or false"),
         (("--confidences", "said=stated", "--scores", "mean"), "leave out --scores"),

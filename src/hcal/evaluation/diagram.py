@@ -350,7 +350,7 @@ def _inputs(
     """Return the checked rows of every model, which must be the same rows with the same classes."""
     scores = list(models.values())
     others = {f"the model {name!r}": values for name, values in list(models.items())[1:]}
-    refuse_other_index(scores[0], others)
+    refuse_other_index(scores[0], {**others, "y": y, **info})
     inputs = list[_Input]()
     for name, values in models.items():
         first = inputs[0].rows if inputs else None

@@ -182,7 +182,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         **params
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
         """
-        refuse_other_index(X, {"sample_weight": sample_weight, "groups": groups})
+        refuse_other_index(X, {"y": y, "sample_weight": sample_weight, "groups": groups})
         X, y = self._check_targets(X, y)
         weight = check_weight(sample_weight, len(y))
         group = check_groups(groups, len(y))

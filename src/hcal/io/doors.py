@@ -109,7 +109,7 @@ def source_of(
         scores, y, weight=info.weight, groups=info.groups, classes=info.classes
     )
     if info.by is not None:
-        refuse_other_index(scores, {"by": info.by})
+        refuse_other_index(scores, {"y": y, "by": info.by})
         # More columns than those of the calibrator's segments may be listed.
         rows = replace(rows, by=Segments.of(info.by, len(rows)))
     return source_of_rows(rows)

@@ -279,7 +279,7 @@ def clinical(  # noqa: PLR0913 - a public door
     (True, True)
     """
     confidence = check_confidence(confidence)
-    refuse_other_index(probs, {"groups": groups, "by": by})
+    refuse_other_index(probs, {"y": y, "groups": groups, "by": by})
     s = as_sample(probs, y, None)
     number = number_of_class(positive, s.names, s.k)
     if s.weight is not None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.class_names import number_of_class
-from hcal.frames import AnyArray
+from hcal.frames import AnyArray, refuse_other_index
 from hcal.numerics import Float64, FloatArray, IntArray, NumpyArray, prefix_sums, row_blocks
 from hcal.rows import ClassNames, Rows
 
@@ -351,6 +351,8 @@ class Sample:
             rows = Rows.of_predictions(probs, y, input="probs", weight=sample_weight)
             self.names = rows.names
             probs, y = rows.scores, rows.labels
+        else:
+            refuse_other_index(probs, {"y": y, "sample_weight": sample_weight})
         self.data = Data(probs, y, event, _number_of(positive, self.names))
         self.n, self.k = self.data.n, self.data.k
         self.weight = inputs.check_weight(sample_weight, self.n)

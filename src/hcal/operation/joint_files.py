@@ -119,11 +119,17 @@ def _confidences(
 
 
 def _numbers(columns: Mapping[str, NumpyArray], name: str) -> Float64:
-    """Return a column as numbers; refuse text that is none."""
-    try:
-        return columns[name].astype(np.float64)
-    except ValueError as error:
-        raise ValueError(f"the column {quoted(name)} must hold numbers: {error}") from None
+    """Return a column as numbers; refuse the first cell that is none."""
+    cells: list[Any] = columns[name].tolist()
+    numbers = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        try:
+            numbers[row] = float(cell)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"the column {quoted(name)} must hold numbers, and row {row} is {quoted(cell)}"
+            ) from None
+    return numbers
 
 
 def _correct(cells: NumpyArray) -> IntArray:
