@@ -8,6 +8,7 @@ from types import ModuleType
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.frozen import FrozenEstimator
@@ -186,3 +187,32 @@ def test_the_display_of_more_classes_shows_the_predicted_one(strategy: str) -> N
     with pytest.raises(ValueError, match="pos_label is for two classes"):
         CalibrationDisplay.from_estimator(model, X, NAMES, pos_label="cat")
     plt.close("all")
+
+
+def test_scorers_and_displays_refuse_labels_of_other_rows() -> None:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
+    X.index = [f"row {k}" for k in range(60)]
+    y = (X["a"] > 0).astype(int)
+    model = LogisticRegression().fit(X, y)
+    turned = y[::-1]
+    risk = pd.Series(model.predict_proba(X)[:, 1], index=X.index)
+    calls = [
+        lambda: Scorer("nll")(model, X, turned),
+        lambda: Scorer("nll")(model, X, y, turned),
+        lambda: CalibrationDisplay.from_estimator(model, X, turned),
+        lambda: CalibrationDisplay.from_predictions(turned, risk),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="has the index of the scores in another order"):
+            call()
+
+
+def test_the_display_takes_columns_by_the_names_of_the_labels() -> None:
+    """Columns of yes and no were read as those of the sorted labels, no and yes."""
+    risk = np.random.default_rng(0).random(200)
+    y = np.where(np.random.default_rng(1).random(200) < risk, "yes", "no")
+    probs = pd.DataFrame({"yes": risk, "no": 1 - risk})
+    expected = CalibrationDisplay.from_predictions(y, risk, pos_label="yes")
+    for frame in (probs, probs[["no", "yes"]]):
+        display = CalibrationDisplay.from_predictions(y, frame, pos_label="yes")
+        np.testing.assert_allclose(display.prob_true, expected.prob_true)

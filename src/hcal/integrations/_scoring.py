@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.class_names import Classifier
+from hcal.columns import order_by
 from hcal.evaluation import Reliability, reliability
 from hcal.evaluation.curves import Binning
-from hcal.frames import AnyArray
+from hcal.frames import AnyArray, refuse_other_index, to_numpy
 from hcal.integrations._classifier_scores import class_numbers, stated_probs
 from hcal.metrics.registry import get_metric
 from hcal.metrics.sample import Event, Sample
@@ -81,6 +82,7 @@ class Scorer:
         self, estimator: Classifier, X: AnyArray, y: AnyArray, sample_weight: AnyArray = None
     ) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
+        refuse_other_index(X, {"y": y, "sample_weight": sample_weight})
         metric = get_metric(self.metric)
         classes = np.asarray(estimator.classes_)
         positive = 1 if self.pos_label is None else int(class_numbers([self.pos_label], classes)[0])
@@ -149,6 +151,7 @@ class CalibrationDisplay:
         **options
             As for :meth:`from_predictions`.
         """
+        refuse_other_index(X, {"y": y})
         title = type(estimator).__name__ if name is None else name
         return cls.from_predictions(
             y, stated_probs(estimator, X), labels=estimator.classes_, name=title, **options
@@ -185,12 +188,17 @@ class CalibrationDisplay:
         **options
             Of :func:`hcal.reliability`, such as ``ci`` and ``sample_weight``.
         """
+        refuse_other_index(y_prob, {"y_true": y_true})
         classes = np.unique(y_true) if labels is None else np.asarray(labels)
         codes = class_numbers(y_true, classes)
         p = np.asarray(y_prob, dtype=np.float64)
         columns = 2 if p.ndim == 1 else p.shape[1]
         if len(classes) != columns:
             raise ValueError(f"{columns} columns for {len(classes)} labels: name them with labels=")
+        titles = to_numpy(y_prob, "y_prob")[1].columns
+        order = None if titles is None else order_by(classes.tolist(), titles)
+        if order is not None:
+            p = p[:, order]
         if columns == 2:
             positive = 1 if pos_label is None else int(class_numbers([pos_label], classes)[0])
             pos_label = classes[positive]
