@@ -198,6 +198,26 @@ def test_every_engine_is_the_definition(name):
                 np.testing.assert_array_equal(moved_grad, grad[moved])
 
 
+def test_kernels_take_tensors_of_the_cpu(monkeypatch):
+    pytest.importorskip("numba")
+    choose = engines.engine_for
+    kinds = []
+
+    def noted(q):
+        kinds.append(type(q))
+        return choose(q)
+
+    monkeypatch.setattr(engines, "engine_for", noted)
+    p, y = problem()
+    tensors = (torch.from_numpy(p), torch.from_numpy(y))
+    family = family_of("pooled")
+    by_kernel, _ = evaluate_loss(*tensors, ObjectiveSettings(window=5), family, False)
+    monkeypatch.setattr(engines, "has_kernel", lambda _: False)
+    by_torch, _ = evaluate_loss(*tensors, ObjectiveSettings(window=5), family, False)
+    assert kinds == [np.ndarray, torch.Tensor]
+    assert float(by_kernel) == pytest.approx(float(by_torch), rel=1e-9)
+
+
 def test_which_tensors_triton_takes(monkeypatch):
     monkeypatch.setattr(engines, "has_kernel", lambda _: True)
     for events, dtype in (

@@ -218,6 +218,8 @@ def test_the_parts_of_a_prediction() -> None:
     kept = keep_argmax(np.full((2, 2), 0.5), near)
     np.testing.assert_array_equal(kept.argmax(1), [1, 0])
     np.testing.assert_allclose(kept, 0.5, atol=1e-12)
+    small = keep_argmax(np.full((1, 2), 1e-6), near[:1])
+    assert 0 < small[0, 1] - small[0, 0] < 2 * np.spacing(1e-6)
     prediction = Prediction(map=Temperature(beta=np.array(1.0)), kind="log_probs")
     first_impossible = np.array([[-np.inf, 0.0]])
     np.testing.assert_allclose(prediction(first_impossible), [[0.0, 1.0]], atol=1e-300)
