@@ -147,7 +147,7 @@ class DataFile:
                 "either: write names of classes as labels"
             )
         labels = np.asarray(class_names.encode(y, self.classes))
-        if complete and self.classes is None and labels.ndim == 1:
+        if self.from_one and complete and self.classes is None and labels.ndim == 1:
             refuse_numbers_from_one(self.from_one, labels)
         return labels
 

@@ -111,7 +111,7 @@ class RowSource:
 
     def check_labels(self, sample: Rows) -> None:
         """Refuse labels that may count from 1, as the columns do; a block alone does not show it."""
-        if sample.y is not None and self.names is None:
+        if self.from_one and sample.y is not None and self.names is None:
             refuse_numbers_from_one(self.from_one, sample.y)
 
 
