@@ -140,14 +140,14 @@ class Measured:
     """What the tests of a part did without any mutant."""
 
     seconds: dict[str, float]  # of each test function
-    tests_of_line: dict[tuple[str, int], set[str]]  # by file and line
+    tests_of_line: dict[tuple[str, int], set[str]]  # by file and line; "" is the import
     limit: float  # seconds that the tests of a mutant may take; longer counts as killed
 
     def selected(self, target: Path, lines: range) -> list[str]:
         """Return the tests that run the lines, the quick ones first, and the doctests of the file.
 
         Lines in compiled code are known to nobody: all tests that run a function of the file. All tests of the part
-        for no lines: they run at import.
+        where a line runs at import, and for no lines, which do.
         """
         covering: set[str] = set()
         if lines:
@@ -157,7 +157,9 @@ class Measured:
                 if file == str(target)
             }
             covering = covering.union(*(tests_of_file.get(line, set()) for line in lines))
-            covering = covering or covering.union(*tests_of_file.values())
+            covering = covering or covering.union(*tests_of_file.values()) - {""}
+        if "" in covering:
+            covering = set()
         by_time = sorted(covering or self.seconds, key=lambda test: self.seconds[test])
         return [str(target), *by_time]
 
@@ -199,7 +201,7 @@ def measure(tree: Path, part: str) -> Measured:
     for file in content.measured_files():
         relative = str(Path(file).relative_to(tree))
         for line, tests in content.contexts_by_lineno(file).items():
-            tests_of_line[relative, line] = set(tests) - {""}  # "" is the import
+            tests_of_line[relative, line] = set(tests)
     return Measured(dict(plugin.seconds), tests_of_line, limit)
 
 
