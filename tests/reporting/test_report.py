@@ -232,6 +232,14 @@ def test_thresholds_are_where_decisions_are() -> None:
         measure_report([-1.0, 2.0], [0, 1], cost={"fn": 1})
 
 
+def test_costs_have_the_rule_of_thresholds() -> None:
+    scores, y = [-1.0, 2.0], [0, 1]
+    assert "</html>" in render(measure_report(scores, y, cost={"fn": 1, "fp": 0}))
+    for cost in ({"fn": 0, "fp": 0}, {"fn": np.nan, "fp": 1}, {"fn": np.inf, "fp": 1}):
+        with pytest.raises(ValueError, match="costs must be finite"):
+            measure_report(scores, y, cost=cost)
+
+
 def test_rare_positives_are_drawn_on_an_axis_that_fits() -> None:
     assert probability_axis(np.array([0.001, 0.4])) == Axis()
     assert probability_axis(np.linspace(0.01, 0.17, 99)) == Axis(0.0, 0.2)

@@ -14,6 +14,7 @@ import numpy as np
 from hcal.certificates.survey import Side, Survey
 from hcal.class_names import ClassName, positive_number
 from hcal.decisions.deciding import check_threshold
+from hcal.decisions.threshold_curve import check_costs
 from hcal.evaluation import Evaluation, crossfit
 from hcal.evaluation.curves import Binning, CurveOptions, ReliabilityCurve, curve_of, judged_event
 from hcal.evaluation.evaluator import in_memory
@@ -311,11 +312,11 @@ def _crossed_survey(rows: Rows, probs: FloatArray) -> Survey:
 
 
 def _checked_cost(cost: Mapping[str, float] | None) -> Mapping[str, float]:
-    if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
-        raise ValueError(
-            f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}"
-        )
-    return cost or {}
+    """Return the costs of errors by their names; none if none were given."""
+    if not cost:
+        return {}
+    missed, false_alarm = check_costs(cost)
+    return {"fn": missed, "fp": false_alarm}
 
 
 def _measured(survey: Survey, options: ReportOptions) -> Content:
