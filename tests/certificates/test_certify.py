@@ -455,8 +455,11 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
     for extra in ({"groups": y}, {"by": y}, {"assume": "monotone"}):
         with pytest.raises(ValueError, match="cannot be combined with groups"):
             hcal.certify("hb", logits, y, out_of_fold=True, **extra)
-    with pytest.raises(ValueError, match="folds must lie"):
-        hcal.certify("hb", logits, y, out_of_fold=True, folds=1)
+    for folds in (1, 751):
+        with pytest.raises(ValueError, match="folds must lie"):
+            hcal.certify("hb", logits, y, out_of_fold=True, folds=folds)
+    two = hcal.certify("uncal", logits, y, out_of_fold=True, folds=2)
+    assert [fold.n for fold in two.folds] == [750, 750]
     with pytest.raises(TypeError, match="the first of three must be a calibrator"):
         hcal.certify(logits, logits, y)
     with pytest.raises(ValueError, match="after a calibrator come its scores"):
@@ -472,6 +475,7 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
         ({"confidence": 1.0}, "confidence must lie between"),
         ({"assume": "smooth"}, "assume must be 'monotone'"),
         ({"tolerance": 0}, "tolerance must lie"),
+        ({"tolerance": 1}, "tolerance must lie"),
         (
             {"baseline": [[0.2, 0.3, 0.5]] * 50},
             "baseline has 3 classes, and the predictions have 2",

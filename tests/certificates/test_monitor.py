@@ -413,3 +413,11 @@ def test_the_p_value_of_the_stability_index_is_that_of_permuted_rows() -> None:
     assert 0.1 < expected < 0.9
     # Rows of a binary score are its logits, and what is binned is P(class 1), which keeps their order.
     assert drift(old, new).psi_p_value == pytest.approx(expected, abs=0.03)
+
+
+def test_the_p_value_of_both_tests_of_drift_is_a_probability() -> None:
+    """Twice the smaller one, and at most 1."""
+    scores = np.random.default_rng(0).normal(size=(200, 3))
+    same = drift(scores, scores)
+    assert min(same.psi_p_value, same.accuracy_p_value) > 0.5
+    assert same.p_value == 1.0
