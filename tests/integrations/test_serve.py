@@ -111,12 +111,15 @@ def test_bodies_have_a_limit_whatever_their_header_says(example: ModuleType, mod
         large = http.post("/predict", {"scores": [[0.0, 1.0, 4.0]] * 1000})
         assert large.status == 413
         assert "send fewer rows" in large.json()["detail"]
-        try:
-            in_pieces = http.post("/predict", (b" " * 500 for _ in range(10)))
-            assert in_pieces.status == 413
-        except URLError as refusal:
-            # The service may close the connection before the client has sent all pieces.
-            assert isinstance(refusal.reason, ConnectionError)
+        assert _answer_to_pieces(http) in (413, "connection closed")
+
+
+def _answer_to_pieces(http: Client) -> int | str:
+    """Return the status; the service may close the connection before the client has sent all pieces."""
+    try:
+        return http.post("/predict", (b" " * 500 for _ in range(10))).status
+    except URLError as refusal:
+        return "connection closed" if isinstance(refusal.reason, ConnectionError) else str(refusal)
 
 
 def test_no_row_of_many_requests_to_several_workers_is_lost(
