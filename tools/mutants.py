@@ -3,8 +3,9 @@
 pip install coverage; python tools/mutants.py --count 300 --seed 0 [--part metrics] [--workers 2]
 
 A mutant is one small change of one file: another comparison, operator, constant or boundary. It is killed if a test
-fails that runs its line; where that is unknown, as in compiled code, one that runs its file or else belongs to its
-part. The tests run in a copy of the project, so no file of it is changed. Triton's kernels need a GPU and are left out.
+fails that runs its line; for a line of compiled code, one that runs its file; for a line that runs at import, any of
+its part. The tests run in a copy of the project, so no file of it is changed. Triton's kernels need a GPU and
+are left out.
 """
 
 from __future__ import annotations
